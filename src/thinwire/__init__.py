@@ -1,0 +1,53 @@
+"""Distributed training over links that are too thin for the gradients.
+
+Names are loaded when they are first used, so that `thinwire --help` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .catalog import parse, to_text
+    from .core import (
+        CompositionError,
+        DecodeError,
+        IncompatibleParts,
+        PeerLostError,
+        ProtocolError,
+        TensorSpec,
+        ThinwireError,
+        World,
+        loopback,
+    )
+    from .drivers.lockstep import lockstep
+    from .drivers.meter import Meter
+    from .drivers.torch_dist import TorchDist
+    from .exchange import Exchanger
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "parse": "catalog", "to_text": "catalog", "Exchanger": "exchange",
+    "lockstep": "drivers.lockstep", "Meter": "drivers.meter", "TorchDist": "drivers.torch_dist",
+    "loopback": "core", "TensorSpec": "core", "World": "core",
+    "ThinwireError": "core", "CompositionError": "core", "DecodeError": "core", "IncompatibleParts": "core",
+    "PeerLostError": "core", "ProtocolError": "core",
+}  # fmt: skip
+
+__all__ = [
+    "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist", "loopback", "TensorSpec", "World",
+    "ThinwireError", "CompositionError", "DecodeError", "IncompatibleParts", "PeerLostError", "ProtocolError",
+    "__version__",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'thinwire' has no attribute {name!r}; it has {', '.join(_HOME)}")
+    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,53 @@
+"""Payloads that are added on the wire."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..core import (
+    AllReduce,
+    Compressor,
+    Context,
+    IncompatibleParts,
+    Key,
+    Label,
+    Payload,
+    Program,
+    Reduced,
+    TensorSpec,
+    fuse,
+    payload_labels,
+)
+
+_ANY = TensorSpec("any", (64,))  # whether payloads add up does not depend on a tensor's form
+
+
+@dataclass(frozen=True)
+class SumMean:
+    """Add payloads by all-reduce and decode once: linear compressors only; traffic does not grow with ranks."""
+
+    compressor: Compressor
+
+    def __post_init__(self) -> None:
+        if not self.compressor.contract(_ANY).additive:
+            name = type(self.compressor).__name__
+            raise IncompatibleParts(
+                f"SumMean adds payloads on the wire, {name}'s cannot be added; use GatherMean({name}(...))"
+            )
+
+    def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
+        return ()
+
+    def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
+        key = ctx.key(spec.name)
+        mine = self.compressor.encode(tensor, key)
+        labels = payload_labels(spec.name, mine)
+        shares = [_summed(part / ctx.world.size, label) for part, label in zip(mine.parts, labels, strict=True)]
+        total = Payload(tuple((yield from fuse(shares))))
+        return Reduced(self.compressor.decode(total, spec, key), self.compressor.decode(mine, spec, key), state)
+
+
+def _summed(share: Tensor, label: Label) -> Program[Tensor]:
+    return (yield AllReduce(share, labels=(label,)))  # type: ignore[no-any-return]

@@ -1,0 +1,36 @@
+"""One of several aggregators, as the plan says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from ..core import Aggregator, CompositionError, Context, Key, Program, Reduced, TensorSpec
+
+
+class SwitchState(NamedTuple):
+    entries: tuple[Any, ...]  # every entry's memory, so that a plan may come back to it
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Delegate each layer to the menu entry a controller chose; memories outside it survive a change of plan."""
+
+    menu: tuple[Aggregator[Any], ...]
+
+    def __post_init__(self) -> None:
+        if not self.menu:
+            raise CompositionError("Switch: the menu is empty; give at least one aggregator")
+
+    def init(self, spec: TensorSpec, key: Key) -> SwitchState:
+        return SwitchState(tuple(entry.init(spec, key) for entry in self.menu))
+
+    def reduce(
+        self, tensor: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context
+    ) -> Program[Reduced[SwitchState]]:
+        at = ctx.plan[spec.name]
+        out = yield from self.menu[at].reduce(tensor, spec, state.entries[at], ctx)
+        entries = (*state.entries[:at], out.state, *state.entries[at + 1 :])
+        return Reduced(out.value, out.sent, SwitchState(entries))

@@ -1,0 +1,44 @@
+"""Half precision on the wire."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..wire import expect_parts, expect_vector
+
+TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Send values rounded to fp32, fp16 or bf16: 32·d or 16·d bits. Too large a number becomes the type's largest.
+
+    bf16 has fp32's range, so its relative error is below 2^-8 everywhere but at the ends of that range; fp16 turns
+    numbers below 6e-8 to zero, so it promises nothing for tensors of such numbers.
+    """
+
+    dtype: str = "bf16"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in TYPES:
+            raise CompositionError(f"Cast: dtype must be one of {', '.join(TYPES)}, got {self.dtype!r}")
+
+    def encode(self, tensor: Tensor, key: Key) -> Payload:
+        del key  # deterministic: rounds to nearest
+        flat = narrow(tensor.flatten().contiguous(), TYPES[self.dtype])
+        return Payload.of([Part("values", flat, 8.0 * flat.element_size() * flat.numel())])
+
+    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        del key
+        (values,) = expect_parts(payload, 1, "Cast")
+        return narrow(expect_vector(values, TYPES[self.dtype], spec.numel, "Cast"), spec.dtype).view(spec.shape)
+
+    def contract(self, spec: TensorSpec) -> Contract:
+        return Contract() if self.dtype == "fp16" else Contract(delta=1 - 2.0**-16)
+
+    def nbytes(self, spec: TensorSpec) -> float:
+        return spec.numel * TYPES[self.dtype].itemsize

@@ -1,0 +1,35 @@
+"""Signed powers of two on the wire: a plane of 8-bit exponents (float32's, 0 for zero) and a plane of sign bits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..core import DecodeError, Part, Payload, TensorSpec, narrow
+from ..wire import expect_parts, expect_vector, pack_bits, packed_bytes, unpack_bits
+
+BIAS = 127
+LARGEST = 254  # 2^127; 255 would be infinity
+
+
+def encode_exponents(biased: Tensor, negative: Tensor) -> Payload:
+    exponents = biased.to(torch.uint8)
+    return Payload.of(
+        [
+            Part("exponents", exponents, 8.0 * exponents.numel()),
+            Part("signs", pack_bits(negative, 1), float(exponents.numel())),
+        ]
+    )
+
+
+def decode_exponents(payload: Payload, spec: TensorSpec, who: str) -> Tensor:
+    exponents, signs = expect_parts(payload, 2, who)
+    exponents = expect_vector(exponents, torch.uint8, spec.numel, f"{who} exponents").to(torch.int32)
+    if bool((exponents > LARGEST).any()):
+        raise DecodeError(f"{who}: exponent {LARGEST + 1} stands for infinity and is never sent")
+    negative = unpack_bits(signs, spec.numel, 1).to(torch.int32)
+    return narrow(((negative << 31) | (exponents << 23)).view(torch.float32), spec.dtype).view(spec.shape)
+
+
+def exponents_nbytes(spec: TensorSpec) -> float:
+    return spec.numel + packed_bytes(spec.numel, 1)

@@ -1,0 +1,71 @@
+"""Stochastic rounding to evenly spaced levels, block by block."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..kernels import noise16
+from ..wire import expect_parts, expect_vector, pack_bits, packed_bytes, unpack_bits
+
+_SMALLEST = 2.0**-120  # a block's norm is at least this, so that levels / norm stays finite
+
+
+@dataclass(frozen=True)
+class QSGD:
+    """Send sign and a random one of two neighbouring levels of |x| / max|block|: b·d + 32·d/block bits. Unbiased.
+
+    s = 2^(bits-1) - 1 levels above zero. omega = (sqrt(1 + (block-1)/s^2) - 1) / 2, reached by one large and block-1
+    small numbers. The norm is the largest magnitude: order-free, so every implementation gives the same bits.
+    """
+
+    bits: int = 4
+    block: int = 512
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.bits <= 16:
+            raise CompositionError(f"QSGD: bits must be 2 to 16 (sign included), got {self.bits}; 4 is usual")
+        if self.block < 1:
+            raise CompositionError(f"QSGD: block must be at least 1, got {self.block}; 512 is usual")
+
+    @property
+    def levels(self) -> int:
+        return (1 << (self.bits - 1)) - 1
+
+    def encode(self, tensor: Tensor, key: Key) -> Payload:
+        flat = narrow(tensor.flatten(), torch.float32)
+        blocks = pad(flat, (0, -flat.numel() % self.block)).view(-1, self.block)
+        magnitudes = blocks.abs()
+        norms = magnitudes.amax(dim=1).clamp(min=_SMALLEST) if blocks.numel() else flat
+        noise = (noise16(key, blocks.numel(), flat.device).view_as(blocks) + 0.5) * 2.0**-16
+        level = (magnitudes * (self.levels / norms)[:, None] + noise).to(torch.int32).clamp(max=self.levels)
+        codes = level | (blocks < 0).to(torch.int32) << (self.bits - 1)
+        packed = pack_bits(codes.flatten()[: flat.numel()], self.bits)
+        return Payload.of(
+            [Part("levels", packed, float(self.bits * flat.numel())), Part("norms", norms, 32.0 * norms.numel())]
+        )
+
+    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        del key
+        packed, norms = expect_parts(payload, 2, "QSGD")
+        norms = expect_vector(norms, torch.float32, self._blocks(spec), "QSGD norms")
+        codes = unpack_bits(packed, spec.numel, self.bits)
+        level = (codes & self.levels).to(torch.float32) * (1.0 / self.levels)
+        signed = torch.where(codes > self.levels, -level, level)
+        blocks = pad(signed, (0, -spec.numel % self.block)).view(-1, self.block) * norms[:, None]
+        return narrow(blocks.flatten()[: spec.numel], spec.dtype).view(spec.shape)
+
+    def contract(self, spec: TensorSpec) -> Contract:
+        length = max(1, min(self.block, spec.numel))
+        return Contract(omega=(math.sqrt(1 + (length - 1) / self.levels**2) - 1) / 2)
+
+    def nbytes(self, spec: TensorSpec) -> float:
+        return packed_bytes(spec.numel, self.bits) + 4 * self._blocks(spec)
+
+    def _blocks(self, spec: TensorSpec) -> int:
+        return -(-spec.numel // self.block)

@@ -1,0 +1,57 @@
+"""Coordinates drawn at random from a key that both sides have: positions are never sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..core import Compressor, Contract, Key, Payload, TensorSpec, narrow
+from ..kernels import distinct_positions
+from .identity import Identity
+from .sparse import check_count, kept_count, scatter, then, values_key, values_spec
+
+
+@dataclass(frozen=True)
+class RandomK:
+    """Send k random coordinates, scaled by d/k: k·b bits, positions follow from the key. Unbiased, omega = d/k - 1.
+
+    `scaled=False` sends them as they are: biased, delta = k/d in expectation; what early papers plot.
+    """
+
+    density: float | None = None
+    k: int | None = None
+    scaled: bool = True
+    values: Compressor = Identity()
+
+    def __post_init__(self) -> None:
+        check_count("RandomK", self.density, self.k)
+
+    def encode(self, tensor: Tensor, key: Key) -> Payload:
+        flat = tensor.flatten()
+        kept = flat[distinct_positions(key, self._count(flat.numel()), flat.numel(), flat.device)]
+        return self.values.encode(narrow(kept.double() * self._scale(flat.numel()), flat.dtype), values_key(key))
+
+    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        count = self._count(spec.numel)
+        kept = self.values.decode(payload, values_spec(spec, count), values_key(key))
+        return scatter(kept, distinct_positions(key, count, spec.numel, spec.device), spec)
+
+    def contract(self, spec: TensorSpec) -> Contract:
+        count = self._count(spec.numel)
+        kept = values_spec(spec, count)
+        additive = self.values.contract(kept).additive
+        if not self.scaled:
+            return then(count / max(1, spec.numel), self.values, kept)._replace(additive=additive)
+        omega = self.values.contract(kept).omega
+        scale = self._scale(spec.numel)
+        return Contract(omega=None if omega is None else scale - 1 + omega * scale, additive=additive)
+
+    def nbytes(self, spec: TensorSpec) -> float:
+        return self.values.nbytes(values_spec(spec, self._count(spec.numel)))
+
+    def _count(self, numel: int) -> int:
+        return kept_count(self.density, self.k, numel)
+
+    def _scale(self, numel: int) -> float:
+        return numel / self._count(numel) if self.scaled and numel else 1.0

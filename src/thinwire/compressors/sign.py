@@ -1,0 +1,36 @@
+"""One bit a coordinate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core import Contract, Key, Part, Payload, TensorSpec, narrow
+from ..kernels import mean_magnitude
+from ..wire import expect_parts, expect_vector, pack_bits, packed_bytes, unpack_bits
+
+
+@dataclass(frozen=True)
+class ScaledSign:
+    """Send sign(x) and the mean of |x|: d + 32 bits. Biased, delta = 1/d at worst; pair it with error feedback."""
+
+    def encode(self, tensor: Tensor, key: Key) -> Payload:
+        del key  # deterministic
+        flat = narrow(tensor.flatten(), torch.float32)
+        signs = Part("signs", pack_bits(flat < 0, 1), float(flat.numel()))
+        return Payload.of([signs, Part("scale", mean_magnitude(flat).reshape(1), 32.0)])
+
+    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        del key
+        signs, scale = expect_parts(payload, 2, "ScaledSign")
+        scale = expect_vector(scale, torch.float32, 1, "ScaledSign scale")
+        negative = unpack_bits(signs, spec.numel, 1).to(torch.bool)
+        return narrow(torch.where(negative, -scale, scale), spec.dtype).view(spec.shape)
+
+    def contract(self, spec: TensorSpec) -> Contract:
+        return Contract(delta=1 / max(1, spec.numel))  # tight for a one-hot tensor
+
+    def nbytes(self, spec: TensorSpec) -> float:
+        return packed_bytes(spec.numel, 1) + 4

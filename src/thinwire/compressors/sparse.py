@@ -1,0 +1,61 @@
+"""What all operators share that send some coordinates and not others: how many, and how the kept values travel."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..core import CompositionError, Compressor, Contract, Key, TensorSpec, derive_key
+
+
+def check_count(part: str, density: float | None, k: int | None) -> None:
+    """Exactly one of density in (0, 1] and k >= 1."""
+    if (density is None) == (k is None):
+        raise CompositionError(
+            f"{part}: give either density or k, got density={density}, k={k}; density=0.01 keeps one in a hundred"
+        )
+    if density is not None and not 0 < density <= 1:
+        raise CompositionError(
+            f"{part}: density must be in (0, 1], got {density}; 0.01 keeps one coordinate in a hundred"
+        )
+    if k is not None and k < 1:
+        raise CompositionError(f"{part}: k must be at least 1, got {k}")
+
+
+def kept_count(density: float | None, k: int | None, numel: int) -> int:
+    """How many coordinates of `numel` are sent: at least one of a tensor that has any."""
+    if k is not None:
+        return min(k, numel)
+    assert density is not None
+    return min(numel, math.ceil(density * numel))
+
+
+def values_spec(spec: TensorSpec, count: int) -> TensorSpec:
+    """The kept values as a vector of their own, for the operator that encodes them."""
+    return TensorSpec(spec.name, (count,), spec.dtype, spec.device)
+
+
+def values_key(key: Key) -> Key:
+    return derive_key(key, "values")
+
+
+def scatter(values: Tensor, positions: Tensor, spec: TensorSpec) -> Tensor:
+    return (
+        torch.zeros(spec.numel, dtype=spec.dtype, device=spec.device).index_put_((positions,), values).view(spec.shape)
+    )
+
+
+def contraction_of_values(values: Compressor, spec: TensorSpec) -> float | None:
+    """delta of the second stage on the kept values; an unbiased one with omega < 1 leaves 1 - omega."""
+    inner = values.contract(spec)
+    if inner.delta is not None:
+        return inner.delta
+    return None if inner.omega is None or inner.omega >= 1 else 1 - inner.omega
+
+
+def then(delta: float, values: Compressor, spec: TensorSpec) -> Contract:
+    """Keep a share delta of the energy, then lose some of that in the second stage."""
+    inner = contraction_of_values(values, spec)
+    return Contract() if inner is None else Contract(delta=delta * inner)

@@ -1,0 +1,31 @@
+"""The same plan for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..core import CompositionError, Context, Plan, Program, Seen, TensorSpec
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Give each layer the menu entry named for it, and `default` to the others. Never changes its mind, never talks."""
+
+    default: int = 0
+    entries: Mapping[str, int] = field(default_factory=dict)
+
+    def init(self, layers: Sequence[TensorSpec]) -> tuple[Plan, tuple[()]]:
+        unknown = sorted(self.entries.keys() - {spec.name for spec in layers})
+        if unknown:
+            raise CompositionError(
+                f"Fixed: no layer is called {', '.join(unknown)}; there are {[s.name for s in layers]}"
+            )
+        return {spec.name: self.entries.get(spec.name, self.default) for spec in layers}, ()
+
+    def observe(self, spec: TensorSpec, seen: Seen, state: tuple[()], ctx: Context) -> tuple[()]:
+        return state
+
+    def replan(self, plan: Plan, state: tuple[()], ctx: Context) -> Program[tuple[Plan, tuple[()]]]:
+        return plan, state
+        yield  # a program that asks for nothing

@@ -1,0 +1,43 @@
+"""The vocabulary: what is sent, what may be asked, what parts promise. Imports nothing of the other rooms."""
+
+from .context import Context, Key, Plan, derive_key
+from .errors import (
+    CompositionError,
+    DecodeError,
+    IncompatibleParts,
+    MissingExtra,
+    PeerLostError,
+    ProtocolError,
+    ThinwireError,
+)
+from .parts import Aggregator, Compressor, Contract, Controller, Reduced, Seen
+from .programs import fuse, fuse_flagged, loopback, stamped
+from .requests import (
+    AllGather,
+    AllReduce,
+    Broadcast,
+    Label,
+    Op,
+    Program,
+    Request,
+    World,
+    describe,
+    payload_labels,
+    reduce_labels,
+    request_bytes,
+    wire_bytes,
+)
+from .state import flatten_state, restore_state
+from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of
+
+__all__ = [
+    "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of",
+    "AllReduce", "AllGather", "Broadcast", "Op", "Label", "Request", "Program", "World",
+    "describe", "payload_labels", "reduce_labels", "request_bytes", "wire_bytes",
+    "fuse", "fuse_flagged", "loopback", "stamped",
+    "Context", "Key", "Plan", "derive_key",
+    "Contract", "Compressor", "Aggregator", "Controller", "Reduced", "Seen",
+    "flatten_state", "restore_state",
+    "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
+    "MissingExtra",
+]  # fmt: skip

@@ -1,0 +1,31 @@
+"""Every error thinwire raises on purpose. Each text names the part, the value received and what would do."""
+
+from __future__ import annotations
+
+
+class ThinwireError(Exception):
+    """Base of all errors of this package."""
+
+
+class CompositionError(ThinwireError, ValueError):
+    """A composition string or a part's setting is wrong; the text points at the place."""
+
+
+class IncompatibleParts(ThinwireError, TypeError):
+    """Two parts cannot be put together; raised when they are, not at step 900."""
+
+
+class DecodeError(ThinwireError, ValueError):
+    """A payload is not what an encoder could have written. Nothing was allocated for it."""
+
+
+class ProtocolError(ThinwireError, RuntimeError):
+    """Ranks disagree about what happens next; the text names step, ranks and requests."""
+
+
+class PeerLostError(ThinwireError, ConnectionError):
+    """Another rank closed its connection or did not answer in time."""
+
+
+class MissingExtra(ThinwireError, ImportError):
+    """An optional library is not installed; the text is the command that installs it."""

@@ -1,0 +1,79 @@
+"""The protocols that parts keep. Wrappers have the type of what they wrap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from torch import Tensor
+
+from .context import Context, Key, Plan
+from .requests import Program
+from .tensors import Payload, TensorSpec
+
+S = TypeVar("S")
+
+
+class Contract(NamedTuple):
+    """What a compressor promises for tensors of one form; None where it promises nothing.
+
+    delta: E|x - C(x)|^2 <= (1 - delta) |x|^2.    omega: unbiased, with E|x - C(x)|^2 <= omega |x|^2.
+    additive: with one key for all ranks, the sum of payloads decodes to the sum of what each would decode to.
+    """
+
+    delta: float | None = None
+    omega: float | None = None
+    additive: bool = False
+
+
+@runtime_checkable
+class Compressor(Protocol):
+    """A lossy map: settings, never memory. Finite in, finite out; zero in, zero out."""
+
+    def encode(self, tensor: Tensor, key: Key) -> Payload: ...
+
+    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        """The tensor, in spec's type. What no encoder could have written is a DecodeError before it costs memory."""
+        ...
+
+    def contract(self, spec: TensorSpec) -> Contract: ...
+
+    def nbytes(self, spec: TensorSpec) -> float:
+        """Expected payload size, for plans and dry simulation."""
+        ...
+
+
+@dataclass(frozen=True)
+class Reduced(Generic[S]):
+    """What an aggregator gives back to one rank."""
+
+    value: Tensor  # this rank's view of the average
+    sent: Tensor  # what this rank contributed to it: over ranks, mean(sent) == mean(value)
+    state: S  # its new memory, pending until all ranks agree that the step was good
+
+
+@runtime_checkable
+class Aggregator(Protocol[S]):
+    """Local tensors in spec's type -> each rank's view of their average. Memory is returned, never hidden."""
+
+    def init(self, spec: TensorSpec, key: Key) -> S: ...
+
+    def reduce(self, tensor: Tensor, spec: TensorSpec, state: S, ctx: Context) -> Program[Reduced[S]]: ...
+
+
+class Seen(NamedTuple):
+    """What a controller may look at after a layer was exchanged."""
+
+    tensor: Tensor
+    reduced: Reduced[Any]
+
+
+class Controller(Protocol[S]):
+    """Picks one menu entry per layer; all ranks end with the same plan."""
+
+    def init(self, layers: Sequence[TensorSpec]) -> tuple[Plan, S]: ...
+
+    def observe(self, spec: TensorSpec, seen: Seen, state: S, ctx: Context) -> S: ...
+
+    def replan(self, plan: Plan, state: S, ctx: Context) -> Program[tuple[Plan, S]]: ...

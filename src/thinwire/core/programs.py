@@ -1,0 +1,137 @@
+"""Running programs: side by side as one (`fuse`), stamped with a step, or alone in a world of one (`loopback`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from .requests import AllGather, AllReduce, Broadcast, Label, Op, Program, Request
+from .tensors import Payload, nbytes_of
+
+T = TypeVar("T")
+
+
+def loopback(program: Program[T]) -> T:
+    """Run a program in a world of one: nothing is sent, every request is answered with what it asked."""
+    answer: Any = None
+    while True:
+        try:
+            request = program.send(answer)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        answer = answer_alone(request)
+
+
+def answer_alone(request: Request) -> Any:
+    if isinstance(request, AllReduce):
+        return request.tensor.clone()
+    return [request.payload] if isinstance(request, AllGather) else request.payload
+
+
+def stamped(program: Program[T], step: int) -> Program[T]:
+    """The same program with its step written on every request, for the meter and for error texts."""
+    answer: Any = None
+    while True:
+        try:
+            request = program.send(answer)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        answer = yield replace(request, step=step)
+
+
+def fuse(programs: Sequence[Program[T]]) -> Program[list[T]]:
+    """Run programs side by side; the requests of one round travel as one request per kind and type."""
+    results, _ = yield from _fuse(programs, None)
+    return results
+
+
+def fuse_flagged(programs: Sequence[Program[T]], flag: bool) -> Program[tuple[list[T], bool]]:
+    """`fuse`, and one more bit in its first message: did any rank raise its flag? All ranks get the same answer."""
+    return (yield from _fuse(programs, flag))
+
+
+_FLAG = -1  # the flag's place among the requests of a round; programs have 0, 1, 2 ...
+
+
+def _fuse(programs: Sequence[Program[T]], flag: bool | None) -> Program[tuple[list[T], bool]]:
+    results: dict[int, T] = {}
+    answers: dict[int, Any] = dict.fromkeys(range(len(programs)))
+    raised = False
+    while answers:
+        asked: dict[int, Request] = {}
+        for i, answer in answers.items():
+            try:
+                asked[i] = programs[i].send(answer)
+            except StopIteration as done:
+                results[i] = done.value
+        if flag is not None:
+            asked[_FLAG] = _flag_request(asked.values(), flag)
+            flag = None
+        answers = yield from _merge(asked)
+        if _FLAG in answers:
+            raised = _flag_answer(answers.pop(_FLAG))
+    return [results[i] for i in range(len(programs))], raised
+
+
+def _flag_request(others: Iterable[Request], flag: bool) -> Request:
+    """In the form of a request that is being sent anyway, so that it costs an element and no message."""
+    others = list(others)
+    if any(isinstance(r, AllGather) for r in others):
+        part = torch.tensor([flag], dtype=torch.uint8)
+        return AllGather(Payload((part,)), (Label("", "flag", 1, 1.0),))
+    host = next((r for r in others if isinstance(r, AllReduce) and r.tensor.is_floating_point()), None)
+    if host is None:  # bytes would wrap around in a sum of 256 ranks
+        return AllReduce(torch.tensor([flag], dtype=torch.uint8), Op.MAX, (Label("", "flag", 1, 1.0),))
+    part = torch.tensor([float(flag)], dtype=host.tensor.dtype, device=host.tensor.device)
+    return AllReduce(part, host.op, (Label("", "flag", nbytes_of(part), 1.0),))
+
+
+def _flag_answer(answer: Any) -> bool:
+    parts = [answer] if isinstance(answer, Tensor) else [payload.parts[0] for payload in answer]
+    return any(bool((part != 0).any()) for part in parts)
+
+
+def _merge(asked: dict[int, Request]) -> Program[dict[int, Any]]:
+    """One request per kind, type and operation; the answers cut up again. The order depends on the requests alone."""
+    answers: dict[int, Any] = {}
+    groups: dict[tuple[str, ...], dict[int, Request]] = {}
+    for i, request in asked.items():
+        groups.setdefault(_group(request), {})[i] = request
+    for group in sorted(groups):
+        answers |= yield from _merge_group(groups[group])
+    return dict(sorted(answers.items()))
+
+
+def _group(request: Request) -> tuple[str, ...]:
+    if isinstance(request, AllReduce):
+        return ("AllReduce", str(request.tensor.dtype), str(request.tensor.device), request.op.value)
+    return ("AllGather",) if isinstance(request, AllGather) else ("Broadcast", str(request.root))
+
+
+def _merge_group(group: dict[int, Request]) -> Program[dict[int, Any]]:
+    labels = tuple(label for request in group.values() for label in request.labels)
+    first = next(iter(group.values()))
+    if isinstance(first, AllReduce):
+        tensors = [request.tensor for request in group.values() if isinstance(request, AllReduce)]
+        whole = tensors[0].flatten() if len(tensors) == 1 else torch.cat([t.flatten() for t in tensors])
+        total = yield replace(first, tensor=whole, labels=labels)
+        pieces = total.split([t.numel() for t in tensors])
+        return {i: piece.view(t.shape) for i, t, piece in zip(group, tensors, pieces, strict=True)}
+    payloads = [request.payload for request in group.values() if not isinstance(request, AllReduce)]
+    answer = yield replace(
+        first, payload=Payload(tuple(p for payload in payloads for p in payload.parts)), labels=labels
+    )
+    counts = [len(payload.parts) for payload in payloads]
+    if isinstance(first, Broadcast):
+        return dict(zip(group, _cut(answer, counts), strict=True))
+    by_rank = [_cut(payload, counts) for payload in answer]
+    return {i: [pieces[at] for pieces in by_rank] for at, i in enumerate(group)}
+
+
+def _cut(payload: Payload, counts: Sequence[int]) -> list[Payload]:
+    parts = iter(payload.parts)
+    return [Payload(tuple(next(parts) for _ in range(count))) for count in counts]

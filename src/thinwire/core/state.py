@@ -1,0 +1,53 @@
+"""Memories as plain tensors and numbers by name, so that they can be stored without pickling anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+Leaf: TypeAlias = Tensor | int | float | bool
+
+
+def flatten_state(state: Any, prefix: str = "") -> dict[str, Leaf]:
+    """{"residual": tensor, "inner.q": tensor, ...} for nested named tuples; an empty memory gives {}."""
+    return dict(_leaves(state, prefix))
+
+
+def _leaves(state: Any, prefix: str) -> Iterator[tuple[str, Leaf]]:
+    if isinstance(state, Tensor | int | float):
+        yield prefix, state
+    elif isinstance(state, tuple):
+        for name, value in zip(_fields(state), state, strict=True):
+            yield from _leaves(value, f"{prefix}.{name}" if prefix else name)
+    else:
+        raise TypeError(
+            f"memory {prefix!r} is a {type(state).__name__}; named tuples of tensors and numbers can be stored"
+        )
+
+
+def _fields(state: tuple[Any, ...]) -> tuple[str, ...]:
+    return getattr(state, "_fields", None) or tuple(map(str, range(len(state))))
+
+
+def restore_state(form: Any, flat: Mapping[str, Leaf], prefix: str = "") -> Any:
+    """A memory of the same form as `form` with the stored values; a missing or misshapen entry is named."""
+    if isinstance(form, Tensor | int | float):
+        if prefix not in flat:
+            raise KeyError(f"stored memory lacks {prefix!r}; it has {sorted(flat)}")
+        return _like(form, flat[prefix], prefix)
+    values = [
+        restore_state(v, flat, f"{prefix}.{n}" if prefix else n) for n, v in zip(_fields(form), form, strict=True)
+    ]
+    return type(form)(*values) if hasattr(form, "_fields") else tuple(values)
+
+
+def _like(form: Leaf, stored: Leaf, name: str) -> Leaf:
+    if not isinstance(form, Tensor):
+        return type(form)(stored)
+    stored = torch.as_tensor(stored)
+    if stored.dtype != form.dtype:
+        raise ValueError(f"stored memory {name!r} is {stored.dtype}, this composition keeps {form.dtype}")
+    return stored.detach().to(form.device).clone()

@@ -1,0 +1,92 @@
+"""What is sent: the agreed form of a tensor, and the bytes that stand for it on the wire."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Form of a layer's tensor: agreed by all ranks in advance, never sent."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    device: torch.device = CPU
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor) -> TensorSpec:
+        return cls(name, tuple(tensor.shape), tensor.dtype, tensor.device)
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def work_dtype(self) -> torch.dtype:
+        """The type sums and memories are kept in: half precision is too short for them."""
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+
+class Part(NamedTuple):
+    """One part of a payload with its sender's remarks, which the meter reads and nobody sends."""
+
+    kind: str
+    tensor: Tensor
+    model_bits: float
+
+
+@dataclass(frozen=True, eq=False)
+class Payload:
+    """Exactly what is sent. `kinds` and `model_bits` stay with the sender; a received payload has none."""
+
+    parts: tuple[Tensor, ...]
+    kinds: tuple[str, ...] = ()
+    model_bits: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Iterable[Part]) -> Payload:
+        parts = tuple(parts)
+        return cls(tuple(p.tensor for p in parts), tuple(p.kind for p in parts), tuple(p.model_bits for p in parts))
+
+    def remarks(self) -> tuple[Part, ...]:
+        """The parts with their remarks, or with honest defaults where there are none."""
+        kinds = self.kinds or ("values",) * len(self.parts)
+        bits = self.model_bits or tuple(8.0 * nbytes_of(p) for p in self.parts)
+        return tuple(map(Part, kinds, self.parts, bits))
+
+    def to(self, device: torch.device) -> Payload:
+        return self if all(p.device == device for p in self.parts) else Payload(tuple(p.to(device) for p in self.parts))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(nbytes_of(p) for p in self.parts)
+
+
+def nbytes_of(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """True if no element is NaN or infinite. A finite sum proves it in one fast pass; else every element is read."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return True
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+
+
+def narrow(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert; what the new type cannot hold becomes its largest number, never infinity."""
+    if tensor.dtype == dtype or not dtype.is_floating_point:
+        return tensor.to(dtype)
+    limit = torch.finfo(dtype).max
+    if torch.finfo(tensor.dtype).max > limit:
+        tensor = tensor.clamp(-limit, limit)
+    return tensor.to(dtype)

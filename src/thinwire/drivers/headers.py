@@ -1,0 +1,56 @@
+"""The few bytes every rank shows every other before a collective: what it is about to do, at which step, how long.
+
+They turn a disagreement into an error instead of a hang, and tell how long a message of varying length will be.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..core import AllReduce, Broadcast, Request, World, describe
+from ..core.requests import tree_children
+from ..wire import lengths_bytes
+
+_FORM = struct.Struct("<IIQ")
+HEADER_BYTES = _FORM.size
+
+
+class Header(NamedTuple):
+    signature: int  # of the request's description: equal on all ranks that agree
+    step: int
+    nbytes: int  # of the framed payload that follows; 0 for an all-reduce, whose size is part of the description
+
+    def pack(self) -> bytes:
+        return _FORM.pack(*self)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Header:
+        return cls(*_FORM.unpack(data))
+
+
+def header_of(request: Request) -> Header:
+    signature = zlib.crc32(describe(request).encode())
+    return Header(signature, request.step & 0xFFFFFFFF, framed_bytes(request))
+
+
+def framed_bytes(request: Request) -> int:
+    return 0 if isinstance(request, AllReduce) else request.payload.nbytes + lengths_bytes(request.payload)
+
+
+def header_bytes(requests: Sequence[Request], world: World) -> tuple[int, int]:
+    """Bytes of headers and lengths that a rank sends and receives for one collective, by formula."""
+    rank, size = world
+    if size == 1:
+        return 0, 0
+    request, fixed = requests[rank], HEADER_BYTES * (size - 1)
+    if isinstance(request, AllReduce):
+        return fixed, fixed
+    lengths = [lengths_bytes(r.payload) for r in requests if not isinstance(r, AllReduce)]
+    if isinstance(request, Broadcast):
+        root = request.root
+        passed_on = lengths[root] * len(tree_children(rank, size, root))
+        return fixed + passed_on, fixed + (0 if rank == root else lengths[root])
+    return fixed + lengths[rank] * (size - 1), fixed + sum(lengths) - lengths[rank]

@@ -1,0 +1,65 @@
+"""All workers inside one process, one request at a time: deterministic, and disagreements are errors at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from ..core import AllReduce, Broadcast, Op, Payload, Program, Request, World, describe, request_bytes, wire_bytes
+from .agreement import check_agreement
+from .headers import header_bytes
+from .meter import Meter
+
+T = TypeVar("T")
+
+
+def lockstep(programs: Sequence[Program[T]], meters: Sequence[Meter] | None = None) -> list[T]:
+    """Run one program per rank to its end and give their results in rank order; `meters` count as real ranks would."""
+    results: dict[int, T] = {}
+    answers: list[Any] = [None] * len(programs)
+    while True:
+        asked: dict[int, Request] = {}
+        for rank, program in enumerate(programs):
+            try:
+                asked[rank] = program.send(answers[rank])
+            except StopIteration as done:
+                results[rank] = done.value
+        if not asked:
+            return [results[rank] for rank in range(len(programs))]
+        finished = (max(request.step for request in asked.values()), "nothing, it has finished")
+        ranks = range(len(programs))
+        check_agreement([(asked[r].step, describe(asked[r])) if r in asked else finished for r in ranks])
+        requests = [asked[rank] for rank in range(len(programs))]
+        answers = _answer(requests)
+        for rank, meter in enumerate(meters or ()):
+            _count(requests, World(rank, len(requests)), meter)
+
+
+def _answer(requests: Sequence[Request]) -> list[Any]:
+    first = requests[0]
+    if isinstance(first, AllReduce):
+        total = combine([r.tensor for r in requests if isinstance(r, AllReduce)], first.op)
+        return [total.clone() for _ in requests]
+    payloads = [r.payload for r in requests if not isinstance(r, AllReduce)]
+    if isinstance(first, Broadcast):
+        return [Payload(payloads[first.root].parts)] * len(requests)
+    return [[Payload(p.parts) for p in payloads]] * len(requests)
+
+
+def combine(tensors: Sequence[torch.Tensor], op: Op) -> torch.Tensor:
+    """Sum or maximum in rank order: the same bits wherever it is computed."""
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        if op is Op.SUM:
+            total += tensor
+        else:
+            torch.maximum(total, tensor, out=total)
+    return total
+
+
+def _count(requests: Sequence[Request], world: World, meter: Meter) -> None:
+    request = requests[world.rank]
+    sent, received = wire_bytes(request, world, [request_bytes(r) for r in requests])
+    meter.record(request, sent, received, *header_bytes(requests, world))

@@ -1,0 +1,82 @@
+"""Bytes, counted where they are sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from ..core import Label, Request
+
+
+class Where(NamedTuple):
+    """Whose traffic it is; a step of -1 stands for all steps older than the meter remembers one by one."""
+
+    step: int
+    collective: str
+    layer: str
+    kind: str
+
+
+@dataclass
+class Traffic:
+    """One rank's traffic. Payload bytes are handed over once; wire bytes are what the collective makes of them."""
+
+    messages: int = 0
+    model_bits: float = 0.0
+    payload_bytes: float = 0.0
+    sent_bytes: float = 0.0
+    received_bytes: float = 0.0
+
+    def add(self, other: Traffic) -> None:
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+HEADER = "header"  # the kind of what a driver adds: agreement headers and lengths of parts
+
+
+class Meter:
+    """Traffic of one rank by step, collective, layer and kind; it reads labels and knows no formula.
+
+    Rows of the last `keep_steps` steps are kept apart; older ones are merged, so that a long run does not grow.
+    """
+
+    def __init__(self, keep_steps: int = 100) -> None:
+        self.rows: dict[Where, Traffic] = {}
+        self.keep_steps = keep_steps
+        self._steps: dict[int, None] = {}
+
+    def record(self, request: Request, sent: int, received: int, header_sent: int, header_received: int) -> None:
+        """One request performed: `sent` and `received` bytes of its data, and those of its headers."""
+        collective = type(request).__name__
+        total = sum(label.nbytes for label in request.labels)
+        for label in request.labels or (Label("", "values", 1, 0.0),):
+            share = label.nbytes / total if total else 1 / max(1, len(request.labels))
+            self._add(
+                Where(request.step, collective, label.layer, label.kind),
+                Traffic(1, label.model_bits, label.nbytes, share * sent, share * received),
+            )
+        self._add(Where(request.step, collective, "", HEADER), Traffic(1, 0.0, 0.0, header_sent, header_received))
+        self._merge_old(request.step)
+
+    def total(self) -> Traffic:
+        return self.by("all").get("all", Traffic())
+
+    def by(self, what: str) -> dict[str | int, Traffic]:
+        """Sums by "step", "collective", "layer" or "kind"; "all" gives one row."""
+        sums: dict[str | int, Traffic] = {}
+        for where, traffic in self.rows.items():
+            key = "all" if what == "all" else getattr(where, what)
+            sums.setdefault(key, Traffic()).add(traffic)
+        return sums
+
+    def _add(self, where: Where, traffic: Traffic) -> None:
+        self.rows.setdefault(where, Traffic()).add(traffic)
+
+    def _merge_old(self, step: int) -> None:
+        self._steps[step] = None
+        while len(self._steps) > self.keep_steps:
+            oldest = next(iter(self._steps))
+            del self._steps[oldest]
+            for where in [w for w in self.rows if w.step == oldest]:
+                self._add(where._replace(step=-1), self.rows.pop(where))

@@ -1,0 +1,225 @@
+"""One worker per process, over a torch process group.
+
+Only the plain all-reduce is the backend's; everything else is point to point, so that messages of differing length
+travel without padding, a shaped link is filled, and the bytes counted are the bytes handed to `isend`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..core import (
+    AllReduce,
+    Broadcast,
+    Op,
+    PeerLostError,
+    Program,
+    Request,
+    World,
+    describe,
+    nbytes_of,
+    wire_bytes,
+)
+from ..core.programs import answer_alone
+from ..core.requests import shard_sizes, tree_children
+from ..wire import as_bytes, from_bytes, pack_payload, unpack_payload
+from .agreement import check_agreement
+from .comm_thread import CommThread
+from .headers import HEADER_BYTES, Header, header_of
+from .lockstep import combine
+from .meter import Meter
+
+T = TypeVar("T")
+_TEXT_BYTES = 1024  # what a rank tells of its request when ranks disagree
+_INTEGERS = {torch.uint8, torch.int8, torch.int32, torch.int64}  # of those gloo can reduce; others go in rank order
+_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_OPS = {Op.SUM: dist.ReduceOp.SUM, Op.MAX: dist.ReduceOp.MAX}
+
+
+class TorchDist:
+    """Carries programs over a group of its own; one thread issues all collectives, in the order of submission.
+
+    ordered: sum in rank order at each shard's owner instead of by the backend's all-reduce. The same bytes travel; the
+    result is then bit for bit that of `lockstep`, whatever the backend. timeout_s: how long a peer may be silent.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None = None,
+        *,
+        timeout_s: float = 60.0,
+        ordered: bool = False,
+        meter: Meter | None = None,
+    ) -> None:
+        self.timeout = timedelta(seconds=timeout_s)
+        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        self.group = dist.new_group(ranks, timeout=self.timeout, use_local_synchronization=True)
+        self.world = World(dist.get_rank(self.group), len(ranks))
+        self.ordered = ordered
+        self.meter = meter or Meter()
+        self._ranks = ranks
+        self._device = torch.device("cuda" if dist.get_backend(self.group) == "nccl" else "cpu")
+        self._thread = CommThread()
+        self._failure: BaseException | None = None
+        self._sent = self._received = 0
+
+    def run(self, program: Program[T]) -> T:
+        """Run a program in this thread; each of its requests is performed by the communication thread."""
+        answer: Any = None
+        while True:
+            try:
+                request = program.send(answer)
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+            answer = self._thread.submit(lambda request=request: self._perform(request)).result()  # type: ignore[misc]
+
+    def submit(self, program: Program[T]) -> Future[T]:
+        """Queue a whole program for the communication thread; programs never interleave."""
+        return self._thread.submit(lambda: self._drive(program))
+
+    def close(self) -> None:
+        self._thread.close()
+        if self._failure is None:
+            dist.destroy_process_group(self.group)
+
+    def __enter__(self) -> TorchDist:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @torch.no_grad()  # grad mode belongs to a thread
+    def _drive(self, program: Program[T]) -> T:
+        answer: Any = None
+        while True:
+            try:
+                request = program.send(answer)
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+            answer = self._perform(request)
+
+    def _perform(self, request: Request) -> Any:
+        if self._failure is not None:
+            raise self._failure
+        if self.world.size == 1:
+            self.meter.record(request, 0, 0, 0, 0)
+            return answer_alone(request)
+        try:
+            return self._collective(request)
+        except RuntimeError as error:
+            self._failure = error
+            raise
+
+    def _collective(self, request: Request) -> Any:
+        self._sent = self._received = 0
+        headers = self._agree(request)
+        if isinstance(request, AllReduce):
+            headed = self._sent, self._received
+            answer: Any = self._all_reduce(request)
+            self.meter.record(request, self._sent - headed[0], self._received - headed[1], *headed)
+            return answer
+        dtypes = [part.dtype for part in request.payload.parts]
+        if isinstance(request, Broadcast):
+            blobs = [self._broadcast(request, headers[request.root].nbytes)]
+        else:
+            blobs = self._swap(pack_payload(request.payload), [header.nbytes for header in headers], request)
+        payloads = [unpack_payload(blob, dtypes) for blob in blobs]
+        sizes = [payload.nbytes for payload in payloads]
+        if isinstance(request, Broadcast):
+            sizes *= self.world.size
+        sent, received = wire_bytes(request, self.world, sizes)
+        self.meter.record(request, sent, received, self._sent - sent, self._received - received)
+        return payloads[0] if isinstance(request, Broadcast) else payloads
+
+    def _agree(self, request: Request) -> list[Header]:
+        """Everybody's header; a ProtocolError if they do not ask for the same."""
+        mine = torch.tensor(list(header_of(request).pack()), dtype=torch.uint8)
+        blobs = self._swap(mine, [HEADER_BYTES] * self.world.size, request)
+        headers = [Header.unpack(bytes(blob.tolist())) for blob in blobs]
+        if len({header[:2] for header in headers}) > 1:
+            text = describe(request).encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
+            texts = self._swap(torch.tensor(list(text), dtype=torch.uint8), [_TEXT_BYTES] * self.world.size, request)
+            wishes = [bytes(t.tolist()).decode(errors="replace").strip() for t in texts]
+            check_agreement([(header.step, wish) for header, wish in zip(headers, wishes, strict=True)])
+        return headers
+
+    def _all_reduce(self, request: AllReduce) -> Tensor:
+        if self.ordered or request.tensor.dtype not in _INTEGERS | _FLOATS:
+            return self._ordered_reduce(request)
+        total = request.tensor.to(self._device, copy=True).contiguous()  # gloo reduces a strided tensor wrongly
+        work = dist.all_reduce(total, _OPS[request.op], group=self.group, async_op=True)
+        self._wait(work, None, request)
+        sent, received = wire_bytes(request, self.world)
+        self._sent, self._received = self._sent + sent, self._received + received
+        return total.to(request.tensor.device)
+
+    def _ordered_reduce(self, request: AllReduce) -> Tensor:
+        """Every rank adds up one shard of all tensors in rank order and sends the result to all."""
+        rank, size = self.world
+        flat = request.tensor.contiguous().flatten()
+        counts = shard_sizes(flat.numel(), size)
+        shards = torch.split(flat, counts)
+        mine = self._deliver([as_bytes(s) for s in shards], [nbytes_of(shards[rank])] * size, request)
+        total = combine([from_bytes(m, flat.dtype) for m in mine], request.op)
+        pieces = self._swap(as_bytes(total), [nbytes_of(s) for s in shards], request)
+        whole = torch.cat([from_bytes(p, flat.dtype) for p in pieces])
+        return whole.view(request.tensor.shape).to(request.tensor.device)
+
+    def _broadcast(self, request: Broadcast, nbytes: int) -> Tensor:
+        """Down a binomial tree: received from the parent, passed on to the children."""
+        rank, size = self.world
+        if rank == request.root:
+            blob = pack_payload(request.payload)
+        else:
+            parent = next(r for r in range(size) if rank in tree_children(r, size, request.root))
+            blob = torch.empty(nbytes, dtype=torch.uint8)
+            self._wait(self._receive(blob, parent), parent, request)
+        for child in tree_children(rank, size, request.root):
+            self._wait(self._send(blob, child), child, request)
+        return blob
+
+    def _swap(self, mine: Tensor, sizes: Sequence[int], request: Request) -> list[Tensor]:
+        """Everybody's bytes, in rank order; `sizes` are their lengths."""
+        return self._deliver([mine] * self.world.size, sizes, request)
+
+    def _deliver(self, outgoing: Sequence[Tensor], sizes: Sequence[int], request: Request) -> list[Tensor]:
+        """Send outgoing[r] to each rank r and get sizes[r] bytes from it, all at once."""
+        rank, size = self.world
+        incoming = [outgoing[rank] if r == rank else torch.empty(sizes[r], dtype=torch.uint8) for r in range(size)]
+        others = [(rank + distance) % size for distance in range(1, size)]
+        works = [(r, self._receive(incoming[r], r)) for r in reversed(others) if sizes[r]]
+        works += [(r, self._send(outgoing[r], r)) for r in others if outgoing[r].numel()]
+        for r, work in works:
+            self._wait(work, r, request)
+        return incoming
+
+    def _send(self, data: Tensor, to: int) -> dist.Work:
+        self._sent += data.numel()
+        return dist.isend(data.to(self._device), self._ranks[to], group=self.group)  # type: ignore[return-value]
+
+    def _receive(self, into: Tensor, source: int) -> dist.Work:
+        self._received += into.numel()
+        return dist.irecv(into, self._ranks[source], group=self.group)  # type: ignore[return-value]
+
+    def _wait(self, work: dist.Work | None, peer: int | None, request: Request) -> None:
+        if work is None:
+            return
+        try:
+            work.wait(self.timeout)
+        except RuntimeError as error:
+            who = "another rank" if peer is None else f"rank {peer}"
+            what = "did not answer" if "imed out" in str(error) else "closed the connection"
+            raise PeerLostError(
+                f"step {request.step}: {who} {what} within {self.timeout.total_seconds():g} s while rank {self.world.rank} "
+                f"waited in {describe(request)[:200]}; see that rank's own log, or give a longer timeout_s"
+            ) from error

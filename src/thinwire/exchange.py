@@ -1,0 +1,147 @@
+"""Exchanger: the layers of one worker, their aggregator, their controller and their memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .controllers import Fixed
+from .core import (
+    Aggregator,
+    Context,
+    Controller,
+    Program,
+    ProtocolError,
+    Seen,
+    TensorSpec,
+    World,
+    all_finite,
+    derive_key,
+    flatten_state,
+    fuse_flagged,
+    narrow,
+    restore_state,
+    stamped,
+)
+
+log = logging.getLogger("thinwire")
+
+
+class Exchanger:
+    """The only object with memory, keyed by layer name. It sends nothing: its methods are programs for a driver.
+
+    A step is `begin`, one `exchange` for each group of layers (each layer once), `settle`; `round` is all three.
+    What a step would change in the memory is pending until `settle`. If any rank had a NaN or an infinity, all
+    ranks learn it with the answers of that step, get NaN for every layer of the group, and no memory changes.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[TensorSpec],
+        aggregator: Aggregator[Any] | Mapping[str, Aggregator[Any]],
+        controller: Controller[Any] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.layers = {spec.name: spec for spec in layers}
+        if len(self.layers) != len(layers):
+            raise ValueError(f"Exchanger: layer names must differ, got {[spec.name for spec in layers]}")
+        self.rules = dict(aggregator) if isinstance(aggregator, Mapping) else dict.fromkeys(self.layers, aggregator)
+        if odd := sorted(self.rules.keys() ^ self.layers.keys()):
+            raise ValueError(f"Exchanger: one aggregator per layer is needed; layers or aggregators alone: {odd}")
+        self.controller: Controller[Any] = controller or Fixed()
+        self.controller_state: Any
+        self.seed = seed
+        self.plan, self.controller_state = self.controller.init(layers)
+        self.memory = {
+            spec.name: self.rules[spec.name].init(spec, derive_key(seed, "init", spec.name)) for spec in layers
+        }
+        self.skipped_steps = 0
+        self._pending: dict[str, Any] = {}
+        self._seen: Any = self.controller_state
+        self._bad = False
+
+    def begin(self, step: int, world: World) -> Program[None]:
+        """Once per step, before its first exchange: settle the last step, then let the controller change the plan."""
+        self.settle()
+        replan = self.controller.replan(self.plan, self.controller_state, self._context(step, world))
+        self.plan, self.controller_state = yield from stamped(replan, step)
+        self._seen = self.controller_state
+
+    def exchange(self, tensors: Mapping[str, Tensor], step: int, world: World) -> Program[dict[str, Tensor]]:
+        """Every rank's view of the averages of these layers, in the types of their specs."""
+        self._check(tensors, step)
+        ctx = self._context(step, world)
+        bad = [name for name, tensor in tensors.items() if not all_finite(tensor)]
+        if bad:
+            log.warning("step %d: rank %d has NaN or Inf in %s; all ranks skip it", step, world.rank, ", ".join(bad))
+        given = {name: torch.zeros_like(t) if bad else t.detach() for name, t in tensors.items()}
+        programs = [self.rules[n].reduce(t, self.layers[n], self.memory[n], ctx) for n, t in given.items()]
+        outs, anywhere_bad = yield from stamped(fuse_flagged(programs, bool(bad)), step)
+        reduced = dict(zip(given, outs, strict=True))
+        self._bad |= anywhere_bad
+        for name, out in reduced.items():
+            self._pending[name] = out.state
+            self._seen = self.controller.observe(self.layers[name], Seen(given[name], out), self._seen, ctx)
+        if self._bad:
+            return {name: torch.full_like(tensor, float("nan")) for name, tensor in given.items()}
+        return {name: narrow(out.value, self.layers[name].dtype) for name, out in reduced.items()}
+
+    def round(self, tensors: Mapping[str, Tensor], step: int, world: World) -> Program[dict[str, Tensor]]:
+        """A whole step for all layers at once."""
+        yield from self.begin(step, world)
+        values = yield from self.exchange(tensors, step, world)
+        self.settle()
+        return values
+
+    def settle(self) -> bool:
+        """Commit the pending memory, or drop it if the step was bad anywhere; True if it was good. Local and silent."""
+        good = not self._bad
+        if good:
+            self.memory |= self._pending
+            self.controller_state = self._seen
+        else:
+            self._seen = self.controller_state
+            self.skipped_steps += 1
+        self._pending, self._bad = {}, False
+        return good
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain tensors and numbers, enough to continue with the same next step."""
+        self.settle()
+        return {
+            "plan": dict(self.plan),
+            "controller": flatten_state(self.controller_state),
+            "layers": {name: flatten_state(state) for name, state in self.memory.items()},
+            "skipped_steps": self.skipped_steps,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a stored memory; layers that differ from ours are named and nothing is changed."""
+        if odd := sorted(state["layers"].keys() ^ self.layers.keys()):
+            raise KeyError(f"stored layers differ from this model's in {odd}")
+        memory = {name: restore_state(self.memory[name], flat) for name, flat in state["layers"].items()}
+        controller_state = restore_state(self.controller_state, state["controller"])
+        self.memory, self.controller_state, self._seen = memory, controller_state, controller_state
+        self.plan = dict(state["plan"])
+        self.skipped_steps = int(state["skipped_steps"])
+        self._pending, self._bad = {}, False
+
+    def _context(self, step: int, world: World) -> Context:
+        return Context(step, world, self.seed, self.plan)
+
+    def _check(self, tensors: Mapping[str, Tensor], step: int) -> None:
+        for name, tensor in tensors.items():
+            spec = self.layers.get(name)
+            if spec is None:
+                raise KeyError(f"Exchanger: no layer is called {name!r}; there are {list(self.layers)}")
+            if (tuple(tensor.shape), tensor.dtype) != (spec.shape, spec.dtype):
+                got = f"{tuple(tensor.shape)} {tensor.dtype}"
+                raise ValueError(f"Exchanger: layer {name} is {spec.shape} {spec.dtype}, got {got}")
+            if name in self._pending:
+                raise ProtocolError(
+                    f"step {step}: layer {name} was exchanged already; call begin() or settle() between"
+                )

@@ -1,0 +1,1 @@
+"""Tasks: a model and its data, small enough to run on a laptop."""

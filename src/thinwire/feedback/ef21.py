@@ -1,0 +1,34 @@
+"""Send how the tensor changed, keep what everybody believes it to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, narrow
+
+
+class EF21State(NamedTuple):
+    local: Tensor  # what the others believe this rank's tensor to be
+    shared: Tensor  # the average of all ranks' `local`, the same everywhere
+    inner: Any
+
+
+@dataclass(frozen=True)
+class EF21:
+    """Send the compressed difference to what was believed before; every rank's `shared` is the mean of all `local`."""
+
+    inner: Aggregator[Any]
+
+    def init(self, spec: TensorSpec, key: Key) -> EF21State:
+        zeros = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
+        return EF21State(zeros, zeros, self.inner.init(spec, key))
+
+    def reduce(self, tensor: Tensor, spec: TensorSpec, state: EF21State, ctx: Context) -> Program[Reduced[EF21State]]:
+        news = narrow(tensor - state.local, spec.dtype)
+        out = yield from self.inner.reduce(news, spec, state.inner, ctx)
+        local, shared = state.local + out.sent, state.shared + out.value
+        return Reduced(shared, local, EF21State(local, shared, out.state))

@@ -1,0 +1,37 @@
+"""What was not sent is sent later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, narrow
+
+
+class FeedbackState(NamedTuple):
+    residual: Tensor
+    inner: Any
+
+
+@dataclass(frozen=True)
+class ErrorFeedback:
+    """Add the residual of earlier steps before sending and keep what was not sent: sum of sent + residual = sum of tensors.
+
+    The residual is float32 or wider, so that what half precision rounds away is not lost either.
+    """
+
+    inner: Aggregator[Any]
+
+    def init(self, spec: TensorSpec, key: Key) -> FeedbackState:
+        residual = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
+        return FeedbackState(residual, self.inner.init(spec, key))
+
+    def reduce(
+        self, tensor: Tensor, spec: TensorSpec, state: FeedbackState, ctx: Context
+    ) -> Program[Reduced[FeedbackState]]:
+        target = tensor + state.residual
+        out = yield from self.inner.reduce(narrow(target, spec.dtype), spec, state.inner, ctx)
+        return Reduced(out.value, out.sent, FeedbackState(target - out.sent, out.state))

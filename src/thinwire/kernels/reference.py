@@ -1,0 +1,116 @@
+"""The hot loops as plain torch expressions: the definition that every faster form must match bit for bit.
+
+Nothing here depends on a generator, a summation order or a device: noise is a hash of (key, element), sums are taken
+along a fixed tree, and ties are broken by position.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..core import Key
+
+_MIX_1, _MIX_2 = 0x7FEB352D, 0x846CA68B - (1 << 32)  # multipliers of a 32-bit finaliser, as signed words
+
+
+def mix32(words: Tensor) -> Tensor:
+    """A bijection of int32 words that looks random; wraps around like unsigned 32-bit arithmetic."""
+    words = (words ^ ((words >> 16) & 0xFFFF)) * _MIX_1
+    words = (words ^ ((words >> 15) & 0x1FFFF)) * _MIX_2
+    return words ^ ((words >> 16) & 0xFFFF)
+
+
+def noise16(key: Key, count: int, device: torch.device) -> Tensor:
+    """`count` uniform draws from 0 ... 65535 as int32; one mixed word serves two neighbouring elements.
+
+    The counter advances by an odd number of the key's own, so that two keys do not give shifted copies of one sequence.
+    """
+    start, stride = _signed(key), _signed((key >> 32) | 1)
+    pairs = torch.arange((count + 1) // 2, dtype=torch.int32, device=device)
+    words = mix32(pairs * stride + start)
+    return torch.stack((words & 0xFFFF, (words >> 16) & 0xFFFF), dim=1).flatten()[:count]
+
+
+def _signed(word: int) -> int:
+    word &= 0xFFFFFFFF
+    return word - (1 << 32) if word >> 31 else word
+
+
+def mean_magnitude(flat: Tensor) -> Tensor:
+    """Mean of |x| as one float32, added along a fixed tree of halvings; averages on the way, so it cannot overflow."""
+    count = flat.numel()
+    if count == 0:
+        return torch.zeros((), dtype=torch.float32, device=flat.device)
+    width = 1 << (count - 1).bit_length()
+    level = torch.zeros(width, dtype=torch.float32, device=flat.device)
+    torch.abs(flat, out=level[:count])
+    while level.numel() > 1:
+        half = level.numel() // 2
+        level = level[:half] * 0.5 + level[half:] * 0.5
+    return level[0] * (width / count)
+
+
+_SAMPLE = 16384
+
+
+def largest(magnitudes: Tensor, k: int) -> Tensor:
+    """Positions of the k largest, ascending; among equals the first ones. Exact, whatever the prefilter guesses."""
+    d = magnitudes.numel()
+    if k >= d:
+        return torch.arange(d, device=magnitudes.device)
+    candidates = _prefilter(magnitudes, k)
+    if candidates is None:
+        return _largest(magnitudes, k)
+    return candidates[_largest(magnitudes[candidates], k)]
+
+
+def _prefilter(magnitudes: Tensor, k: int) -> Tensor | None:
+    """Positions that surely hold the k largest, from a threshold set low on a sample; None where it would not help."""
+    d = magnitudes.numel()
+    if d < 4 * _SAMPLE or k > d // 8:
+        return None
+    sample = magnitudes[:: d // _SAMPLE]
+    expected = k * sample.numel() / d
+    keep = int(expected + 4 * expected**0.5) + 8  # four deviations too many
+    threshold = sample.topk(min(keep, sample.numel())).values[-1]
+    candidates = (magnitudes >= threshold).nonzero().flatten()
+    return candidates if k <= candidates.numel() <= d // 2 else None
+
+
+def _largest(magnitudes: Tensor, k: int) -> Tensor:
+    threshold = magnitudes.topk(k).values[-1]
+    above = (magnitudes > threshold).nonzero().flatten()
+    level = (magnitudes == threshold).nonzero().flatten()[: k - above.numel()]
+    return torch.cat((above, level)).sort().values  # sorted, because neighbouring indices code shorter
+
+
+def distinct_positions(key: Key, count: int, numel: int, device: torch.device) -> Tensor:
+    """`count` different positions below `numel`, ascending: the first images of a keyed permutation.
+
+    Work grows with `count`, not with `numel`; positions are right beyond 2^31. A Feistel network permutes the next
+    power of two; images outside are walked along their cycle until they fall inside.
+    """
+    if count >= numel:
+        return torch.arange(numel, device=device)
+    bits = max(2, (numel - 1).bit_length())
+    positions = _feistel(torch.arange(count, device=device), key, bits)
+    outside = (positions >= numel).nonzero().flatten()
+    while outside.numel():
+        positions[outside] = _feistel(positions[outside], key, bits)
+        outside = outside[positions[outside] >= numel]
+    return positions.sort().values
+
+
+def _feistel(words: Tensor, key: Key, bits: int, rounds: int = 6) -> Tensor:
+    """A keyed permutation of 0 ... 2^bits - 1 on int64 words: halves of unequal width take turns."""
+    low_bits = bits // 2
+    high_bits = bits - low_bits
+    high, low = words >> low_bits, words & ((1 << low_bits) - 1)
+    for turn in range(rounds):
+        salt = _signed((key >> (8 * (turn % 4))) ^ (key >> 32) ^ (turn * 0x9E3779B9))
+        if turn % 2 == 0:
+            high = (high ^ mix32(low.to(torch.int32) + salt).to(torch.int64)) & ((1 << high_bits) - 1)
+        else:
+            low = (low ^ mix32(high.to(torch.int32) + salt).to(torch.int64)) & ((1 << low_bits) - 1)
+    return (high << low_bits) | low

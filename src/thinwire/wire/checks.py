@@ -1,0 +1,23 @@
+"""What every decoder asks before it allocates."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..core import DecodeError, Payload, all_finite
+
+
+def expect_parts(payload: Payload, count: int, who: str) -> tuple[Tensor, ...]:
+    if len(payload.parts) != count:
+        raise DecodeError(f"{who}: {count} parts expected, got {len(payload.parts)}")
+    return payload.parts
+
+
+def expect_vector(part: Tensor, dtype: torch.dtype, numel: int, who: str) -> Tensor:
+    """A vector of just this type and length; numbers in it are finite, as every encoder promises."""
+    if part.dtype != dtype or tuple(part.shape) != (numel,):
+        raise DecodeError(f"{who}: {numel} {dtype} expected, got {tuple(part.shape)} {part.dtype}")
+    if not all_finite(part):
+        raise DecodeError(f"{who}: a number on the wire is not finite")
+    return part

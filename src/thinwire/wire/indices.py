@@ -1,0 +1,129 @@
+"""Sorted positions <-> bytes. Three codings; the cheapest is chosen per message and named in its kind.
+
+Layout: one byte (coding, and the Rice parameter), the count as a varint, then the coding's own bytes:
+explicit  each position in ceil(log2 d) bits;
+bitmap    one bit for each of the d places;
+rice      gaps between positions, their low r bits as one plane, then the rest in unary (zeros closed by a one).
+Positions that every rank derives from a common key are not sent at all (see `kernels.distinct_positions`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..core import DecodeError, Part
+from .bits import pack_bits, packed_bytes, unpack_bits
+from .varint import read_varint, varint
+
+_EXPLICIT, _BITMAP, _RICE = range(3)
+_NAMES = ("explicit", "bitmap", "rice")
+
+
+def encode_indices(positions: Tensor, numel: int) -> Part:
+    """Ascending, distinct int64 positions below numel, in the fewest bytes the three codings give."""
+    count = positions.numel()
+    gaps = positions.diff(prepend=positions.new_full((1,), -1)) - 1
+    r = _rice_parameter(gaps, numel)
+    cost = (packed_bytes(count, _width(numel)), (numel + 7) // 8, _rice_bytes(gaps, r))
+    coding = min(range(3), key=cost.__getitem__)
+    if coding == _EXPLICIT:
+        body = pack_bits(positions, _width(numel))
+    elif coding == _BITMAP:
+        body = pack_bits(_marks(positions, numel), 1)
+    else:
+        body = _rice(gaps, r)
+    head = bytes([coding | (r << 2 if coding == _RICE else 0)]) + varint(count)
+    blob = torch.cat((torch.tensor(list(head), dtype=torch.uint8, device=body.device), body))
+    return Part(f"indices:{_NAMES[coding]}", blob, model_index_bits(count, numel))
+
+
+def decode_indices(blob: Tensor, numel: int, most: int | None = None) -> Tensor:
+    """The positions in `blob`: ascending, distinct, below numel, at most `most` of them; else a DecodeError."""
+    if blob.dtype != torch.uint8 or blob.dim() != 1 or blob.numel() < 2:
+        raise DecodeError(f"indices: a vector of at least 2 bytes is needed, got {blob.dtype} {tuple(blob.shape)}")
+    coding, r = int(blob[0]) & 3, int(blob[0]) >> 2
+    count, at = read_varint(bytes(blob[1:11].tolist()))
+    most = numel if most is None else min(most, numel)
+    if count > most:
+        raise DecodeError(f"indices: {count} positions announced, at most {most} fit here")
+    body = blob[1 + at :]
+    if coding == _EXPLICIT and r == 0:
+        return _ascending(unpack_bits(body, count, _width(numel)).to(torch.int64), numel)
+    if coding == _BITMAP and r == 0:
+        positions = unpack_bits(body, numel, 1).nonzero().flatten()
+        if positions.numel() != count:
+            raise DecodeError(f"indices: the bitmap marks {positions.numel()} places, {count} were announced")
+        return positions
+    if coding == _RICE:
+        return _ascending(_unrice(body, count, r, numel), numel)
+    raise DecodeError(f"indices: unknown coding byte {int(blob[0])}")
+
+
+def expected_index_bytes(count: int, numel: int) -> float:
+    """Size of the cheapest coding for positions at random, for plans."""
+    return 1 + len(varint(count)) + min(packed_bytes(count, _width(numel)), model_index_bits(count, numel) / 8)
+
+
+def ideal_index_bits(count: int, numel: int) -> float:
+    """log2 of the number of ways to choose `count` of `numel` places: no coding can do better on average."""
+    log_choose = math.lgamma(numel + 1) - math.lgamma(count + 1) - math.lgamma(numel - count + 1)
+    return log_choose / math.log(2)
+
+
+def model_index_bits(count: int, numel: int) -> float:
+    """The formula papers use: the least of explicit, bitmap and Golomb gaps at log2(d/k) + 1.5 bits."""
+    if count == 0:
+        return 0.0
+    return min(count * _width(numel), numel, count * (math.log2(numel / count) + 1.5))
+
+
+def _width(numel: int) -> int:
+    return max(1, (numel - 1).bit_length())
+
+
+def _marks(positions: Tensor, numel: int) -> Tensor:
+    return torch.zeros(numel, dtype=torch.uint8, device=positions.device).index_fill_(0, positions, 1)
+
+
+def _ascending(positions: Tensor, numel: int) -> Tensor:
+    if positions.numel() == 0:
+        return positions
+    low, high = positions.aminmax()
+    if int(low) < 0 or int(high) >= numel or bool((positions.diff() <= 0).any()):
+        raise DecodeError(f"indices: positions must ascend from 0 and stay below {numel}")
+    return positions
+
+
+def _rice_parameter(gaps: Tensor, numel: int) -> int:
+    """The r that gives the fewest bytes, looked for around log2 of the mean gap."""
+    mean_gap = numel / max(1, gaps.numel())
+    guess = max(0, round(math.log2(max(1.0, mean_gap * math.log(2)))))
+    return min((r for r in (guess - 1, guess, guess + 1) if 0 <= r < 56), key=lambda r: _rice_bytes(gaps, r))
+
+
+def _rice_bytes(gaps: Tensor, r: int) -> int:
+    count = gaps.numel()
+    return packed_bytes(count, r) + packed_bytes(count + int((gaps >> r).sum()), 1)
+
+
+def _rice(gaps: Tensor, r: int) -> Tensor:
+    ends = ((gaps >> r) + 1).cumsum(0) - 1  # where each unary number has its closing one
+    unary = pack_bits(_marks(ends, int(ends[-1]) + 1 if ends.numel() else 0), 1)
+    return torch.cat((pack_bits(gaps & ((1 << r) - 1), r), unary)) if r else unary
+
+
+def _unrice(body: Tensor, count: int, r: int, numel: int) -> Tensor:
+    low_bytes = packed_bytes(count, r)
+    most = low_bytes + packed_bytes(count + (numel >> r), 1)  # the unary parts cannot add up to more
+    if r > _width(numel) or not low_bytes <= body.numel() <= most:
+        raise DecodeError(f"indices: {body.numel()} bytes cannot hold {count} gaps with r = {r} below {numel}")
+    ends = unpack_bits(body[low_bytes:], 8 * (body.numel() - low_bytes), 1).nonzero().flatten()
+    if ends.numel() != count:
+        raise DecodeError(f"indices: {ends.numel()} unary numbers found, {count} were announced")
+    gaps = (ends.diff(prepend=ends.new_full((1,), -1)) - 1) << r
+    if r:
+        gaps |= unpack_bits(body[:low_bytes], count, r)
+    return (gaps + 1).cumsum(0) - 1
