@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import AllGather, Compressor, Context, Key, Program, Reduced, TensorSpec, payload_labels
+from ..core import AllGather, Compressor, Context, Gathered, Key, Payload, Program, Reduced, TensorSpec, payload_labels
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,21 @@ class GatherMean:
         return ()
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
-        keys = [ctx.key(spec.name, rank) for rank in range(ctx.world.size)]
-        mine = self.compressor.encode(tensor, keys[ctx.world.rank])
-        payloads = yield AllGather(mine, payload_labels(spec.name, mine))
-        value = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
-        sent = value
-        for rank, (payload, key) in enumerate(zip(payloads, keys, strict=True)):
-            decoded = self.compressor.decode(payload.to(spec.device), spec, key).to(spec.work_dtype)
-            value.add_(decoded, alpha=1 / ctx.world.size)  # in rank order: the same bits on every rank
-            if rank == ctx.world.rank:
-                sent = decoded
-        return Reduced(value, sent, state)
+        rank, size = ctx.world
+        mine = self.compressor.encode(tensor, ctx.key(spec.name, rank))
+        payloads: Gathered = yield AllGather(mine, payload_labels(spec.name, mine))
+        sent = self._decode(mine, spec, ctx, rank)
+        value = payloads.once("mean", lambda: self._mean(payloads, sent, spec, ctx))
+        return Reduced(value.clone() if size > 1 else value, sent, state)
+
+    def _mean(self, payloads: Gathered, sent: Tensor, spec: TensorSpec, ctx: Context) -> Tensor:
+        """In rank order, so that every rank gets the same bits; what is known already is not decoded again."""
+        rank, size = ctx.world
+        total = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
+        for r, payload in enumerate(payloads):
+            total.add_(sent if r == rank else self._decode(payload, spec, ctx, r), alpha=1 / size)
+        return total
+
+    def _decode(self, payload: Payload, spec: TensorSpec, ctx: Context, rank: int) -> Tensor:
+        decoded = self.compressor.decode(payload.to(spec.device), spec, ctx.key(spec.name, rank))
+        return decoded.to(spec.work_dtype)

@@ -13,7 +13,7 @@ from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, n
 from ..kernels import noise16
 from ..wire import expect_parts, expect_vector, pack_bits, packed_bytes, unpack_bits
 
-_SMALLEST = 2.0**-120  # a block's norm is at least this, so that levels / norm stays finite
+_SMALLEST = 2.0**-112  # a block's norm is at least this, so that levels / norm stays finite for 16 bits too
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from .requests import (
     AllGather,
     AllReduce,
     Broadcast,
+    Gathered,
     Label,
     Op,
     Program,
@@ -32,7 +33,7 @@ from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of
 
 __all__ = [
     "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of",
-    "AllReduce", "AllGather", "Broadcast", "Op", "Label", "Request", "Program", "World",
+    "AllReduce", "AllGather", "Broadcast", "Gathered", "Op", "Label", "Request", "Program", "World",
     "describe", "payload_labels", "reduce_labels", "request_bytes", "wire_bytes",
     "fuse", "fuse_flagged", "loopback", "stamped",
     "Context", "Key", "Plan", "derive_key",

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from .requests import AllGather, AllReduce, Broadcast, Label, Op, Program, Request
+from .requests import AllGather, AllReduce, Broadcast, Gathered, Label, Op, Program, Request
 from .tensors import Payload, nbytes_of
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def loopback(program: Program[T]) -> T:
 def answer_alone(request: Request) -> Any:
     if isinstance(request, AllReduce):
         return request.tensor.clone()
-    return [request.payload] if isinstance(request, AllGather) else request.payload
+    return Gathered([request.payload]) if isinstance(request, AllGather) else request.payload
 
 
 def stamped(program: Program[T], step: int) -> Program[T]:
@@ -128,8 +128,13 @@ def _merge_group(group: dict[int, Request]) -> Program[dict[int, Any]]:
     counts = [len(payload.parts) for payload in payloads]
     if isinstance(first, Broadcast):
         return dict(zip(group, _cut(answer, counts), strict=True))
-    by_rank = [_cut(payload, counts) for payload in answer]
-    return {i: [pieces[at] for pieces in by_rank] for at, i in enumerate(group)}
+    gathered = answer.once(("cut", *counts), lambda: _cut_all(answer, counts))
+    return dict(zip(group, gathered, strict=True))
+
+
+def _cut_all(answer: Gathered, counts: Sequence[int]) -> list[Gathered]:
+    """One rank's answer holds all layers; one layer's answer holds all ranks."""
+    return [Gathered(pieces) for pieces in zip(*(_cut(payload, counts) for payload in answer), strict=True)]
 
 
 def _cut(payload: Payload, counts: Sequence[int]) -> list[Payload]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -49,7 +49,7 @@ class AllReduce:
 
 @dataclass(frozen=True, eq=False)
 class AllGather:
-    """Answered with the payloads of all ranks, in rank order. Their lengths may differ, their form may not."""
+    """Answered with the payloads of all ranks (`Gathered`). Their lengths may differ, their form may not."""
 
     payload: Payload
     labels: tuple[Label, ...] = ()
@@ -64,6 +64,21 @@ class Broadcast:
     root: int = 0
     labels: tuple[Label, ...] = ()
     step: int = 0
+
+
+class Gathered(tuple[Payload, ...]):
+    """The answer to an AllGather: one payload a rank. What every rank makes of it alike need be made only once.
+
+    Under `lockstep` all ranks hold the same answer, so `once` saves n - 1 of n decodings; elsewhere it just computes.
+    """
+
+    _made: dict[Hashable, Any]
+
+    def once(self, name: Hashable, make: Callable[[], T]) -> T:
+        made = self.__dict__.setdefault("_made", {})
+        if name not in made:
+            made[name] = make()
+        return made[name]  # type: ignore[no-any-return]
 
 
 Request: TypeAlias = AllReduce | AllGather | Broadcast

@@ -7,7 +7,19 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..core import AllReduce, Broadcast, Op, Payload, Program, Request, World, describe, request_bytes, wire_bytes
+from ..core import (
+    AllReduce,
+    Broadcast,
+    Gathered,
+    Op,
+    Payload,
+    Program,
+    Request,
+    World,
+    describe,
+    request_bytes,
+    wire_bytes,
+)
 from .agreement import check_agreement
 from .headers import header_bytes
 from .meter import Meter
@@ -45,7 +57,7 @@ def _answer(requests: Sequence[Request]) -> list[Any]:
     payloads = [r.payload for r in requests if not isinstance(r, AllReduce)]
     if isinstance(first, Broadcast):
         return [Payload(payloads[first.root].parts)] * len(requests)
-    return [[Payload(p.parts) for p in payloads]] * len(requests)
+    return [Gathered(Payload(p.parts) for p in payloads)] * len(requests)
 
 
 def combine(tensors: Sequence[torch.Tensor], op: Op) -> torch.Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..core import (
     AllReduce,
     Broadcast,
+    Gathered,
     Op,
     PeerLostError,
     Program,
@@ -133,7 +134,7 @@ class TorchDist:
             blobs = [self._broadcast(request, headers[request.root].nbytes)]
         else:
             blobs = self._swap(pack_payload(request.payload), [header.nbytes for header in headers], request)
-        payloads = [unpack_payload(blob, dtypes) for blob in blobs]
+        payloads = Gathered(unpack_payload(blob, dtypes) for blob in blobs)
         sizes = [payload.nbytes for payload in payloads]
         if isinstance(request, Broadcast):
             sizes *= self.world.size
@@ -220,6 +221,6 @@ class TorchDist:
             who = "another rank" if peer is None else f"rank {peer}"
             what = "did not answer" if "imed out" in str(error) else "closed the connection"
             raise PeerLostError(
-                f"step {request.step}: {who} {what} within {self.timeout.total_seconds():g} s while rank {self.world.rank} "
-                f"waited in {describe(request)[:200]}; see that rank's own log, or give a longer timeout_s"
+                f"step {request.step}: {who} {what} (timeout_s={self.timeout.total_seconds():g}) while rank "
+                f"{self.world.rank} waited in {describe(request)[:200]}; look into that rank's own log"
             ) from error

@@ -18,7 +18,7 @@ class FeedbackState(NamedTuple):
 
 @dataclass(frozen=True)
 class ErrorFeedback:
-    """Add the residual of earlier steps before sending and keep what was not sent: sum of sent + residual = sum of tensors.
+    """Add what earlier steps did not send, keep what this one does not: sum of sent + residual = sum of tensors.
 
     The residual is float32 or wider, so that what half precision rounds away is not lost either.
     """

@@ -6,11 +6,14 @@ along a fixed tree, and ties are broken by position.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from ..core import Key
 
+_LARGEST = torch.finfo(torch.float32).max
 _MIX_1, _MIX_2 = 0x7FEB352D, 0x846CA68B - (1 << 32)  # multipliers of a 32-bit finaliser, as signed words
 
 
@@ -48,7 +51,7 @@ def mean_magnitude(flat: Tensor) -> Tensor:
     while level.numel() > 1:
         half = level.numel() // 2
         level = level[:half] * 0.5 + level[half:] * 0.5
-    return level[0] * (width / count)
+    return (level[0] * (width / count)).clamp(max=_LARGEST)  # the last product may round past the largest float32
 
 
 _SAMPLE = 16384
@@ -91,7 +94,12 @@ def distinct_positions(key: Key, count: int, numel: int, device: torch.device) -
     Work grows with `count`, not with `numel`; positions are right beyond 2^31. A Feistel network permutes the next
     power of two; images outside are walked along their cycle until they fall inside.
     """
-    if count >= numel:
+    draw = _remembered_positions if count <= 4096 else _draw_positions
+    return draw(key, min(count, numel), numel, device)
+
+
+def _draw_positions(key: Key, count: int, numel: int, device: torch.device) -> Tensor:
+    if count == numel:
         return torch.arange(numel, device=device)
     bits = max(2, (numel - 1).bit_length())
     positions = _feistel(torch.arange(count, device=device), key, bits)
@@ -102,8 +110,13 @@ def distinct_positions(key: Key, count: int, numel: int, device: torch.device) -
     return positions.sort().values
 
 
-def _feistel(words: Tensor, key: Key, bits: int, rounds: int = 6) -> Tensor:
+# Encoder and decoder ask alike; for few positions the calls into torch cost more than the memory.
+_remembered_positions = lru_cache(maxsize=256)(_draw_positions)
+
+
+def _feistel(words: Tensor, key: Key, bits: int) -> Tensor:
     """A keyed permutation of 0 ... 2^bits - 1 on int64 words: halves of unequal width take turns."""
+    rounds = 6 if bits > 5 else 24  # halves of one or two bits mix slowly: after 6 turns 5 places were 8 % uneven
     low_bits = bits // 2
     high_bits = bits - low_bits
     high, low = words >> low_bits, words & ((1 << low_bits) - 1)

@@ -1,0 +1,47 @@
+"""`thinwire COMMAND`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from .. import __version__
+from . import listing, operators, run
+
+COMMANDS = (run, listing, operators)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="thinwire", description="Distributed training over links that are too thin for the gradients."
+    )
+    top.add_argument("--version", action="version", version=f"thinwire {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_to(commands)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 done, 2 bad input, 75 a peer was lost, 130 interrupted; errors are one line, not a traceback."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except KeyboardInterrupt:
+        print("thinwire: interrupted", file=sys.stderr)
+        return 130
+    except OSError as error:
+        print(f"thinwire: {error}", file=sys.stderr)
+        return 75 if type(error).__name__ == "PeerLostError" else 2
+    except Exception as error:
+        from ..core import ThinwireError
+
+        if not isinstance(error, ThinwireError):
+            raise
+        print(f"thinwire: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

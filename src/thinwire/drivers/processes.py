@@ -1,0 +1,119 @@
+"""Real worker processes on this machine: started, watched, ended. They meet through a file, so no port is needed.
+
+A job is named "module:function"; its argument, progress and result are JSON, so nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TextIO
+
+from ..core import PeerLostError
+
+Tell = Callable[[Any], None]
+
+
+def run_ranks(size: int, job: str, argument: Any, *, tell: Tell | None = None, timeout_s: float = 600.0) -> list[Any]:
+    """Results of `job(driver, argument, tell)` on `size` processes, in rank order.
+
+    What rank 0 tells on its way reaches `tell`. If a rank fails or time runs out, all are ended; the error names the
+    rank at fault and ends with its own error text.
+    """
+    with tempfile.TemporaryDirectory(prefix="thinwire-") as folder:
+        orders = [{"rank": r, "size": size, "folder": folder, "job": job, "argument": argument} for r in range(size)]
+        workers = [_Worker(order, tell if order["rank"] == 0 else None, Path(folder)) for order in orders]
+        try:
+            _watch(workers, time.monotonic() + timeout_s)
+            return [worker.result for worker in workers]
+        finally:
+            for worker in workers:
+                worker.end()
+
+
+class _Worker:
+    def __init__(self, order: dict[str, Any], tell: Tell | None, folder: Path) -> None:
+        self.rank: int = order["rank"]
+        self.result: Any = None
+        self._errors = folder / f"rank{self.rank}.err"
+        environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | dict(os.environ)
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "thinwire.drivers.processes", json.dumps(order)],
+                stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True, env=environment,
+            )  # fmt: skip
+        assert self.process.stdout is not None
+        self.reader = threading.Thread(target=self._read, args=(self.process.stdout, tell), daemon=True)
+        self.reader.start()
+
+    def _read(self, lines: TextIO, tell: Tell | None) -> None:
+        for line in lines:
+            kind, _, text = line.partition(" ")
+            if kind == "result":
+                self.result = json.loads(text)
+            elif kind == "tell" and tell is not None:
+                tell(json.loads(text))
+
+    def last_words(self) -> str:
+        return self._errors.read_text(errors="replace").strip()[-2000:]
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.reader.join()
+
+
+def _watch(workers: Sequence[_Worker], deadline: float) -> None:
+    running = list(workers)
+    while running:
+        for worker in running:
+            if worker.process.poll() not in (None, 0):
+                time.sleep(0.2)  # the first to end is not always the one at fault: let the others speak
+                blamed = next((w for w in workers if "PeerLostError" not in w.last_words() and w.last_words()), worker)
+                raise PeerLostError(f"rank {blamed.rank} of {len(workers)} failed:\n{blamed.last_words()}")
+        running = [worker for worker in running if worker.process.poll() is None]
+        if running and time.monotonic() > deadline:
+            raise PeerLostError(f"ranks {[w.rank for w in running]} of {len(workers)} did not finish in time")
+        time.sleep(0.01)
+    for worker in workers:
+        worker.reader.join()
+
+
+def _worker(order: dict[str, Any]) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import FileStore
+
+    from .torch_dist import TorchDist
+
+    torch.set_num_threads(1)
+    store = FileStore(str(Path(order["folder"]) / "store"), order["size"])
+    dist.init_process_group(
+        "gloo", store=store, rank=order["rank"], world_size=order["size"], timeout=timedelta(minutes=2)
+    )
+    module, function = order["job"].split(":")
+    job = getattr(importlib.import_module(module), function)
+    with contextlib.redirect_stdout(sys.stderr), TorchDist(ordered=True) as driver:
+        result = job(driver, order["argument"], lambda news: _say("tell", news))
+        _say("result", result)
+    dist.destroy_process_group()
+
+
+def _say(kind: str, what: Any) -> None:
+    assert sys.__stdout__ is not None
+    print(kind, json.dumps(what), file=sys.__stdout__, flush=True)
+
+
+if __name__ == "__main__":
+    _worker(json.loads(sys.argv[1]))
