@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from ..core import Compressor, Contract, Key, Payload, TensorSpec, narrow
+from ..core import Compressor, Contract, Key, Payload, TensorSpec
 from ..kernels import distinct_positions
 from .identity import Identity
 from .sparse import check_count, kept_count, scatter, then, values_key, values_spec
@@ -30,7 +31,9 @@ class RandomK:
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = tensor.flatten()
         kept = flat[distinct_positions(key, self._count(flat.numel()), flat.numel(), flat.device)]
-        return self.values.encode(narrow(kept.double() * self._scale(flat.numel()), flat.dtype), values_key(key))
+        limit = torch.finfo(flat.dtype).max
+        scaled = (kept.double() * self._scale(flat.numel())).clamp(-limit, limit)  # doubles too may outgrow their type
+        return self.values.encode(scaled.to(flat.dtype), values_key(key))
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         count = self._count(spec.numel)

@@ -88,5 +88,6 @@ def narrow(tensor: Tensor, dtype: torch.dtype) -> Tensor:
         return tensor.to(dtype)
     limit = torch.finfo(dtype).max
     if torch.finfo(tensor.dtype).max > limit:
-        tensor = tensor.clamp(-limit, limit)
+        wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # bf16 would round the limit up
+        tensor = wide.clamp(-limit, limit)
     return tensor.to(dtype)

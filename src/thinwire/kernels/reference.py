@@ -7,8 +7,11 @@ along a fixed tree, and ties are broken by position.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core import Key
@@ -17,8 +20,11 @@ _LARGEST = torch.finfo(torch.float32).max
 _MIX_1, _MIX_2 = 0x7FEB352D, 0x846CA68B - (1 << 32)  # multipliers of a 32-bit finaliser, as signed words
 
 
-def mix32(words: Tensor) -> Tensor:
-    """A bijection of int32 words that looks random; wraps around like unsigned 32-bit arithmetic."""
+Words = TypeVar("Words", Tensor, NDArray[np.int32])
+
+
+def mix32(words: Words) -> Words:
+    """A bijection of int32 words that looks random; wraps around like unsigned 32-bit arithmetic. Torch or numpy."""
     words = (words ^ ((words >> 16) & 0xFFFF)) * _MIX_1
     words = (words ^ ((words >> 15) & 0x1FFFF)) * _MIX_2
     return words ^ ((words >> 16) & 0xFFFF)
@@ -29,10 +35,14 @@ def noise16(key: Key, count: int, device: torch.device) -> Tensor:
 
     The counter advances by an odd number of the key's own, so that two keys do not give shifted copies of one sequence.
     """
-    start, stride = _signed(key), _signed((key >> 32) | 1)
-    pairs = torch.arange((count + 1) // 2, dtype=torch.int32, device=device)
-    words = mix32(pairs * stride + start)
+    words = _words(key, (count + 1) // 2, device)
     return torch.stack((words & 0xFFFF, (words >> 16) & 0xFFFF), dim=1).flatten()[:count]
+
+
+def _words(key: Key, count: int, device: torch.device) -> Tensor:
+    """`count` mixed words, all different: the stride is odd and mixing a bijection."""
+    start, stride = _signed(key), _signed((key >> 32) | 1)
+    return mix32(torch.arange(count, dtype=torch.int32, device=device) * stride + start)
 
 
 def _signed(word: int) -> int:
@@ -92,38 +102,41 @@ def distinct_positions(key: Key, count: int, numel: int, device: torch.device) -
     """`count` different positions below `numel`, ascending: the first images of a keyed permutation.
 
     Work grows with `count`, not with `numel`; positions are right beyond 2^31. A Feistel network permutes the next
-    power of two; images outside are walked along their cycle until they fall inside.
+    power of two; images outside are walked along their cycle until they fall inside. Up to 32 places are ordered by
+    their mixed words instead: the network's halves would have one or two bits and mix unevenly.
     """
     draw = _remembered_positions if count <= 4096 else _draw_positions
     return draw(key, min(count, numel), numel, device)
 
 
 def _draw_positions(key: Key, count: int, numel: int, device: torch.device) -> Tensor:
+    """On the CPU for every device: few numbers, many small operations."""
     if count == numel:
         return torch.arange(numel, device=device)
-    bits = max(2, (numel - 1).bit_length())
-    positions = _feistel(torch.arange(count, device=device), key, bits)
-    outside = (positions >= numel).nonzero().flatten()
-    while outside.numel():
+    if numel <= 32:
+        return _words(key, numel, device).argsort()[:count].sort().values
+    bits = (numel - 1).bit_length()
+    positions = _feistel(np.arange(count), key, bits)
+    outside = np.flatnonzero(positions >= numel)
+    while outside.size:
         positions[outside] = _feistel(positions[outside], key, bits)
         outside = outside[positions[outside] >= numel]
-    return positions.sort().values
+    return torch.from_numpy(np.sort(positions)).to(device)
 
 
-# Encoder and decoder ask alike; for few positions the calls into torch cost more than the memory.
+# Encoder and decoder ask alike; for few positions the many small operations cost more than the memory.
 _remembered_positions = lru_cache(maxsize=256)(_draw_positions)
 
 
-def _feistel(words: Tensor, key: Key, bits: int) -> Tensor:
-    """A keyed permutation of 0 ... 2^bits - 1 on int64 words: halves of unequal width take turns."""
-    rounds = 6 if bits > 5 else 24  # halves of one or two bits mix slowly: after 6 turns 5 places were 8 % uneven
+def _feistel(words: NDArray[np.int64], key: Key, bits: int, rounds: int = 6) -> NDArray[np.int64]:
+    """A keyed permutation of 0 ... 2^bits - 1: halves of unequal width take turns."""
     low_bits = bits // 2
-    high_bits = bits - low_bits
-    high, low = words >> low_bits, words & ((1 << low_bits) - 1)
+    low_mask, high_mask = (1 << low_bits) - 1, (1 << (bits - low_bits)) - 1
+    high, low = words >> low_bits, words & low_mask
     for turn in range(rounds):
-        salt = _signed((key >> (8 * (turn % 4))) ^ (key >> 32) ^ (turn * 0x9E3779B9))
+        salt = np.int32(_signed((key >> (8 * (turn % 4))) ^ (key >> 32) ^ (turn * 0x9E3779B9)))
         if turn % 2 == 0:
-            high = (high ^ mix32(low.to(torch.int32) + salt).to(torch.int64)) & ((1 << high_bits) - 1)
+            high = (high ^ mix32(low.astype(np.int32) + salt)) & high_mask
         else:
-            low = (low ^ mix32(high.to(torch.int32) + salt).to(torch.int64)) & ((1 << low_bits) - 1)
-    return (high << low_bits) | low
+            low = (low ^ mix32(high.astype(np.int32) + salt)) & low_mask
+    return high << low_bits | low

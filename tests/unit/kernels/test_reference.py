@@ -17,7 +17,7 @@ from thinwire.kernels import distinct_positions, largest, mean_magnitude, mix32,
 torch.set_num_threads(1)
 
 CPU = torch.device("cpu")
-KEYS = [Key(0), Key(1), Key(2**64 - 1), Key(1 << 32), derive_key("noise", 1), derive_key("noise", 2)]
+KEYS = [Key(0), Key(1), Key(2**64 - 1), Key(3 << 32), derive_key("noise", 1), derive_key("noise", 2)]
 
 
 # Words
@@ -121,13 +121,6 @@ def test_the_mean_of_magnitudes_is_that_of_float64(count, scale):
     assert got.dtype == torch.float32
     assert got.shape == ()
     assert float(got) == pytest.approx(float(flat.double().abs().mean()), rel=4e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_the_mean_of_magnitudes_of_any_float_type_is_float32(dtype):
-    flat = torch.tensor([1.0, -2.0, 3.0], dtype=dtype)
-    assert mean_magnitude(flat).dtype == torch.float32
-    assert float(mean_magnitude(flat)) == pytest.approx(2.0)
 
 
 def test_the_mean_of_nothing_is_zero():
@@ -239,12 +232,11 @@ def test_positions_follow_from_the_key_alone():
     assert not torch.equal(first, distinct_positions(KEYS[5], 100, 10_000, CPU))
 
 
-@pytest.mark.parametrize("numel", [2, 3, 5, 7, 8, 13, 33])
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("numel", "count"), [(2, 1), (3, 1), (3, 2), (5, 1), (5, 2), (5, 3), (7, 2), (13, 3), (32, 4), (33, 4), (40, 1)]
+)
 def test_over_keys_every_position_and_every_pair_is_as_likely(numel, count):
-    if count >= numel:
-        return
-    draws = 1500
+    draws = 2000 if numel <= 32 else 1000  # of five places, the first two were drawn half as often again once
     ones, twos = Counter(), Counter()
     for seed in range(draws):
         places = distinct_positions(derive_key("positions", seed), count, numel, CPU).tolist()

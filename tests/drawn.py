@@ -1,0 +1,90 @@
+"""What the suites run over: every part of the catalog, and tensors of every awkward kind."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from thinwire.catalog import AGGREGATORS, COMPRESSORS, MEMORIES, parse, parse_compressor
+from thinwire.core import Aggregator, Compressor
+
+COMPRESSOR_TEXTS = [
+    "identity()",
+    'cast(dtype="bf16")',
+    'cast(dtype="fp16")',
+    'cast(dtype="fp32")',
+    "topk(density=0.1)",
+    "topk(k=3)",
+    'topk(density=0.2, values="bf16")',
+    "topk(density=0.2, values=natural())",
+    'topk(density=0.2, values=power2(rule="log"))',
+    "topk(density=0.3, values=qsgd(bits=8, block=16))",
+    "randomk(density=0.25)",
+    "randomk(density=0.25, scaled=false)",
+    "randomk(k=2)",
+    "randomk(density=0.5, values=natural())",
+    "qsgd()",
+    "qsgd(bits=2, block=8)",
+    "qsgd(bits=9, block=64)",
+    "natural()",
+    "power2()",
+    'power2(rule="log")',
+    'power2(rule="log", ceiling=0)',
+    "sign()",
+]
+
+COMPOSITION_TEXTS = [
+    "dense()",
+    "identity()",
+    "gather(identity())",
+    "gather(randomk(density=0.25))",
+    "switch(topk(density=0.1), dense())",
+    *COMPRESSOR_TEXTS[1:],
+    *(f"ef({text})" for text in ("dense()", *COMPRESSOR_TEXTS)),
+    *(f"ef21({text})" for text in ("dense()", "topk(density=0.1)", 'topk(k=3, values="bf16")', "sign()", "power2()")),
+    "ef(switch(topk(density=0.1), qsgd(), dense()))",
+    "ef(ef21(topk(density=0.1)))",
+]
+
+
+def compressors() -> list[Compressor]:
+    assert {text.split("(")[0] for text in COMPRESSOR_TEXTS} == set(COMPRESSORS), "a new part belongs into these lists"
+    return [parse_compressor(text) for text in COMPRESSOR_TEXTS]
+
+
+def compositions() -> list[Aggregator]:
+    listed = {word for text in COMPOSITION_TEXTS for word in text.replace("(", " ").replace(",", " ").split()}
+    assert listed >= set(AGGREGATORS) - {"sum"} | set(MEMORIES), "a new part belongs into these lists"
+    return [parse(text) for text in COMPOSITION_TEXTS]
+
+
+KINDS = ("gaussian", "heavy tails", "sparse", "constant", "zeros", "one-hot", "one huge", "tiny", "ties")
+
+
+def draw(kind: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    """A finite tensor of that kind; the same for the same arguments."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(shape, generator=generator, dtype=torch.float64)
+    flat = x.view(-1)
+    if kind == "heavy tails":
+        x = x.sign() * x.abs().pow(5)
+    elif kind == "sparse":
+        x = x * (torch.rand(shape, generator=generator) < 0.1)
+    elif kind == "constant":
+        x = torch.full(shape, -0.75, dtype=torch.float64)
+    elif kind == "zeros":
+        x = torch.zeros(shape, dtype=torch.float64)
+    elif kind == "one-hot":
+        x = torch.zeros(shape, dtype=torch.float64)
+        x.view(-1)[flat.numel() // 2 : flat.numel() // 2 + 1] = -2.5
+    elif kind == "one huge":
+        flat[:1] = 3e38 if dtype not in (torch.float16,) else 6e4
+    elif kind == "tiny":
+        x = x * (1e-30 if dtype not in (torch.float16,) else 1e-6)
+    elif kind == "ties":
+        x = x.sign()
+    return x.to(dtype)
+
+
+SHAPES = ((), (0,), (1,), (7,), (33, 5), (4, 3, 5), (1000,))
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
