@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
 from ..kernels import noise16
-from ..wire import expect_parts, expect_vector, pack_bits, packed_bytes, unpack_bits
+from ..wire import expect_magnitudes, expect_parts, pack_bits, packed_bytes, unpack_bits
+from .blocks import as_blocks, block_count, check_block
 
 _SMALLEST = 2.0**-112  # a block's norm is at least this, so that levels / norm stays finite for 16 bits too
 
@@ -30,8 +30,7 @@ class QSGD:
     def __post_init__(self) -> None:
         if not 2 <= self.bits <= 16:
             raise CompositionError(f"QSGD: bits must be 2 to 16 (sign included), got {self.bits}; 4 is usual")
-        if self.block < 1:
-            raise CompositionError(f"QSGD: block must be at least 1, got {self.block}; 512 is usual")
+        check_block("QSGD", self.block)
 
     @property
     def levels(self) -> int:
@@ -39,7 +38,7 @@ class QSGD:
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = narrow(tensor.flatten(), torch.float32)
-        blocks = pad(flat, (0, -flat.numel() % self.block)).view(-1, self.block)
+        blocks = as_blocks(flat, self.block)
         magnitudes = blocks.abs()
         norms = magnitudes.amax(dim=1).clamp(min=_SMALLEST) if blocks.numel() else flat
         noise = (noise16(key, blocks.numel(), flat.device).view_as(blocks) + 0.5) * 2.0**-16
@@ -53,11 +52,11 @@ class QSGD:
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
         packed, norms = expect_parts(payload, 2, "QSGD")
-        norms = expect_vector(norms, torch.float32, self._blocks(spec), "QSGD norms")
+        norms = expect_magnitudes(norms, block_count(spec.numel, self.block), "QSGD norms")
         codes = unpack_bits(packed, spec.numel, self.bits)
         level = (codes & self.levels).to(torch.float32) * (1.0 / self.levels)
         signed = torch.where(codes > self.levels, -level, level)
-        blocks = pad(signed, (0, -spec.numel % self.block)).view(-1, self.block) * norms[:, None]
+        blocks = as_blocks(signed, self.block) * norms[:, None]
         return narrow(blocks.flatten()[: spec.numel], spec.dtype).view(spec.shape)
 
     def contract(self, spec: TensorSpec) -> Contract:
@@ -65,7 +64,4 @@ class QSGD:
         return Contract(omega=(math.sqrt(1 + (length - 1) / self.levels**2) - 1) / 2)
 
     def nbytes(self, spec: TensorSpec) -> float:
-        return packed_bytes(spec.numel, self.bits) + 4 * self._blocks(spec)
-
-    def _blocks(self, spec: TensorSpec) -> int:
-        return -(-spec.numel // self.block)
+        return packed_bytes(spec.numel, self.bits) + 4 * block_count(spec.numel, self.block)

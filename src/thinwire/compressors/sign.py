@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core import Contract, Key, Part, Payload, TensorSpec, narrow
 from ..kernels import mean_magnitude
-from ..wire import expect_parts, expect_vector, pack_bits, packed_bytes, unpack_bits
+from ..wire import expect_magnitudes, expect_parts, pack_bits, packed_bytes, unpack_bits
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ScaledSign:
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
         signs, scale = expect_parts(payload, 2, "ScaledSign")
-        scale = expect_vector(scale, torch.float32, 1, "ScaledSign scale")
+        scale = expect_magnitudes(scale, 1, "ScaledSign scale")
         negative = unpack_bits(signs, spec.numel, 1).to(torch.bool)
         return narrow(torch.where(negative, -scale, scale), spec.dtype).view(spec.shape)
 

@@ -29,10 +29,10 @@ from .requests import (
     wire_bytes,
 )
 from .state import flatten_state, restore_state
-from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of
+from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, saturate
 
 __all__ = [
-    "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of",
+    "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of", "saturate",
     "AllReduce", "AllGather", "Broadcast", "Gathered", "Op", "Label", "Request", "Program", "World",
     "describe", "payload_labels", "reduce_labels", "request_bytes", "wire_bytes",
     "fuse", "fuse_flagged", "loopback", "stamped",

@@ -48,6 +48,9 @@ def _like(form: Leaf, stored: Leaf, name: str) -> Leaf:
     if not isinstance(form, Tensor):
         return type(form)(stored)
     stored = torch.as_tensor(stored)
-    if stored.dtype != form.dtype:
-        raise ValueError(f"stored memory {name!r} is {stored.dtype}, this composition keeps {form.dtype}")
+    if (stored.dtype, stored.shape) != (form.dtype, form.shape):
+        ours = f"{tuple(form.shape)} {form.dtype}"
+        raise ValueError(
+            f"stored memory {name!r} is {tuple(stored.shape)} {stored.dtype}, this composition keeps {ours}"
+        )
     return stored.detach().to(form.device).clone()

@@ -82,6 +82,11 @@ def all_finite(tensor: Tensor) -> bool:
     return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
+def saturate(tensor: Tensor) -> Tensor:
+    """What overflowed becomes the largest number, so that no infinity enters a memory. Usually just one reading."""
+    return tensor if all_finite(tensor) else tensor.nan_to_num(nan=0.0)
+
+
 def narrow(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert; what the new type cannot hold becomes its largest number, never infinity."""
     if tensor.dtype == dtype or not dtype.is_floating_point:

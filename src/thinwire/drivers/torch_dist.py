@@ -1,11 +1,13 @@
-"""One worker per process, over a torch process group.
+"""One worker per process, among the ranks of a torch process group.
 
-Only the plain all-reduce is the backend's; everything else is point to point, so that messages of differing length
-travel without padding, a shaped link is filled, and the bytes counted are the bytes handed to `isend`.
+Bytes travel through gloo on the CPU. Only the plain all-reduce is gloo's own; everything else is point to point, so
+that messages of differing length travel without padding, a shaped link is filled, and the bytes counted are the bytes
+handed over to be sent.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import timedelta
@@ -15,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
 
 from ..core import (
     AllReduce,
@@ -45,6 +48,21 @@ _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _OPS = {Op.SUM: dist.ReduceOp.SUM, Op.MAX: dist.ReduceOp.MAX}
 
 
+_made: Counter[tuple[int, ...]] = Counter()  # drivers made so far among the same ranks
+
+
+def _own_group(group: dist.ProcessGroup | None, world: World, timeout: timedelta) -> Any:
+    """Connections that nobody else uses, among the ranks of `group`; no other rank need take part.
+
+    `dist.new_group` would need every process of the job, or names groups by how many a process has, which differs.
+    """
+    ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+    _made[ranks] += 1
+    name = f"thinwire/{'-'.join(map(str, ranks))}/{_made[ranks]}"
+    store = PrefixStore(name, dist.distributed_c10d._get_default_store())
+    return dist.ProcessGroupGloo(store, world.rank, world.size, timeout)
+
+
 class TorchDist:
     """Carries programs over a group of its own; one thread issues all collectives, in the order of submission.
 
@@ -61,13 +79,10 @@ class TorchDist:
         meter: Meter | None = None,
     ) -> None:
         self.timeout = timedelta(seconds=timeout_s)
-        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-        self.group = dist.new_group(ranks, timeout=self.timeout, use_local_synchronization=True)
-        self.world = World(dist.get_rank(self.group), len(ranks))
+        self.world = World(dist.get_rank(group), dist.get_world_size(group))
+        self._wires = _own_group(group, self.world, self.timeout)
         self.ordered = ordered
         self.meter = meter or Meter()
-        self._ranks = ranks
-        self._device = torch.device("cuda" if dist.get_backend(self.group) == "nccl" else "cpu")
         self._thread = CommThread()
         self._failure: BaseException | None = None
         self._sent = self._received = 0
@@ -87,9 +102,8 @@ class TorchDist:
         return self._thread.submit(lambda: self._drive(program))
 
     def close(self) -> None:
+        """Finish what was submitted. Connections end with the driver."""
         self._thread.close()
-        if self._failure is None:
-            dist.destroy_process_group(self.group)
 
     def __enter__(self) -> TorchDist:
         return self
@@ -157,9 +171,10 @@ class TorchDist:
     def _all_reduce(self, request: AllReduce) -> Tensor:
         if self.ordered or request.tensor.dtype not in _INTEGERS | _FLOATS:
             return self._ordered_reduce(request)
-        total = request.tensor.to(self._device, copy=True).contiguous()  # gloo reduces a strided tensor wrongly
-        work = dist.all_reduce(total, _OPS[request.op], group=self.group, async_op=True)
-        self._wait(work, None, request)
+        total = request.tensor.detach().to("cpu", copy=True).contiguous()  # gloo reduces a strided tensor wrongly
+        options = dist.AllreduceOptions()
+        options.reduceOp = _OPS[request.op]  # type: ignore[assignment]
+        self._wait(self._wires.allreduce([total], options), None, request)
         sent, received = wire_bytes(request, self.world)
         self._sent, self._received = self._sent + sent, self._received + received
         return total.to(request.tensor.device)
@@ -204,17 +219,15 @@ class TorchDist:
             self._wait(work, r, request)
         return incoming
 
-    def _send(self, data: Tensor, to: int) -> dist.Work:
+    def _send(self, data: Tensor, to: int) -> Any:
         self._sent += data.numel()
-        return dist.isend(data.to(self._device), self._ranks[to], group=self.group)  # type: ignore[return-value]
+        return self._wires.send([data], to, 0)
 
-    def _receive(self, into: Tensor, source: int) -> dist.Work:
+    def _receive(self, into: Tensor, source: int) -> Any:
         self._received += into.numel()
-        return dist.irecv(into, self._ranks[source], group=self.group)  # type: ignore[return-value]
+        return self._wires.recv([into], source, 0)
 
-    def _wait(self, work: dist.Work | None, peer: int | None, request: Request) -> None:
-        if work is None:
-            return
+    def _wait(self, work: dist.Work, peer: int | None, request: Request) -> None:
         try:
             work.wait(self.timeout)
         except RuntimeError as error:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, narrow
+from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, narrow, saturate
 
 
 class EF21State(NamedTuple):
@@ -28,7 +28,7 @@ class EF21:
         return EF21State(zeros, zeros, self.inner.init(spec, key))
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: EF21State, ctx: Context) -> Program[Reduced[EF21State]]:
-        news = narrow(tensor - state.local, spec.dtype)
+        news = narrow(saturate(tensor - state.local), spec.dtype)
         out = yield from self.inner.reduce(news, spec, state.inner, ctx)
-        local, shared = state.local + out.sent, state.shared + out.value
+        local, shared = saturate(state.local + out.sent), saturate(state.shared + out.value)
         return Reduced(shared, local, EF21State(local, shared, out.state))

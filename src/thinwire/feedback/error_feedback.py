@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, narrow
+from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, narrow, saturate
 
 
 class FeedbackState(NamedTuple):
@@ -32,6 +32,6 @@ class ErrorFeedback:
     def reduce(
         self, tensor: Tensor, spec: TensorSpec, state: FeedbackState, ctx: Context
     ) -> Program[Reduced[FeedbackState]]:
-        target = tensor + state.residual
+        target = saturate(tensor + state.residual)
         out = yield from self.inner.reduce(narrow(target, spec.dtype), spec, state.inner, ctx)
-        return Reduced(out.value, out.sent, FeedbackState(target - out.sent, out.state))
+        return Reduced(out.value, out.sent, FeedbackState(saturate(target - out.sent), out.state))

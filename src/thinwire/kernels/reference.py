@@ -102,8 +102,8 @@ def distinct_positions(key: Key, count: int, numel: int, device: torch.device) -
     """`count` different positions below `numel`, ascending: the first images of a keyed permutation.
 
     Work grows with `count`, not with `numel`; positions are right beyond 2^31. A Feistel network permutes the next
-    power of two; images outside are walked along their cycle until they fall inside. Up to 32 places are ordered by
-    their mixed words instead: the network's halves would have one or two bits and mix unevenly.
+    power of two; images outside are walked along their cycle until they fall inside. Up to 4096 places are ordered
+    by their mixed words instead: that is quicker, and a network of few bits would mix unevenly.
     """
     draw = _remembered_positions if count <= 4096 else _draw_positions
     return draw(key, min(count, numel), numel, device)
@@ -113,7 +113,7 @@ def _draw_positions(key: Key, count: int, numel: int, device: torch.device) -> T
     """On the CPU for every device: few numbers, many small operations."""
     if count == numel:
         return torch.arange(numel, device=device)
-    if numel <= 32:
+    if numel <= 4096:
         return _words(key, numel, device).argsort()[:count].sort().values
     bits = (numel - 1).bit_length()
     positions = _feistel(np.arange(count), key, bits)

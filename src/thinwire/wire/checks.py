@@ -21,3 +21,11 @@ def expect_vector(part: Tensor, dtype: torch.dtype, numel: int, who: str) -> Ten
     if not all_finite(part):
         raise DecodeError(f"{who}: a number on the wire is not finite")
     return part
+
+
+def expect_magnitudes(part: Tensor, numel: int, who: str) -> Tensor:
+    """Norms and scales: float32, finite, not negative."""
+    expect_vector(part, torch.float32, numel, who)
+    if bool((part < 0).any()):
+        raise DecodeError(f"{who}: a magnitude on the wire is negative")
+    return part

@@ -98,10 +98,14 @@ def _ascending(positions: Tensor, numel: int) -> Tensor:
 
 
 def _rice_parameter(gaps: Tensor, numel: int) -> int:
-    """The r that gives the fewest bytes, looked for around log2 of the mean gap."""
+    """The r that gives the fewest bytes: downhill from log2 of the mean gap, since bytes fall and then rise with r."""
     mean_gap = numel / max(1, gaps.numel())
-    guess = max(0, round(math.log2(max(1.0, mean_gap * math.log(2)))))
-    return min((r for r in (guess - 1, guess, guess + 1) if 0 <= r < 56), key=lambda r: _rice_bytes(gaps, r))
+    best = max(0, round(math.log2(max(1.0, mean_gap * math.log(2)))))
+    cost = _rice_bytes(gaps, best)
+    for way in (-1, 1):
+        while 0 <= best + way < _width(numel) and (next_cost := _rice_bytes(gaps, best + way)) < cost:
+            best, cost = best + way, next_cost
+    return best
 
 
 def _rice_bytes(gaps: Tensor, r: int) -> int:

@@ -79,7 +79,8 @@ def run(progress: Callable[[str, int, int], None], command: str) -> dict[str, An
     label = {"group": "1 worker, k = 22 of 112", "label": "Top-k, then Q", "composition": COMPOSITION}
     return {
         "name": "e1-topk", "title": "E1: Top-k with values rounded to powers of two",
-        "about": (__doc__ or "").replace("\n", " "), "command": command, "versions": versions(), "found": found, "checks": checks, "target_loss": None,
+        "about": (__doc__ or "").replace("\n", " "), "command": command,
+        "versions": versions(), "found": found, "checks": checks, "target_loss": None,
         "config": {"ridge": RIDGE, "step": 1 / SMOOTHNESS, "tolerance": TOLERANCE, "composition": COMPOSITION},
         "runs": [plain(label | {"workers": 1, "driver": "lockstep"} | measured)],
     }  # fmt: skip

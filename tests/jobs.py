@@ -1,0 +1,136 @@
+"""What worker processes do in tests: each function runs on every rank with its driver."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+import torch
+
+from drawn import draw
+from thinwire import Exchanger, Meter, TensorSpec, World, parse
+from thinwire.core import AllGather, AllReduce, Broadcast, Op, Payload
+
+LAYERS = [
+    TensorSpec("a.weight", (40, 30)),
+    TensorSpec("a.bias", (30,)),
+    TensorSpec("half", (17,), torch.bfloat16),
+    TensorSpec("empty", (0,)),
+]
+
+
+def gradients(step, rank):
+    return {s.name: draw("gaussian", s.shape, s.dtype, 1000 * step + rank) for s in LAYERS}
+
+
+def train(exchanger, world, steps):
+    """A few steps as a program: the digest of all weights, which must not depend on the driver."""
+    weights = {s.name: torch.zeros(s.shape, dtype=s.dtype) for s in LAYERS}
+    for step in range(steps):
+        agreed = yield from exchanger.round(gradients(step, world.rank), step, world)
+        weights = {name: weights[name] - 0.1 * agreed[name] for name in weights}
+    return digest(weights)
+
+
+def digest(weights):
+    sha = hashlib.sha256()
+    for name in sorted(weights):
+        sha.update(weights[name].contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
+
+
+def train_all(driver, texts, steps):
+    """(digest, meter rows) for each composition."""
+    results = []
+    for text in texts:
+        driver.meter = Meter()
+        exchanger = Exchanger(LAYERS, parse(text), seed=11)
+        results.append((driver.run(train(exchanger, driver.world, steps)), table(driver.meter)))
+    return results
+
+
+def table(meter):
+    """Everything the meter counted, as plain values."""
+    return {tuple(where): tuple(vars(traffic).values()) for where, traffic in meter.rows.items()}
+
+
+def ask(driver, make):
+    """The answer to one request, made by a function of (rank, size)."""
+    return driver.run(_ask(make(*driver.world)))
+
+
+def _ask(request):
+    return (yield request)
+
+
+def reduce_of(dtype, op, strided=False):
+    def make(rank, size):
+        tensor = (torch.arange(14) % 5 + rank).to(dtype)
+        return AllReduce(tensor[::2] if strided else tensor, op)
+
+    return make
+
+
+def all_requests(driver):
+    """Sums of every type, maxima, strided tensors, gathers of differing lengths, broadcasts from every root."""
+    rank, size = driver.world
+    for dtype in (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.uint8,
+    ):
+        for op in (Op.SUM, Op.MAX):
+            got = ask(driver, reduce_of(dtype, op))
+            base = torch.arange(14) % 5
+            expected = sum(base + r for r in range(size)) if op is Op.SUM else base + size - 1
+            assert got.dtype == dtype and torch.equal(got.long(), expected), (dtype, op, got)
+    strided = ask(driver, reduce_of(torch.float32, Op.SUM, strided=True))
+    assert strided.tolist() == [sum(i % 5 + r for r in range(size)) for i in range(0, 14, 2)]
+    assert ask(driver, lambda r, n: AllReduce(torch.zeros(0))).numel() == 0
+    assert ask(driver, lambda r, n: AllReduce(torch.ones(()))).item() == size
+    payload = Payload((torch.full((3 * rank,), float(rank)), torch.tensor([rank], dtype=torch.int16)))
+    gathered = ask(driver, lambda r, n: AllGather(payload))
+    assert [p.parts[0].tolist() for p in gathered] == [[float(r)] * (3 * r) for r in range(size)]
+    assert [p.parts[1].item() for p in gathered] == list(range(size))
+    for root in range(size):
+        payload = Payload((torch.arange(rank + 1), torch.full((root,), rank, dtype=torch.float64)))
+        got = ask(driver, lambda r, n, root=root, payload=payload: Broadcast(payload, root))
+        assert got.parts[0].tolist() == list(range(root + 1)) and got.parts[1].tolist() == [root] * root
+    return True
+
+
+def disagree(driver, kind):
+    """Rank 1 wants something else."""
+    odd = driver.world.rank == 1
+    if kind == "collective" and odd:
+        return ask(driver, lambda r, n: AllGather(Payload((torch.zeros(3),))))
+    if kind == "size" and odd:
+        return ask(driver, lambda r, n: AllReduce(torch.zeros(5)))
+    if kind == "type" and odd:
+        return ask(driver, lambda r, n: AllReduce(torch.zeros(4).double()))
+    if kind == "step" and odd:
+        return ask(driver, lambda r, n: AllReduce(torch.zeros(4), step=9))
+    return ask(driver, lambda r, n: AllReduce(torch.zeros(4)))
+
+
+def stay_away(driver):
+    """Rank 1 does not come, but lives."""
+    return time.sleep(5) if driver.world.rank == 1 else ask(driver, lambda r, n: AllReduce(torch.zeros(4)))
+
+
+def submit_many(driver):
+    """Whole programs queued at once end in the order of submission, on every rank alike."""
+    futures = [driver.submit(_ask(AllReduce(torch.tensor([float(i)])))) for i in range(50)]
+    return [future.result().item() for future in futures]
+
+
+def quarrel_under_an_exchanger(driver):
+    """Ranks with different compositions."""
+    text = "ef(topk(k=2))" if driver.world.rank == 0 else "ef(sign())"
+    exchanger = Exchanger(LAYERS, parse(text))
+    return driver.run(exchanger.round(gradients(0, driver.world.rank), 5, World(*driver.world)))

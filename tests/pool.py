@@ -1,0 +1,89 @@
+"""One set of worker processes for the whole test session: started once, then a test costs milliseconds.
+
+`pool.run(size, job, *args)` runs `job(driver, *args)` on ranks 0 ... size-1 and gives their results. Jobs live in
+jobs.py, because workers import them by name.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+
+SIZE = 4
+
+
+class RankFailed(Exception):
+    """Some rank raised; `errors` has each rank's (class name, text) or None."""
+
+    def __init__(self, errors, text):
+        super().__init__(text)
+        self.errors = errors
+
+
+class Pool:
+    def __init__(self):
+        self.workers = []
+
+    def run(self, size, job, *args, within_s=60.0, **driver_options):
+        if not self.workers:
+            self._start()
+        for pipe, _ in self.workers[:size]:
+            pipe.send((size, job, args, driver_options))
+        deadline = time.monotonic() + within_s
+        answers = []
+        for pipe, _ in self.workers[:size]:
+            if not pipe.poll(max(0.0, deadline - time.monotonic())):
+                self.close()
+                raise TimeoutError(f"{job.__name__} did not end on all of {size} ranks in {within_s} s")
+            answers.append(pipe.recv())
+        errors = [error for _, error in answers]
+        if any(errors):
+            if any(error is None or error[0] != "ProtocolError" for error in errors):
+                self.close()  # ranks that agree about their disagreement may go on; others are out of step
+            raise RankFailed([e and e[:2] for e in errors], "\n".join(e[2] for e in errors if e))
+        return [result for result, _ in answers]
+
+    def close(self):
+        for pipe, process in self.workers:
+            pipe.close()
+            process.kill()
+            process.join()
+        self.workers = []
+
+    def _start(self):
+        context = multiprocessing.get_context("spawn")
+        folder = tempfile.mkdtemp(prefix="thinwire-pool-")
+        for rank in range(SIZE):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, folder, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self.workers.append((ours, process))
+
+
+def _serve(rank, folder, pipe):
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    import torch
+    import torch.distributed as dist
+
+    from thinwire import TorchDist
+
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(Path(folder) / "store"), SIZE)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=SIZE, timeout=timedelta(seconds=60))
+    groups = {size: dist.new_group(list(range(size))) for size in range(1, SIZE + 1)}
+    while True:
+        try:
+            size, job, args, options = pipe.recv()
+        except EOFError:
+            return
+        try:
+            with TorchDist(groups[size], **{"timeout_s": 20.0, **options}) as driver:
+                pipe.send((job(driver, *args), None))
+        except BaseException as error:
+            pipe.send((None, (type(error).__name__, str(error), traceback.format_exc())))
