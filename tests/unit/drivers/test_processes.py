@@ -1,6 +1,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ HERE = "test_jobs_of_processes"
 
 @pytest.fixture(autouse=True)
 def jobs_can_be_imported(tmp_path, monkeypatch):
-    (tmp_path / f"{HERE}.py").write_text(open(__file__).read())
+    (tmp_path / f"{HERE}.py").write_text(Path(__file__).read_text())
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
 
 

@@ -1,0 +1,32 @@
+# `make demo` and `make test` do all of their own set-up, in a virtual environment of their own (.venv).
+PYTHON ?= python3
+VENV ?= .venv
+INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check setup clean
+
+demo: $(VENV)/.base  ## run the main job on the embedded data; ends with a report to open
+	$(VENV)/bin/thinwire run demo
+
+test: check  ## lint, types, and the whole test suite
+	$(VENV)/bin/python -m pytest
+
+check: $(VENV)/.dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+setup: $(VENV)/.dev  ## what a developer needs
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) (torch is large: a minute or two) ..."
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	$(INSTALL) -e ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

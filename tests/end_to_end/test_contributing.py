@@ -1,0 +1,178 @@
+"""The three files that CONTRIBUTING.md shows: complete, listed as it says, and kept to the laws of the catalog."""
+
+import itertools
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+import contracts.test_aggregators as aggregator_laws
+import contracts.test_compressors as compressor_laws
+import contracts.test_decoders_refuse as decoder_laws
+from drawn import draw
+from thinwire import Exchanger, Meter, TensorSpec, World, catalog, describe, lockstep, parse
+from thinwire.catalog import parse_compressor, to_text
+from thinwire.controllers import Fixed
+
+TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+FILES = dict(re.findall(r"```python\n# src/(thinwire/\S+)\.py\n(.*?)```", TEXT, re.DOTALL))
+LISTED = re.findall(r'`"(\w+)": (compressors|aggregators)\.(\w+),`', TEXT)
+
+
+def shown(path):
+    """The module that a block would be if its file were there, so that it may say `from ..core import ...`."""
+    name = path.replace("/", ".")
+    module = types.ModuleType(name)
+    module.__package__ = name.rpartition(".")[0]
+    sys.modules[name] = module  # dataclasses and type hints look for it there
+    exec(compile(FILES[path], f"CONTRIBUTING.md: {path}.py", "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+EverySecond = shown("thinwire/compressors/every_second").EverySecond
+SharedScale = shown("thinwire/aggregators/shared_scale").SharedScale
+Loudest = shown("thinwire/controllers/loudest").Loudest
+
+
+def laws(suite, argument):
+    """Every law of a suite about `argument`, with each of its other settings."""
+    for name, law in vars(suite).items():
+        marks = [mark for mark in getattr(law, "pytestmark", ()) if mark.name == "parametrize"]
+        if argument in (mark.args[0] for mark in marks):
+            others = {mark.args[0]: mark.args[1] for mark in marks if mark.args[0] != argument}
+            for values in itertools.product(*others.values()):
+                settings = dict(zip(others, values, strict=True))
+                yield pytest.param(law, settings, id="-".join([name, *map(str, values)]))
+
+
+@pytest.fixture(autouse=True)
+def listed(monkeypatch):
+    """The catalog with the lines that CONTRIBUTING.md adds."""
+    shown_parts = {"EverySecond": EverySecond, "SharedScale": SharedScale}
+    for name, room, part in LISTED:
+        for table in (catalog.PARTS, getattr(catalog, room.upper())):
+            monkeypatch.setitem(table, name, shown_parts[part])
+        monkeypatch.setitem(catalog._NAMES, shown_parts[part], name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm():
+    with decoder_laws.Allocations():  # as in its own suite: torch's first dispatch imports things
+        torch.zeros(1).nonzero()
+
+
+def test_the_guide_shows_three_files_and_lists_two_parts():
+    assert list(FILES) == [
+        "thinwire/compressors/every_second", "thinwire/aggregators/shared_scale", "thinwire/controllers/loudest"
+    ]  # fmt: skip
+    assert LISTED == [("everysecond", "compressors", "EverySecond"), ("shared", "aggregators", "SharedScale")]
+
+
+@pytest.mark.parametrize(("law", "settings"), [*laws(compressor_laws, "compressor"), *laws(decoder_laws, "compressor")])
+def test_the_compressor_keeps_every_law_of_compressors(law, settings):
+    law(compressor=parse_compressor("everysecond()"), **settings)
+
+
+@pytest.mark.parametrize("text", ("everysecond()", "ef(everysecond())", "shared()", "ef(shared())"))
+@pytest.mark.parametrize(("law", "settings"), laws(aggregator_laws, "aggregator"))
+def test_both_parts_keep_every_law_of_aggregators(law, settings, text):
+    law(aggregator=parse(text), **settings)
+
+
+@pytest.mark.parametrize("text", ("ef(everysecond())", "ef(shared())"))
+def test_error_feedback_loses_nothing_with_either(text):
+    aggregator_laws.test_error_feedback_loses_nothing_over_a_thousand_steps(text)
+
+
+def test_the_texts_for_the_test_lists_are_read_and_written():
+    texts = re.findall(r'`"([a-z]+\(.*?\))",`', TEXT)
+    assert texts == ["everysecond()", "shared()", "ef(shared())"]
+    for text in texts:
+        assert to_text(parse(text)) == text
+
+
+def test_the_docstring_of_a_new_compressor_becomes_a_row():
+    (row,) = [row for row in describe.operator_rows() if row["part"] == "everysecond()"]
+    assert row["saving"] == "2×"
+    assert row["contract"] == "δ = 0.5, adds on the wire"
+
+
+def test_the_compressor_in_lockstep_sends_half_and_with_feedback_loses_nothing():
+    world, layer, meters = 4, TensorSpec("w", (100,)), [Meter() for _ in range(4)]
+    exchangers = [Exchanger([layer], parse("ef(everysecond())")) for _ in range(world)]
+    given = agreed = torch.zeros(100)
+    for step in range(20):
+        tensors = [draw("gaussian", (100,), seed=10 * step + rank) for rank in range(world)]
+        programs = [e.round({"w": t}, step, World(r, world)) for r, (e, t) in enumerate(zip(exchangers, tensors))]
+        outs = lockstep(programs, meters)
+        assert all(torch.equal(out["w"], outs[0]["w"]) for out in outs)
+        given, agreed = given + sum(tensors) / world, agreed + outs[0]["w"]
+    left = sum(e.memory["w"].residual for e in exchangers) / world
+    torch.testing.assert_close(agreed + left, given, rtol=1e-4, atol=1e-5)
+    assert meters[0].by("layer")["w"].payload_bytes == 20 * 50 * 4
+
+
+def test_the_aggregator_sends_sixteen_bits_a_coordinate():
+    meters, tensors = [Meter() for _ in range(3)], [draw("gaussian", (500,), seed=rank) for rank in range(3)]
+    outs = aggregator_laws.reduce_all(parse("shared()"), tensors, meters=meters)
+    assert meters[0].by("kind")["levels"].payload_bytes == 2 * 500
+    assert meters[0].by("kind")["scale"].payload_bytes == 4
+    torch.testing.assert_close(outs[0].value, sum(tensors) / 3, rtol=0, atol=1e-3)
+
+
+LAYERS = [TensorSpec("quiet", (30,)), TensorSpec("loud", (20,))]
+
+
+def workers(controller):
+    return [Exchanger(LAYERS, parse("ef(switch(topk(density=0.1), dense()))"), controller) for _ in range(3)]
+
+
+def train(exchangers, steps, spoil=None, meters=None):
+    for step in steps:
+        tensors = [{s.name: draw("gaussian", s.shape, seed=10 * step + r) for s in LAYERS} for r in range(3)]
+        tensors[1]["loud"] *= 100  # only rank 1 can hear it
+        if step == spoil:
+            tensors[2]["quiet"][3] = float("inf")
+        programs = [e.round(t, step, World(r, 3)) for r, (e, t) in enumerate(zip(exchangers, tensors, strict=True))]
+        outs = lockstep(programs, meters)
+    return outs
+
+
+def test_all_ranks_follow_the_controller_to_the_same_plan():
+    exchangers, meters = workers(Loudest(every=10)), [Meter() for _ in range(3)]
+    train(exchangers, range(10), meters=meters)
+    assert all(e.plan == {"quiet": 0, "loud": 0} for e in exchangers)
+    train(exchangers, range(10, 12), meters=meters)
+    assert all(e.plan == {"quiet": 0, "loud": 1} for e in exchangers)
+    assert meters[0].by("kind")["control"].payload_bytes == 16  # asked once, two numbers of 8 bytes
+
+
+def test_a_bad_step_leaves_no_trace_in_the_controller():
+    exchangers = workers(Loudest(every=10))
+    train(exchangers, range(4))
+    before = exchangers[1].controller_state.energy.clone()
+    train(exchangers, [4], spoil=4)
+    assert torch.equal(exchangers[1].controller_state.energy, before)
+    assert exchangers[1].skipped_steps == 1
+
+
+def test_a_resumed_run_makes_the_same_plans():
+    straight, first, second = (workers(Loudest(every=10)) for _ in range(3))
+    expected = train(straight, range(15))
+    train(first, range(7))
+    for old, new in zip(first, second, strict=True):
+        new.load_state_dict(old.state_dict())
+    resumed = train(second, range(7, 15))
+    assert [e.plan for e in second] == [e.plan for e in straight]
+    assert all(torch.equal(a[name], b[name]) for a, b in zip(expected, resumed, strict=True) for name in a)
+
+
+def test_a_controller_that_hears_everybody_beats_a_fixed_plan_for_the_loud_layer():
+    """What was kept back of the loud layer is sent once it has the better entry."""
+    steered, fixed = workers(Loudest(every=5)), workers(Fixed())
+    train(steered, range(8))
+    train(fixed, range(8))
+    assert steered[1].memory["loud"].residual.norm() < 0.01 * fixed[1].memory["loud"].residual.norm()

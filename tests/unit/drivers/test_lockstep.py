@@ -1,0 +1,62 @@
+import pytest
+import torch
+
+from thinwire import Meter, ProtocolError, lockstep
+from thinwire.core import AllGather, AllReduce, Payload
+
+
+def ask(request):
+    return (yield request)
+
+
+def finish():
+    return None
+    yield
+
+
+def test_ranks_that_ask_for_different_things_are_named_with_step_and_requests():
+    wishes = [AllReduce(torch.zeros(1024), step=12), AllGather(Payload((torch.zeros(3),)), step=12)]
+    with pytest.raises(
+        ProtocolError, match=r"step 12: .*rank 0 asks AllReduce\(sum\) of 1024 float32, 4096 B.*rank 1 asks AllGather"
+    ):
+        lockstep([ask(wish) for wish in wishes])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        AllReduce(torch.zeros(3)),
+        AllReduce(torch.zeros(4).double()),
+        AllReduce(torch.zeros(4), step=1),
+        AllGather(Payload(())),
+    ],
+)
+def test_sizes_types_steps_and_kinds_must_agree(other):
+    with pytest.raises(ProtocolError, match="ranks disagree"):
+        lockstep([ask(AllReduce(torch.zeros(4))), ask(other)])
+
+
+def test_a_rank_that_has_finished_is_not_waited_for():
+    with pytest.raises(ProtocolError, match="rank 1 asks nothing, it has finished"):
+        lockstep([ask(AllReduce(torch.zeros(4))), finish()])
+
+
+def test_answers_are_each_ranks_own():
+    first, second = lockstep([ask(AllReduce(torch.ones(2))), ask(AllReduce(torch.ones(2)))])
+    first += 1
+    assert second.tolist() == [2.0, 2.0]
+
+
+def test_the_meter_merges_old_steps_and_keeps_the_sum():
+    meters = [Meter(keep_steps=3), Meter(keep_steps=3)]
+
+    def many():
+        for step in range(10):
+            yield AllReduce(torch.ones(5), step=step)
+
+    lockstep([many(), many()], meters)
+    by_step = meters[0].by("step")
+    assert set(by_step) == {-1, 7, 8, 9}
+    assert meters[0].total().messages == 20  # ten messages and their ten headers
+    assert meters[0].total().sent_bytes == 10 * (20 + 16)
+    assert {kind: t.sent_bytes for kind, t in meters[0].by("kind").items()} == {"values": 200, "header": 160}
