@@ -39,7 +39,7 @@ def contract_text(part: Compressor) -> str:
     if contract.omega is not None:
         words.append("exact" if contract.omega == 0 else f"unbiased, ω = {contract.omega:.3g}")
     elif contract.delta is not None:
-        words.append(f"δ = {contract.delta:.3g}")
+        words.append(f"δ = {contract.delta:.3g}" if contract.delta < 0.99 else f"δ = 1 − {1 - contract.delta:.2g}")
     else:
         words.append("no relative bound")
     if contract.additive:

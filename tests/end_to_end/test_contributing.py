@@ -77,7 +77,7 @@ def test_the_compressor_keeps_every_law_of_compressors(law, settings):
 
 
 @pytest.mark.parametrize("text", ("everysecond()", "ef(everysecond())", "shared()", "ef(shared())"))
-@pytest.mark.parametrize(("law", "settings"), laws(aggregator_laws, "aggregator"))
+@pytest.mark.parametrize(("law", "settings"), [*laws(aggregator_laws, "aggregator")])
 def test_both_parts_keep_every_law_of_aggregators(law, settings, text):
     law(aggregator=parse(text), **settings)
 
@@ -106,7 +106,9 @@ def test_the_compressor_in_lockstep_sends_half_and_with_feedback_loses_nothing()
     given = agreed = torch.zeros(100)
     for step in range(20):
         tensors = [draw("gaussian", (100,), seed=10 * step + rank) for rank in range(world)]
-        programs = [e.round({"w": t}, step, World(r, world)) for r, (e, t) in enumerate(zip(exchangers, tensors))]
+        programs = [
+            e.round({"w": t}, step, World(r, world)) for r, (e, t) in enumerate(zip(exchangers, tensors, strict=True))
+        ]
         outs = lockstep(programs, meters)
         assert all(torch.equal(out["w"], outs[0]["w"]) for out in outs)
         given, agreed = given + sum(tensors) / world, agreed + outs[0]["w"]

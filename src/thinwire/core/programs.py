@@ -91,8 +91,9 @@ def _flag_request(others: Iterable[Request], flag: bool) -> Request:
 
 
 def _flag_answer(answer: Any) -> bool:
-    parts = [answer] if isinstance(answer, Tensor) else [payload.parts[0] for payload in answer]
-    return any(bool((part != 0).any()) for part in parts)
+    if isinstance(answer, Tensor):
+        return bool((answer != 0).any())
+    return bool(answer.once("flag", lambda: any(bool(payload.parts[0].any()) for payload in answer)))
 
 
 def _merge(asked: dict[int, Request]) -> Program[dict[int, Any]]:

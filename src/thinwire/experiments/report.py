@@ -18,7 +18,10 @@ from thinwire.experiments.scales import Axis, format_bytes, format_number
 
 Run = Mapping[str, Any]  # one entry of the result's "runs", as json.load gives it
 
-BYTES_AXIS = Axis("wire bytes sent per worker (log scale)", format_bytes, log=True)
+BYTES_AXES = {
+    "wire_bytes": Axis("wire bytes sent by rank 0 (log scale)", format_bytes, log=True),
+    "payload_bytes": Axis("payload bytes of the one worker (log scale)", format_bytes, log=True),
+}
 CHARTS = {
     "loss": Axis("loss (log scale)", lambda value: format_number(value, 6), log=True),
     "grad_norm": Axis("gradient norm (log scale)", lambda value: format_number(value, 6), log=True),
@@ -123,13 +126,14 @@ def group_view(name: str, runs: Sequence[Run], styles: Mapping[str, int], target
 
 
 def group_chart(runs: Sequence[Run], styles: Mapping[str, int], key: str, mark: float | None) -> str:
-    """Draw one figure of all runs of a group against the wire bytes."""
+    """Draw one figure of all runs of a group against the wire bytes; a world of one has payloads only."""
+    sent = "wire_bytes" if any(finite(run["final"].get("wire_bytes")) for run in runs) else "payload_bytes"
     curves = []
     for run in runs:
-        xs = [finite(value) for value in run["curve"].get("wire_bytes", [])]
+        xs = [finite(value) for value in run["curve"].get(sent, [])]
         ys = [finite(value) for value in run["curve"].get(key, [])]
         curves.append(Curve(run["label"], styles[run["label"]], xs, ys))
-    return line_chart(curves, BYTES_AXIS, CHARTS[key], mark)
+    return line_chart(curves, BYTES_AXES[sent], CHARTS[key], mark)
 
 
 def kinds_view(group: tuple[str, Sequence[Run]]) -> dict[str, Any]:

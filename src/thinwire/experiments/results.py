@@ -35,7 +35,8 @@ class Curve:
 
     def to_dict(self) -> dict[str, Any]:
         final = {name: self.columns[name][-1] for name in MEASURES}
-        kinds = {str(kind): traffic.sent_bytes for kind, traffic in self.meter.by("kind").items()}
+        measure = "sent_bytes" if self.meter.total().sent_bytes else "payload_bytes"  # a world of one sends nothing
+        kinds = {str(kind): getattr(traffic, measure) for kind, traffic in self.meter.by("kind").items()}
         return {"curve": self.columns, "final": final, "bytes_by_kind": kinds}
 
 

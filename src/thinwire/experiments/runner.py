@@ -72,7 +72,7 @@ def _worker(experiment: Experiment, group: Group, method: Method, rank: int, loo
     share = split(whole, group.workers, group.split, experiment.seed)[rank]
     spec = TensorSpec("weights", (whole.features.shape[1],), whole.features.dtype)
     exchanger = Exchanger([spec], parse(method.composition), seed=experiment.seed)
-    step_size = experiment.step_over_L / whole.smoothness()
+    step_size = experiment.step_over_L / whole.smoothness
     return train(share, exchanger, World(rank, group.workers), experiment, step_size, look)
 
 

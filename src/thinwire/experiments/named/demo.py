@@ -24,5 +24,5 @@ DEMO = Experiment(
         Method("QSGD 4 bits", "qsgd(bits=4)"),
         Method("EF(sign)", "ef(sign())"),
     ),
-    steps=600,
+    steps=400,
 )

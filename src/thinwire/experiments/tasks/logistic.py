@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ class Logistic:
     def accuracy(self, weights: Tensor) -> Tensor:
         return ((self.features @ weights > 0) == (self.labels > 0.5)).to(torch.float64).mean()
 
+    @cached_property
     def smoothness(self) -> float:
         """L: the largest eigenvalue of the features' Gram matrix over 4, plus the ridge."""
         gram = self.features.double().T @ self.features.double() / len(self.labels)
