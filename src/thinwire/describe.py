@@ -9,7 +9,12 @@ from .catalog import AGGREGATORS, COMPRESSORS, MEMORIES, parse_compressor
 from .core import Compressor, Contract, TensorSpec
 
 SPEC = TensorSpec("example", (1024, 1024))
-_SETTINGS = {"topk": "density=0.01", "randomk": "density=0.01"}  # parts that have no default for their main setting
+_SETTINGS = {
+    "topk": "density=0.01",
+    "randomk": "density=0.01",
+    "square": "density=0.01",
+    "threshold": "count=10486",
+}  # parts that have no default for their main setting
 
 
 def operator_rows() -> list[dict[str, str]]:

@@ -36,7 +36,8 @@ class Exchanger:
 
     A step is `begin`, one `exchange` for each group of layers (each layer once), `settle`; `round` is all three.
     What a step would change in the memory is pending until `settle`. If any rank had a NaN or an infinity, all
-    ranks learn it with the answers of that step, get NaN for every layer of the group, and no memory changes.
+    ranks learn it with the answers of that exchange, get NaN for all its layers, and no memory changes; what earlier
+    exchanges of that step gave must be dropped, too (`settle` says False).
     """
 
     def __init__(

@@ -7,6 +7,7 @@ import torch
 
 from drawn import COMPRESSOR_TEXTS, DTYPES, KINDS, SHAPES, compressors, draw
 from thinwire.catalog import parse_compressor
+from thinwire.compressors import LevelSearch, Threshold
 from thinwire.core import Key, Payload, TensorSpec, derive_key
 
 EVERY = pytest.mark.parametrize("compressor", compressors(), ids=COMPRESSOR_TEXTS)
@@ -57,6 +58,8 @@ def test_encoding_depends_on_values_and_key_alone_and_changes_nothing(compressor
 
 @EVERY
 def test_expected_size_is_the_size_sent(compressor):
+    if isinstance(compressor, Threshold | LevelSearch) or getattr(compressor, "sample", 1) < 1:
+        return  # how many these send depends on the numbers
     for shape in ((1,), (7,), (33, 5), (40, 50)):
         x = draw("gaussian", shape)
         sent, expected = compressor.encode(x, KEY).nbytes, compressor.nbytes(TensorSpec.of("x", x))

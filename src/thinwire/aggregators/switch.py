@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..core import Aggregator, CompositionError, Context, Key, Program, Reduced, TensorSpec
+from ..core import Aggregator, CompositionError, Context, Key, Program, ProtocolError, Reduced, TensorSpec
 
 
 class SwitchState(NamedTuple):
@@ -31,6 +31,10 @@ class Switch:
         self, tensor: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context
     ) -> Program[Reduced[SwitchState]]:
         at = ctx.plan[spec.name]
+        if not 0 <= at < len(self.menu):
+            raise ProtocolError(
+                f"step {ctx.step}: the plan gives {spec.name} entry {at}, the menu has {len(self.menu)}"
+            )
         out = yield from self.menu[at].reduce(tensor, spec, state.entries[at], ctx)
         entries = (*state.entries[:at], out.state, *state.entries[at + 1 :])
         return Reduced(out.value, out.sent, SwitchState(entries))

@@ -83,22 +83,19 @@ def measure(backend: TorchDist, ordered: TorchDist, megabytes: float, reps: int,
     for subject, seconds in zip(compared, timings(compared, reps).T.tolist(), strict=True):
         median = statistics.median(seconds)
         mbit_s = 8e-6 * wire_bytes(subject.request, backend.world)[0] / median
-        share = mbit_s / rate_mbit if rate_mbit else None
-        rows.append(
-            Row(subject.collective, subject.by, backend.world.size, megabytes, 1e3 * median, mbit_s, share)
-        )  # fmt: skip
+        form = (subject.collective, subject.by, backend.world.size, megabytes)
+        rows.append(Row(*form, 1e3 * median, mbit_s, mbit_s / rate_mbit if rate_mbit else None))
     return rows
 
 
 def table(rows: Sequence[Row]) -> str:
     """One aligned line per row under a line of names."""
-    names = ["collective", "by", "ranks", "MB", "median ms", "Mbit/s", "of link"]
-    cells = [
-        [r.collective, r.by, f"{r.ranks}", f"{r.megabytes:g}", f"{r.median_ms:.2f}", f"{r.wire_mbit_s:.1f}",
-         "-" if r.share_of_link is None else f"{r.share_of_link:.3f}"]
-        for r in rows
-    ]  # fmt: skip
-    return "\n".join(f"{a:<11}{b:<19}{c:>5}{d:>7}{e:>11}{f:>9}{g:>9}" for a, b, c, d, e, f, g in (names, *cells))
+    lines = [f"{'collective':<11}{'by':<19}{'ranks':>5}{'MB':>7}{'median ms':>11}{'Mbit/s':>9}{'of link':>9}"]
+    for row in rows:
+        share = "-" if row.share_of_link is None else f"{row.share_of_link:.3f}"
+        form = f"{row.collective:<11}{row.by:<19}{row.ranks:>5}{row.megabytes:>7g}"
+        lines.append(f"{form}{row.median_ms:>11.2f}{row.wire_mbit_s:>9.1f}{share:>9}")
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -7,31 +7,51 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Contract, Key, Payload, TensorSpec, narrow
+from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
 from ..kernels import noise16
+from ..wire import expect_parts, expect_vector
 from .exponents import LARGEST, decode_exponents, encode_exponents, exponents_nbytes
+
+_WINDOW = 16  # of 8 bits, 7 hold the exponent: 2^-110 ... 2^16 and zero
 
 
 @dataclass(frozen=True)
 class Natural:
-    """Send sign and exponent of x rounded at random to a neighbouring power of two: 9·d bits. Unbiased, omega = 1/8.
+    """Send sign and exponent of x, rounded at random to a power of two next to it: 9·d bits. Unbiased, omega = 1/8.
 
-    Works on the bits of float32: noise is added below the exponent, and what carries over rounds up. Numbers below
-    2^-126 become 0 or 2^-126 and those above 2^127 become 2^127, so the bound on the variance holds in between.
+    Works on the bits of float32: noise is added below the exponent, and what carries over rounds up. With 9 bits,
+    numbers below 2^-126 become 0 or 2^-126 and those above 2^127 become 2^127; with bits=8, numbers below 2^-110 become
+    0 and those above 2^16 become 2^16. The bound on the variance holds in between.
     """
+
+    bits: int = 9
+
+    def __post_init__(self) -> None:
+        if self.bits not in (8, 9):
+            raise CompositionError(f"Natural: bits must be 8 or 9, got {self.bits}; 9 keeps the whole range of float32")
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = narrow(tensor.flatten().contiguous(), torch.float32)
         magnitude = flat.view(torch.int32) & 0x7FFFFFFF
         noise = (noise16(key, flat.numel(), flat.device) << 7) + 64  # 23 bits, as many as a mantissa has
-        return encode_exponents(((magnitude + noise) >> 23).clamp(max=LARGEST), flat < 0)
+        exponents = (magnitude + noise) >> 23
+        if self.bits == 9:
+            return encode_exponents(exponents.clamp(max=LARGEST), flat < 0)
+        codes = (exponents - _WINDOW).clamp(0, 127) | (flat < 0).to(torch.int32) << 7
+        return Payload.of([Part("codes", codes.to(torch.uint8), 8.0 * flat.numel())])
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
-        return decode_exponents(payload, spec, "Natural")
+        if self.bits == 9:
+            return decode_exponents(payload, spec, "Natural")
+        (part,) = expect_parts(payload, 1, "Natural")
+        codes = expect_vector(part, torch.uint8, spec.numel, "Natural").to(torch.int32)
+        exponents = codes & 127
+        bits = (codes & 128) << 24 | (exponents + _WINDOW) << 23
+        return narrow(torch.where(exponents > 0, bits, 0).view(torch.float32), spec.dtype).view(spec.shape)
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract(omega=1 / 8)
 
     def nbytes(self, spec: TensorSpec) -> float:
-        return exponents_nbytes(spec)
+        return exponents_nbytes(spec) if self.bits == 9 else spec.numel

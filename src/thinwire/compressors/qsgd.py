@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
-from ..kernels import noise16
+from ..kernels import noise16, tree_sum
 from ..wire import expect_magnitudes, expect_parts, pack_bits, packed_bytes, unpack_bits
 from .blocks import as_blocks, block_count, check_block
 
@@ -21,16 +21,20 @@ class QSGD:
     """Send sign and a random one of two neighbouring levels of |x| / max|block|: b·d + 32·d/block bits. Unbiased.
 
     s = 2^(bits-1) - 1 levels above zero. omega = (sqrt(1 + (block-1)/s^2) - 1) / 2, reached by one large and block-1
-    small numbers. The norm is the largest magnitude: order-free, so every implementation gives the same bits.
+    small numbers. The norm is the largest magnitude: order-free, so every implementation gives the same bits; or, with
+    norm="l2", a block's length as published (added in a fixed order): omega = min(block/s^2, sqrt(block)/s).
     """
 
     bits: int = 4
     block: int = 512
+    norm: str = "max"
 
     def __post_init__(self) -> None:
         if not 2 <= self.bits <= 16:
             raise CompositionError(f"QSGD: bits must be 2 to 16 (sign included), got {self.bits}; 4 is usual")
         check_block("QSGD", self.block)
+        if self.norm not in ("max", "l2"):
+            raise CompositionError(f"QSGD: norm must be 'max' or 'l2', got {self.norm!r}")
 
     @property
     def levels(self) -> int:
@@ -40,7 +44,7 @@ class QSGD:
         flat = narrow(tensor.flatten(), torch.float32)
         blocks = as_blocks(flat, self.block)
         magnitudes = blocks.abs()
-        norms = magnitudes.amax(dim=1).clamp(min=_SMALLEST) if blocks.numel() else flat
+        norms = self._norms(magnitudes) if blocks.numel() else flat
         noise = (noise16(key, blocks.numel(), flat.device).view_as(blocks) + 0.5) * 2.0**-16
         level = (magnitudes * (self.levels / norms)[:, None] + noise).to(torch.int32).clamp(max=self.levels)
         codes = level | (blocks < 0).to(torch.int32) << (self.bits - 1)
@@ -48,6 +52,15 @@ class QSGD:
         return Payload.of(
             [Part("levels", packed, float(self.bits * flat.numel())), Part("norms", norms, 32.0 * norms.numel())]
         )
+
+    def _norms(self, magnitudes: Tensor) -> Tensor:
+        peaks = magnitudes.amax(dim=1).clamp(min=_SMALLEST)
+        if self.norm == "max":
+            return peaks
+        lengths = tree_sum(
+            (magnitudes / peaks[:, None]).square()
+        ).sqrt()  # of blocks scaled to 1, so no square overflows
+        return (peaks * lengths.clamp(min=1)).clamp(max=torch.finfo(torch.float32).max)
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
@@ -61,6 +74,8 @@ class QSGD:
 
     def contract(self, spec: TensorSpec) -> Contract:
         length = max(1, min(self.block, spec.numel))
+        if self.norm == "l2":
+            return Contract(omega=min(length / self.levels**2, math.sqrt(length) / self.levels))
         return Contract(omega=(math.sqrt(1 + (length - 1) / self.levels**2) - 1) / 2)
 
     def nbytes(self, spec: TensorSpec) -> float:

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Compressor, Contract, Key, TensorSpec, derive_key
+from ..core import CompositionError, Compressor, Contract, DecodeError, Key, Payload, TensorSpec, derive_key
+from ..wire import decode_indices, encode_indices, expected_index_bytes
 
 
 def check_count(part: str, density: float | None, k: int | None) -> None:
@@ -41,10 +42,31 @@ def values_key(key: Key) -> Key:
     return derive_key(key, "values")
 
 
+def encode_kept(flat: Tensor, positions: Tensor, values: Compressor, key: Key) -> Payload:
+    """Positions in the cheapest coding, then the values there as the second stage encodes them."""
+    kept = values.encode(flat[positions], values_key(key))
+    return Payload.of([encode_indices(positions, flat.numel()), *kept.remarks()])
+
+
+def decode_kept(payload: Payload, spec: TensorSpec, values: Compressor, key: Key, least: int, most: int) -> Tensor:
+    """Zeros, but for between `least` and `most` positions that were sent."""
+    if not payload.parts:
+        raise DecodeError("indices and values expected, got no part")
+    positions = decode_indices(payload.parts[0], spec.numel, most)
+    if positions.numel() < least:
+        raise DecodeError(f"at least {least} positions expected, got {positions.numel()}")
+    kept = values.decode(Payload(payload.parts[1:]), values_spec(spec, positions.numel()), values_key(key))
+    return scatter(kept, positions, spec)
+
+
+def kept_nbytes(count: int, spec: TensorSpec, values: Compressor) -> float:
+    """Expected size of `count` positions and values."""
+    return expected_index_bytes(count, spec.numel) + values.nbytes(values_spec(spec, count))
+
+
 def scatter(values: Tensor, positions: Tensor, spec: TensorSpec) -> Tensor:
-    return (
-        torch.zeros(spec.numel, dtype=spec.dtype, device=spec.device).index_put_((positions,), values).view(spec.shape)
-    )
+    zeros = torch.zeros(spec.numel, dtype=spec.dtype, device=spec.device)
+    return zeros.index_put_((positions,), values).view(spec.shape)
 
 
 def contraction_of_values(values: Compressor, spec: TensorSpec) -> float | None:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core import Compressor, Contract, DecodeError, Key, Payload, TensorSpec
+from ..core import Compressor, Contract, Key, Payload, TensorSpec
 from ..kernels import largest
-from ..wire import decode_indices, encode_indices, expected_index_bytes
 from .identity import Identity
-from .sparse import check_count, kept_count, scatter, then, values_key, values_spec
+from .sparse import check_count, decode_kept, encode_kept, kept_count, kept_nbytes, then, values_spec
 
 
 @dataclass(frozen=True)
@@ -30,18 +29,11 @@ class TopK:
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = tensor.flatten()
         positions = largest(flat.abs(), kept_count(self.density, self.k, flat.numel()))
-        kept = self.values.encode(flat[positions], values_key(key))
-        return Payload.of([encode_indices(positions, flat.numel()), *kept.remarks()])
+        return encode_kept(flat, positions, self.values, key)
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
-        if not payload.parts:
-            raise DecodeError("TopK: indices and values expected, got no part")
         count = kept_count(self.density, self.k, spec.numel)
-        positions = decode_indices(payload.parts[0], spec.numel, most=count)
-        if positions.numel() != count:
-            raise DecodeError(f"TopK: {count} positions expected, got {positions.numel()}")
-        kept = self.values.decode(Payload(payload.parts[1:]), values_spec(spec, count), values_key(key))
-        return scatter(kept, positions, spec)
+        return decode_kept(payload, spec, self.values, key, count, count)
 
     def contract(self, spec: TensorSpec) -> Contract:
         count = kept_count(self.density, self.k, spec.numel)
@@ -49,4 +41,4 @@ class TopK:
 
     def nbytes(self, spec: TensorSpec) -> float:
         count = kept_count(self.density, self.k, spec.numel)
-        return expected_index_bytes(count, spec.numel) + self.values.nbytes(values_spec(spec, count))
+        return kept_nbytes(count, spec, self.values)

@@ -15,6 +15,10 @@ class Fixed:
     default: int = 0
     entries: Mapping[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if min([self.default, *self.entries.values()]) < 0:
+            raise CompositionError(f"Fixed: menu entries count from 0, got {self.default} and {dict(self.entries)}")
+
     def init(self, layers: Sequence[TensorSpec]) -> tuple[Plan, tuple[()]]:
         unknown = sorted(self.entries.keys() - {spec.name for spec in layers})
         if unknown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -100,7 +101,7 @@ def request_bytes(request: Request) -> int:
 
 def describe(request: Request) -> str:
     """One line for an error text; two ranks agree exactly if their lines and steps are equal."""
-    layers = ",".join(dict.fromkeys(label.layer for label in request.labels))
+    layers = _some_names(list(dict.fromkeys(label.layer for label in request.labels if label.layer)))
     if isinstance(request, AllReduce):
         numbers = f"{request.tensor.numel()} {_name(request.tensor)}"
         form = f"AllReduce({request.op.value}) of {numbers}, {request_bytes(request)} B"
@@ -109,6 +110,13 @@ def describe(request: Request) -> str:
     else:
         form = f"Broadcast from {request.root} of ({', '.join(map(_name, request.payload.parts))})"
     return f"{form} for {layers}" if layers else form
+
+
+def _some_names(names: list[str], most: int = 4) -> str:
+    """The first few; a checksum stands for the others, so that a long list still tells one model from another."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])}, ... ({len(names)} layers, {zlib.crc32(repr(names).encode()):08x})"
 
 
 def _name(tensor: Tensor) -> str:

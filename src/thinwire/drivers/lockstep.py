@@ -74,4 +74,4 @@ def combine(tensors: Sequence[torch.Tensor], op: Op) -> torch.Tensor:
 def _count(requests: Sequence[Request], world: World, meter: Meter) -> None:
     request = requests[world.rank]
     sent, received = wire_bytes(request, world, [request_bytes(r) for r in requests])
-    meter.record(request, sent, received, *header_bytes(requests, world))
+    meter.record(request, world, sent, received, *header_bytes(requests, world))

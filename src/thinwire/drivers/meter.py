@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from ..core import Label, Request
+from ..core import Broadcast, Label, Request, World
 
 
 class Where(NamedTuple):
@@ -19,9 +19,12 @@ class Where(NamedTuple):
 
 @dataclass
 class Traffic:
-    """One rank's traffic. Payload bytes are handed over once; wire bytes are what the collective makes of them."""
+    """One rank's traffic. Payload bytes are handed over once; wire bytes are what the collective makes of them.
 
-    messages: int = 0
+    Requests are counted with their headers, so that a request of many layers counts once.
+    """
+
+    requests: int = 0
     model_bits: float = 0.0
     payload_bytes: float = 0.0
     sent_bytes: float = 0.0
@@ -46,16 +49,17 @@ class Meter:
         self.keep_steps = keep_steps
         self._steps: dict[int, None] = {}
 
-    def record(self, request: Request, sent: int, received: int, header_sent: int, header_received: int) -> None:
+    def record(
+        self, request: Request, world: World, sent: int, received: int, header_sent: int, header_received: int
+    ) -> None:
         """One request performed: `sent` and `received` bytes of its data, and those of its headers."""
         collective = type(request).__name__
         total = sum(label.nbytes for label in request.labels)
-        for label in request.labels or (Label("", "values", 1, 0.0),):
+        gives = not isinstance(request, Broadcast) or request.root == world.rank  # others show a form only
+        for label in request.labels or (Label("", "values", 0, 0.0),):
             share = label.nbytes / total if total else 1 / max(1, len(request.labels))
-            self._add(
-                Where(request.step, collective, label.layer, label.kind),
-                Traffic(1, label.model_bits, label.nbytes, share * sent, share * received),
-            )
+            traffic = Traffic(0, label.model_bits * gives, label.nbytes * gives, share * sent, share * received)
+            self._add(Where(request.step, collective, label.layer, label.kind), traffic)
         self._add(Where(request.step, collective, "", HEADER), Traffic(1, 0.0, 0.0, header_sent, header_received))
         self._merge_old(request.step)
 

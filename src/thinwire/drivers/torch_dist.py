@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,7 @@ from ..core import (
     Op,
     PeerLostError,
     Program,
+    ProtocolError,
     Request,
     World,
     describe,
@@ -42,9 +43,11 @@ from .lockstep import combine
 from .meter import Meter
 
 T = TypeVar("T")
+_Started: TypeAlias = tuple[int, Any]  # the other rank, and the work to wait for
 _TEXT_BYTES = 1024  # what a rank tells of its request when ranks disagree
 _INTEGERS = {torch.uint8, torch.int8, torch.int32, torch.int64}  # of those gloo can reduce; others go in rank order
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_RING_BYTES = 1 << 17  # shorter messages are sent to all at once: a ring's hops would cost more time than they save
 _OPS = {Op.SUM: dist.ReduceOp.SUM, Op.MAX: dist.ReduceOp.MAX}
 
 
@@ -127,11 +130,11 @@ class TorchDist:
         if self._failure is not None:
             raise self._failure
         if self.world.size == 1:
-            self.meter.record(request, 0, 0, 0, 0)
+            self.meter.record(request, self.world, 0, 0, 0, 0)
             return answer_alone(request)
         try:
             return self._collective(request)
-        except RuntimeError as error:
+        except (RuntimeError, PeerLostError) as error:
             self._failure = error
             raise
 
@@ -141,7 +144,7 @@ class TorchDist:
         if isinstance(request, AllReduce):
             headed = self._sent, self._received
             answer: Any = self._all_reduce(request)
-            self.meter.record(request, self._sent - headed[0], self._received - headed[1], *headed)
+            self.meter.record(request, self.world, self._sent - headed[0], self._received - headed[1], *headed)
             return answer
         dtypes = [part.dtype for part in request.payload.parts]
         if isinstance(request, Broadcast):
@@ -153,7 +156,7 @@ class TorchDist:
         if isinstance(request, Broadcast):
             sizes *= self.world.size
         sent, received = wire_bytes(request, self.world, sizes)
-        self.meter.record(request, sent, received, self._sent - sent, self._received - received)
+        self.meter.record(request, self.world, sent, received, self._sent - sent, self._received - received)
         return payloads[0] if isinstance(request, Broadcast) else payloads
 
     def _agree(self, request: Request) -> list[Header]:
@@ -166,6 +169,7 @@ class TorchDist:
             texts = self._swap(torch.tensor(list(text), dtype=torch.uint8), [_TEXT_BYTES] * self.world.size, request)
             wishes = [bytes(t.tolist()).decode(errors="replace").strip() for t in texts]
             check_agreement([(header.step, wish) for header, wish in zip(headers, wishes, strict=True)])
+            raise ProtocolError(f"step {request.step}: ranks disagree in a request too long to tell: {wishes[0]}")
         return headers
 
     def _all_reduce(self, request: AllReduce) -> Tensor:
@@ -205,19 +209,48 @@ class TorchDist:
         return blob
 
     def _swap(self, mine: Tensor, sizes: Sequence[int], request: Request) -> list[Tensor]:
-        """Everybody's bytes, in rank order; `sizes` are their lengths."""
-        return self._deliver([mine] * self.world.size, sizes, request)
+        """Everybody's bytes, in rank order; `sizes` are their lengths.
+
+        Long messages go round a ring, as far as the shortest reaches: with one sender for each receiver no flows
+        compete, and a thin link is filled. The rest goes directly. Each rank sends the same bytes either way.
+        """
+        rank, size = self.world
+        blobs = [mine if r == rank else torch.empty(sizes[r], dtype=torch.uint8) for r in range(size)]
+        common = min(sizes) if size > 2 and min(sizes) >= _RING_BYTES else 0
+        works = self._start([mine[common:]] * size, [blob[common:] for blob in blobs])
+        if common:
+            works += self._pass_round([blob[:common] for blob in blobs], request)
+        self._finish(works, request)
+        return blobs
 
     def _deliver(self, outgoing: Sequence[Tensor], sizes: Sequence[int], request: Request) -> list[Tensor]:
         """Send outgoing[r] to each rank r and get sizes[r] bytes from it, all at once."""
-        rank, size = self.world
-        incoming = [outgoing[rank] if r == rank else torch.empty(sizes[r], dtype=torch.uint8) for r in range(size)]
-        others = [(rank + distance) % size for distance in range(1, size)]
-        works = [(r, self._receive(incoming[r], r)) for r in reversed(others) if sizes[r]]
-        works += [(r, self._send(outgoing[r], r)) for r in others if outgoing[r].numel()]
-        for r, work in works:
-            self._wait(work, r, request)
+        incoming = [torch.empty(nbytes, dtype=torch.uint8) for nbytes in sizes]
+        incoming[self.world.rank] = outgoing[self.world.rank]
+        self._finish(self._start(outgoing, incoming), request)
         return incoming
+
+    def _start(self, outgoing: Sequence[Tensor], incoming: Sequence[Tensor]) -> list[_Started]:
+        rank, size = self.world
+        others = [(rank + distance) % size for distance in range(1, size)]
+        works = [(r, self._receive(incoming[r], r)) for r in reversed(others) if incoming[r].numel()]
+        return works + [(r, self._send(outgoing[r], r)) for r in others if outgoing[r].numel()]
+
+    def _pass_round(self, blobs: Sequence[Tensor], request: Request) -> list[_Started]:
+        """Each rank passes on to the next what the one before sent it, until everybody has everything."""
+        rank, size = self.world
+        before, after = (rank - 1) % size, (rank + 1) % size
+        order = [blobs[(rank - hop) % size] for hop in range(size)]
+        arriving = [self._receive(blob, before) for blob in order[1:]]  # all announced now: gloo's senders wait for it
+        leaving = [self._send(order[0], after)]
+        for arrived, blob in zip(arriving, order[1:-1], strict=False):  # the last one has been everywhere
+            self._wait(arrived, before, request)
+            leaving.append(self._send(blob, after))
+        return [(before, arriving[-1]), *((after, work) for work in leaving)]
+
+    def _finish(self, works: Sequence[_Started], request: Request) -> None:
+        for peer, work in works:
+            self._wait(work, peer, request)
 
     def _send(self, data: Tensor, to: int) -> Any:
         self._sent += data.numel()

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..core import Key
 
@@ -39,6 +40,11 @@ def noise16(key: Key, count: int, device: torch.device) -> Tensor:
     return torch.stack((words & 0xFFFF, (words >> 16) & 0xFFFF), dim=1).flatten()[:count]
 
 
+def noise32(key: Key, count: int, device: torch.device) -> Tensor:
+    """`count` uniform draws from 0 ... 2^32 - 1 as int64, all different: for draws that compare elements."""
+    return _words(key, count, device).to(torch.int64) & 0xFFFFFFFF
+
+
 def _words(key: Key, count: int, device: torch.device) -> Tensor:
     """`count` mixed words, all different: the stride is odd and mixing a bijection."""
     start, stride = _signed(key), _signed((key >> 32) | 1)
@@ -50,18 +56,28 @@ def _signed(word: int) -> int:
     return word - (1 << 32) if word >> 31 else word
 
 
+_ROW = 4096  # sums are taken in rows of this length first, so that a streaming form can do the same
+
+
+def tree_sum(rows: Tensor) -> Tensor:
+    """Sums over the last dimension, halved again and again: the same bits whoever adds, and a small error."""
+    width = 1 << max(0, rows.shape[-1] - 1).bit_length()
+    rows = pad(rows, (0, width - rows.shape[-1]))
+    while rows.shape[-1] > 1:
+        half = rows.shape[-1] // 2
+        rows = rows[..., :half] + rows[..., half:]
+    return rows[..., 0]
+
+
 def mean_magnitude(flat: Tensor) -> Tensor:
-    """Mean of |x| as one float32, added along a fixed tree of halvings; averages on the way, so it cannot overflow."""
+    """Mean of |x| as one float32, added along fixed trees; scaled down first, so that it cannot overflow."""
     count = flat.numel()
     if count == 0:
         return torch.zeros((), dtype=torch.float32, device=flat.device)
-    width = 1 << (count - 1).bit_length()
-    level = torch.zeros(width, dtype=torch.float32, device=flat.device)
-    torch.abs(flat, out=level[:count])
-    while level.numel() > 1:
-        half = level.numel() // 2
-        level = level[:half] * 0.5 + level[half:] * 0.5
-    return (level[0] * (width / count)).clamp(max=_LARGEST)  # the last product may round past the largest float32
+    shrink = 1 << (count - 1).bit_length()  # a power of two: exact
+    shares = pad(flat.abs().to(torch.float32) * (1.0 / shrink), (0, -count % _ROW)).view(-1, _ROW)
+    mean = tree_sum(tree_sum(shares)) * (shrink / count)
+    return mean.clamp(max=_LARGEST)  # the last product may round past the largest float32
 
 
 _SAMPLE = 16384

@@ -4,10 +4,12 @@ from .bits import pack_bits, packed_bytes, unpack_bits
 from .checks import expect_magnitudes, expect_parts, expect_vector
 from .framing import as_bytes, from_bytes, lengths_bytes, pack_payload, unpack_payload
 from .indices import decode_indices, encode_indices, expected_index_bytes, ideal_index_bits
+from .trits import pack_trits, trits_bytes, unpack_trits
 
 __all__ = [
     "pack_bits", "packed_bytes", "unpack_bits",
     "encode_indices", "decode_indices", "expected_index_bytes", "ideal_index_bits",
     "as_bytes", "from_bytes", "pack_payload", "unpack_payload", "lengths_bytes",
+    "pack_trits", "unpack_trits", "trits_bytes",
     "expect_parts", "expect_vector", "expect_magnitudes",
 ]  # fmt: skip

@@ -39,7 +39,9 @@ def unpack_payload(blob: Tensor, dtypes: Sequence[torch.dtype]) -> Payload:
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """The tensor's memory as a vector of bytes, on the CPU."""
-    flat = tensor.detach().to("cpu").contiguous().flatten()
+    flat = tensor.detach().to("cpu").flatten()
+    if flat.stride() != (1,):  # `contiguous` lets a single element keep a long stride
+        flat = flat.clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8)
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from thinwire import Meter, ProtocolError, lockstep
-from thinwire.core import AllGather, AllReduce, Payload
+from thinwire.core import AllGather, AllReduce, Broadcast, Label, Payload, payload_labels
 
 
 def ask(request):
@@ -57,6 +57,23 @@ def test_the_meter_merges_old_steps_and_keeps_the_sum():
     lockstep([many(), many()], meters)
     by_step = meters[0].by("step")
     assert set(by_step) == {-1, 7, 8, 9}
-    assert meters[0].total().messages == 20  # ten messages and their ten headers
+    assert meters[0].total().requests == 10
     assert meters[0].total().sent_bytes == 10 * (20 + 16)
     assert {kind: t.sent_bytes for kind, t in meters[0].by("kind").items()} == {"values": 200, "header": 160}
+
+
+def test_a_broadcast_is_handed_over_by_its_root_alone():
+    meters = [Meter() for _ in range(3)]
+    payload = Payload((torch.zeros(7),))
+    lockstep([ask(Broadcast(payload, 1, payload_labels("plan", payload))) for _ in range(3)], meters)
+    assert [meter.total().payload_bytes for meter in meters] == [0, 28, 0]
+    assert sum(m.total().sent_bytes for m in meters) == sum(m.total().received_bytes for m in meters)
+
+
+def test_long_lists_of_layers_are_told_apart():
+    def request(last):
+        labels = tuple(Label(name, "values", 4, 32.0) for name in [*(f"layer{i}" for i in range(500)), last])
+        return AllReduce(torch.zeros(501), labels=labels)
+
+    with pytest.raises(ProtocolError, match="501 layers"):
+        lockstep([ask(request("here")), ask(request("there"))])

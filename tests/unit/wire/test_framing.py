@@ -129,3 +129,7 @@ def test_any_bytes_are_parts_of_the_agreed_types_or_a_decode_error(data, dtypes)
         return
     assert [p.dtype for p in payload.parts] == dtypes
     assert payload.nbytes <= len(data)
+
+
+def test_one_element_with_a_long_stride_becomes_bytes():
+    assert as_bytes(torch.ones(4)[1:3:2]).tolist() == [0, 0, 128, 63]

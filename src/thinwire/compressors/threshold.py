@@ -1,0 +1,55 @@
+"""Everything above a fixed level."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..core import CompositionError, Compressor, Contract, Key, Payload, TensorSpec
+from .identity import Identity
+from .sparse import decode_kept, encode_kept, kept_nbytes
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Send every |x| >= tau with its position: k_t·(b + log2(d/k_t) + 1.5) bits. Error^2 <= (d - k_t)·tau^2, no delta.
+
+    Give tau, or a target `count`: then tau = 1/(2 sqrt(count)), the hard threshold of Rethink-GS. How many are sent
+    varies, and may be none.
+    """
+
+    tau: float | None = None
+    count: int | None = None
+    values: Compressor = Identity()
+
+    def __post_init__(self) -> None:
+        if (self.tau is None) == (self.count is None):
+            raise CompositionError(f"Threshold: give either tau or count, got tau={self.tau}, count={self.count}")
+        if self.tau is not None and not 0 <= self.tau < math.inf:
+            raise CompositionError(
+                f"Threshold: tau must be finite and not negative, got {self.tau}; 0.01 is an example"
+            )
+        if self.count is not None and self.count < 1:
+            raise CompositionError(f"Threshold: count must be at least 1, got {self.count}")
+
+    @property
+    def level(self) -> float:
+        return self.tau if self.tau is not None else 1 / (2 * math.sqrt(self.count or 1))
+
+    def encode(self, tensor: Tensor, key: Key) -> Payload:
+        flat = tensor.flatten()
+        return encode_kept(flat, (flat.abs() >= self.level).nonzero().flatten(), self.values, key)
+
+    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        return decode_kept(payload, spec, self.values, key, 0, spec.numel)
+
+    def contract(self, spec: TensorSpec) -> Contract:
+        return Contract()
+
+    def nbytes(self, spec: TensorSpec) -> float:
+        """As if numbers had unit variance, for want of better knowledge; `count` is taken at its word."""
+        share = math.erfc(self.level / math.sqrt(2))
+        expected = min(self.count, spec.numel) if self.count is not None else round(share * spec.numel)
+        return kept_nbytes(expected, spec, self.values)

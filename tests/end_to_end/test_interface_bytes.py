@@ -1,0 +1,157 @@
+"""The meter is right about real networks: what it counts is what the interface sends and receives, give or take 2 %.
+
+Ranks are processes that run this file, see the end of it; those on two hosts are joined by a cable that nobody else
+uses. They meet and wait for one another through a file, so that nothing travels but what is counted.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import netns
+
+KINDS = ("AllGather", "AllReduce", "AllReduce, ordered", "Broadcast")
+REPETITIONS = 4
+NUMEL = (262_144, 393_216)  # of rank 0 and 1 where lengths may differ: 1.05 and 1.57 MB
+FRAME_BYTES = 66  # Ethernet 14, IP 20, TCP 32 with its time stamps; a segment of up to 64 KB counts as one packet
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory):
+    """Per rank and kind: what the meter says and what the interface says."""
+    if reason := netns.why_not():
+        pytest.skip(reason)
+    with netns.cable() as hosts:
+        starts = [netns.inside(host, sys.executable) for host in hosts]
+        return run_ranks(starts, netns.DEVICE, "compare_counts", tmp_path_factory.mktemp("meet"))
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("rank", (0, 1))
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_meter_counts_what_the_interface_sends_and_receives(counted, kind, rank):
+    seen = counted[rank][kind]
+    for metered, octets, packets in (("sent", "tx_bytes", "tx_packets"), ("received", "rx_bytes", "rx_packets")):
+        on_the_wire = seen[octets] - FRAME_BYTES * seen[packets]
+        assert seen[metered] >= REPETITIONS * 4 * min(NUMEL), "too little was sent to tell"
+        assert seen[metered] == pytest.approx(on_the_wire, rel=0.02), (metered, seen)
+
+
+def test_long_messages_of_differing_lengths_arrive_whole_and_are_counted_to_the_byte(tmp_path):
+    run_ranks([[sys.executable]] * 4, "lo", "gather_long_messages", tmp_path)
+
+
+def run_ranks(starts, device, task, folder):
+    """Run `task` on one process per beginning of a command; what each returns, in rank order."""
+    paths = os.pathsep.join([str(Path(netns.__file__).parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": device, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    arguments = [__file__, task, str(len(starts)), str(folder / "store")]
+    ranks = []
+    try:
+        for rank, start in enumerate(starts):
+            with (folder / f"rank{rank}.err").open("w") as errors:
+                ranks.append(
+                    subprocess.Popen([*start, *arguments, str(rank)], env=environment, stdout=-1, stderr=errors)
+                )
+        outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    faults = [(folder / f"rank{rank}.err").read_text() for rank in range(len(ranks))]
+    assert not any(rank.returncode for rank in ranks), "\n".join(faults)
+    return [json.loads(output) for output in outputs]
+
+
+def compare_counts(store, rank, size):
+    import torch
+
+    from thinwire import Meter, TorchDist
+    from thinwire.core import AllGather, AllReduce, Broadcast, Payload
+
+    mine, equal = torch.randn(NUMEL[rank]), torch.randn(NUMEL[0])
+    backend, ordered = TorchDist(), TorchDist(ordered=True)
+    plans = {
+        "AllGather": (backend, [AllGather(Payload((mine,)))]),
+        "AllReduce": (backend, [AllReduce(equal)]),
+        "AllReduce, ordered": (ordered, [AllReduce(equal)]),
+        "Broadcast": (backend, [Broadcast(Payload((mine,)), root) for root in range(size)]),
+    }
+    assert tuple(plans) == KINDS
+    results = {}
+    for kind, (driver, requests) in plans.items():
+        perform(driver, requests)  # connections are made
+        meet(store, f"before {kind}", rank, size)
+        before, driver.meter = interface_counts(), Meter()
+        meet(store, f"start {kind}", rank, size)
+        perform(driver, requests * REPETITIONS)
+        meet(store, f"after {kind}", rank, size)
+        total = driver.meter.total()
+        counts = {name: count - before[name] for name, count in interface_counts().items()}
+        results[kind] = {"sent": total.sent_bytes, "received": total.received_bytes, **counts}
+    meet(store, "end", rank, size)
+    return results
+
+
+def gather_long_messages(store, rank, size):
+    """Longer than any threshold of the driver, and not equally so; a second message shows that order is kept."""
+    import torch
+
+    from thinwire import TorchDist
+    from thinwire.core import AllGather, Payload
+
+    lengths = (300_001, 400_000, 300_002, 300_001)
+    with TorchDist() as driver:
+        for turn in range(2):
+            values = [torch.arange(n, dtype=torch.int32) + 10**6 * r + turn for r, n in enumerate(lengths)]
+            (gathered,) = perform(driver, [AllGather(Payload((values[rank],)))])
+            assert all(torch.equal(p.parts[0], v) for p, v in zip(gathered, values, strict=True))
+        total, headers = driver.meter.total(), driver.meter.by("kind")["header"]
+        assert total.sent_bytes - headers.sent_bytes == 2 * 4 * (size - 1) * lengths[rank]
+        assert total.received_bytes - headers.received_bytes == 2 * 4 * (sum(lengths) - lengths[rank])
+        assert headers.sent_bytes == 2 * (size - 1) * (16 + 3)  # a header, and the length of the only part
+    meet(store, "end", rank, size)
+
+
+def perform(driver, requests):
+    def program():
+        answers = []
+        for request in requests:
+            answers.append((yield request))
+        return answers
+
+    return driver.run(program())
+
+
+def meet(store, name, rank, size):
+    """Wait for all ranks without the network, and a little longer for its last acknowledgements."""
+    store.set(f"{name} {rank}", "here")
+    store.wait([f"{name} {other}" for other in range(size)])
+    time.sleep(0.1)
+
+
+def interface_counts():
+    folder = Path("/sys/class/net") / netns.DEVICE / "statistics"
+    return {name: int((folder / name).read_text()) for name in ("tx_bytes", "tx_packets", "rx_bytes", "rx_packets")}
+
+
+def main(task, size, path, rank):
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    rank, size = int(rank), int(size)
+    store = dist.FileStore(path, size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=30))
+    own = dist.PrefixStore("test", store)
+    print(json.dumps(globals()[task](own, rank, size)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
