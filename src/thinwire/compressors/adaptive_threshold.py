@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Compressor, Contract, Key, Payload, TensorSpec
+from ..core import CompositionError, Compressor, Contract, Key, TensorSpec
 from ..kernels import distinct_positions, largest
 from .identity import Identity
-from .sparse import decode_kept, encode_kept, kept_count, kept_nbytes, then, values_spec
+from .sparse import Sparse, kept_count, kept_nbytes, then, values_spec
 
 
 @dataclass(frozen=True)
-class AdaptiveThreshold:
+class AdaptiveThreshold(Sparse):
     """Send every |x| at or above the (1 - density)-quantile: k_t·(b + log2(d/k_t) + 1.5) bits. Biased, delta = k_t/d.
 
     sample=1 takes the exact quantile: all ties with it are sent. A smaller sample estimates it from that share of the
@@ -31,36 +31,27 @@ class AdaptiveThreshold:
             if not 0 < value <= 1:
                 raise CompositionError(f"AdaptiveThreshold: {name} must be in (0, 1], got {value}; 0.01 is usual")
 
-    def encode(self, tensor: Tensor, key: Key) -> Payload:
-        flat = tensor.flatten()
-        return encode_kept(flat, self._positions(flat.abs(), key), self.values, key)
-
-    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
-        least, most = self._bounds(spec.numel)
-        return decode_kept(payload, spec, self.values, key, least, most)
-
     def contract(self, spec: TensorSpec) -> Contract:
-        least, _ = self._bounds(spec.numel)
+        least, _ = self.bounds(spec.numel)
         return then(least / max(1, spec.numel), self.values, values_spec(spec, least))
 
     def nbytes(self, spec: TensorSpec) -> float:
         return kept_nbytes(kept_count(self.density, None, spec.numel), spec, self.values)
 
-    def _bounds(self, numel: int) -> tuple[int, int]:
-        """How few and how many may be sent."""
+    def bounds(self, numel: int) -> tuple[int, int]:
         if self.sample == 1:
             return kept_count(self.density, None, numel), numel
         return kept_count(self.density / 2, None, numel), kept_count(min(1.0, 2 * self.density), None, numel)
 
-    def _positions(self, magnitudes: Tensor, key: Key) -> Tensor:
-        numel = magnitudes.numel()
+    def choose(self, scores: Tensor, key: Key) -> Tensor:
+        magnitudes, numel = scores.abs(), scores.numel()
         if numel == 0:
             return torch.arange(0, device=magnitudes.device)
         count = math.ceil(self.sample * numel)
         sampled = magnitudes[distinct_positions(key, count, numel, magnitudes.device)]
         level = sampled[largest(sampled, kept_count(self.density, None, count))].min()
         positions = (magnitudes >= level).nonzero().flatten()
-        least, most = self._bounds(numel)
+        least, most = self.bounds(numel)
         if least <= positions.numel() <= most:
             return positions
         return largest(magnitudes, min(max(positions.numel(), least), most))

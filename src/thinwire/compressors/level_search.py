@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Compressor, Contract, Key, Payload, TensorSpec
+from ..core import CompositionError, Compressor, Contract, Key, TensorSpec
 from .identity import Identity
-from .sparse import decode_kept, encode_kept, kept_nbytes
+from .sparse import Sparse, kept_nbytes
 
 LEVELS = tuple(10 ** (-20 + (20 - 0.3010299956639812) * i / 24) for i in range(25))  # 1e-20 ... 0.5, evenly in log
 
 
 @dataclass(frozen=True)
-class LevelSearch:
+class LevelSearch(Sparse):
     """Send |x| at or above the last of 25 fixed levels that leaves less than a share of zeros: as Threshold. No delta.
 
     Levels go from 1e-20 to 0.5; found by bisection, as TAGC does: no sort, a handful of counting passes. If all of them
@@ -29,10 +29,10 @@ class LevelSearch:
         if not 0 < self.zeros < 1:
             raise CompositionError(f"LevelSearch: zeros must be between 0 and 1, got {self.zeros}; 0.8 is usual")
 
-    def encode(self, tensor: Tensor, key: Key) -> Payload:
-        flat = tensor.flatten()
-        magnitudes = flat.abs()
-        return encode_kept(flat, (magnitudes >= self.level(magnitudes)).nonzero().flatten(), self.values, key)
+    def choose(self, scores: Tensor, key: Key) -> Tensor:
+        del key  # deterministic
+        magnitudes = scores.abs()
+        return (magnitudes >= self.level(magnitudes)).nonzero().flatten()
 
     def level(self, magnitudes: Tensor) -> float:
         """The share of zeros grows with the level, so bisection finds the last one below the target."""
@@ -44,9 +44,6 @@ class LevelSearch:
             else:
                 high = middle
         return LEVELS[low]
-
-    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
-        return decode_kept(payload, spec, self.values, key, 0, spec.numel)
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()

@@ -17,8 +17,8 @@ from .rounding import check_rounding, rounded
 class MaxMin:
     """Send the level of x between min and max of its block: b·d + 64·d/block bits. Unbiased, E err^2 <= d·u^2/4.
 
-    u = (max - min) / (2^bits - 1). With rounding="nearest" biased, |error| <= u/2. Absolute bounds only: a block of one far-off value has none
-    relative to its length. As CGX quantises.
+    u = (max - min) / (2^bits - 1). With rounding="nearest" biased, |error| <= u/2. Absolute bounds only: a block of
+    one far-off value has none relative to its length. As CGX quantises.
     """
 
     bits: int = 4

@@ -42,21 +42,43 @@ def values_key(key: Key) -> Key:
     return derive_key(key, "values")
 
 
-def encode_kept(flat: Tensor, positions: Tensor, values: Compressor, key: Key) -> Payload:
-    """Positions in the cheapest coding, then the values there as the second stage encodes them."""
-    kept = values.encode(flat[positions], values_key(key))
-    return Payload.of([encode_indices(positions, flat.numel()), *kept.remarks()])
+class Sparse:
+    """Base of all that choose coordinates by looking at them: positions in the cheapest coding, then their values."""
 
+    values: Compressor
 
-def decode_kept(payload: Payload, spec: TensorSpec, values: Compressor, key: Key, least: int, most: int) -> Tensor:
-    """Zeros, but for between `least` and `most` positions that were sent."""
-    if not payload.parts:
-        raise DecodeError("indices and values expected, got no part")
-    positions = decode_indices(payload.parts[0], spec.numel, most)
-    if positions.numel() < least:
-        raise DecodeError(f"at least {least} positions expected, got {positions.numel()}")
-    kept = values.decode(Payload(payload.parts[1:]), values_spec(spec, positions.numel()), values_key(key))
-    return scatter(kept, positions, spec)
+    def choose(self, scores: Tensor, key: Key) -> Tensor:
+        raise NotImplementedError
+
+    def bounds(self, numel: int) -> tuple[int, int]:
+        """How few and how many of `numel` coordinates are sent."""
+        return 0, numel
+
+    def share(self, pieces: int) -> Compressor:
+        return self  # type: ignore[return-value]
+
+    def encode(self, tensor: Tensor, key: Key) -> Payload:
+        flat = tensor.flatten()
+        return self.encode_at(flat, self.choose(flat, key), key)
+
+    def encode_at(self, flat: Tensor, positions: Tensor, key: Key) -> Payload:
+        kept = self.values.encode(flat[positions], values_key(key))
+        return Payload.of([encode_indices(positions, flat.numel()), *kept.remarks()])
+
+    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        return self._decode(payload, spec, key, *self.bounds(spec.numel))
+
+    def decode_at(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        return self._decode(payload, spec, key, 0, spec.numel)
+
+    def _decode(self, payload: Payload, spec: TensorSpec, key: Key, least: int, most: int) -> Tensor:
+        if not payload.parts:
+            raise DecodeError("indices and values expected, got no part")
+        positions = decode_indices(payload.parts[0], spec.numel, most)
+        if positions.numel() < least:
+            raise DecodeError(f"at least {least} positions expected, got {positions.numel()}")
+        kept = self.values.decode(Payload(payload.parts[1:]), values_spec(spec, positions.numel()), values_key(key))
+        return scatter(kept, positions, spec)
 
 
 def kept_nbytes(count: int, spec: TensorSpec, values: Compressor) -> float:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ..core import Compressor, Contract, Key, Payload, TensorSpec
+from ..core import Compressor, Contract, Key, TensorSpec
 from ..kernels import largest, noise32
 from .identity import Identity
-from .sparse import check_count, decode_kept, encode_kept, kept_count, kept_nbytes
+from .sparse import Sparse, check_count, kept_count, kept_nbytes
 
 
 @dataclass(frozen=True)
-class SquareStochastic:
+class SquareStochastic(Sparse):
     """Send k coordinates drawn without replacement with chances in proportion to x^2: as Top-k. Biased, |C(x)| <= |x|.
 
     An exponential race: each coordinate gets a waiting time with rate x^2, the k that arrive first are sent. Zeros
@@ -28,14 +28,15 @@ class SquareStochastic:
     def __post_init__(self) -> None:
         check_count("SquareStochastic", self.density, self.k)
 
-    def encode(self, tensor: Tensor, key: Key) -> Payload:
-        flat = tensor.flatten()
-        positions = largest(_arrivals(flat, key), kept_count(self.density, self.k, flat.numel()))
-        return encode_kept(flat, positions, self.values, key)
+    def choose(self, scores: Tensor, key: Key) -> Tensor:
+        return largest(_arrivals(scores, key), kept_count(self.density, self.k, scores.numel()))
 
-    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
-        count = kept_count(self.density, self.k, spec.numel)
-        return decode_kept(payload, spec, self.values, key, count, count)
+    def bounds(self, numel: int) -> tuple[int, int]:
+        count = kept_count(self.density, self.k, numel)
+        return count, count
+
+    def share(self, pieces: int) -> SquareStochastic:
+        return self if self.k is None else replace(self, k=-(-self.k // pieces))
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core import CompositionError, Compressor, Contract, Key, Payload, TensorSpec
+from ..core import CompositionError, Compressor, Contract, Key, TensorSpec
 from .identity import Identity
-from .sparse import decode_kept, encode_kept, kept_nbytes
+from .sparse import Sparse, kept_nbytes
 
 
 @dataclass(frozen=True)
-class Threshold:
+class Threshold(Sparse):
     """Send every |x| >= tau with its position: k_t·(b + log2(d/k_t) + 1.5) bits. Error^2 <= (d - k_t)·tau^2, no delta.
 
     Give tau, or a target `count`: then tau = 1/(2 sqrt(count)), the hard threshold of Rethink-GS. How many are sent
@@ -38,12 +38,9 @@ class Threshold:
     def level(self) -> float:
         return self.tau if self.tau is not None else 1 / (2 * math.sqrt(self.count or 1))
 
-    def encode(self, tensor: Tensor, key: Key) -> Payload:
-        flat = tensor.flatten()
-        return encode_kept(flat, (flat.abs() >= self.level).nonzero().flatten(), self.values, key)
-
-    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
-        return decode_kept(payload, spec, self.values, key, 0, spec.numel)
+    def choose(self, scores: Tensor, key: Key) -> Tensor:
+        del key  # deterministic
+        return (scores.abs() >= self.level).nonzero().flatten()
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from ..core import Compressor, Contract, Key, Payload, TensorSpec
+from ..core import Compressor, Contract, Key, TensorSpec
 from ..kernels import largest
 from .identity import Identity
-from .sparse import check_count, decode_kept, encode_kept, kept_count, kept_nbytes, then, values_spec
+from .sparse import Sparse, check_count, kept_count, kept_nbytes, then, values_spec
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(Sparse):
     """Send the k largest |x| with their positions: k·(b + log2(d/k) + 1.5) bits. Biased, delta = k/d; wants feedback.
 
     Exactly k are sent; among equal magnitudes the first. `values` encodes what was kept: "bf16", power2(), qsgd() ...
@@ -26,14 +26,16 @@ class TopK:
     def __post_init__(self) -> None:
         check_count("TopK", self.density, self.k)
 
-    def encode(self, tensor: Tensor, key: Key) -> Payload:
-        flat = tensor.flatten()
-        positions = largest(flat.abs(), kept_count(self.density, self.k, flat.numel()))
-        return encode_kept(flat, positions, self.values, key)
+    def choose(self, scores: Tensor, key: Key) -> Tensor:
+        del key  # deterministic
+        return largest(scores.abs(), kept_count(self.density, self.k, scores.numel()))
 
-    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
-        count = kept_count(self.density, self.k, spec.numel)
-        return decode_kept(payload, spec, self.values, key, count, count)
+    def bounds(self, numel: int) -> tuple[int, int]:
+        count = kept_count(self.density, self.k, numel)
+        return count, count
+
+    def share(self, pieces: int) -> TopK:
+        return self if self.k is None else replace(self, k=-(-self.k // pieces))
 
     def contract(self, spec: TensorSpec) -> Contract:
         count = kept_count(self.density, self.k, spec.numel)

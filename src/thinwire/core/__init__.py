@@ -10,7 +10,7 @@ from .errors import (
     ProtocolError,
     ThinwireError,
 )
-from .parts import Aggregator, Compressor, Contract, Controller, Reduced, Seen
+from .parts import Aggregator, Chooser, Compressor, Contract, Controller, Reduced, Seen
 from .programs import fuse, fuse_flagged, loopback, stamped
 from .requests import (
     AllGather,
@@ -37,7 +37,7 @@ __all__ = [
     "describe", "payload_labels", "reduce_labels", "request_bytes", "wire_bytes",
     "fuse", "fuse_flagged", "loopback", "stamped",
     "Context", "Key", "Plan", "derive_key",
-    "Contract", "Compressor", "Aggregator", "Controller", "Reduced", "Seen",
+    "Contract", "Compressor", "Chooser", "Aggregator", "Controller", "Reduced", "Seen",
     "flatten_state", "restore_state",
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
     "MissingExtra",

@@ -44,6 +44,28 @@ class Compressor(Protocol):
         ...
 
 
+@runtime_checkable
+class Chooser(Compressor, Protocol):
+    """A compressor that sends some coordinates and not others, in two steps that can be taken apart.
+
+    Memories choose by one tensor and send another (SCAM); two-hop exchanges cut what was chosen by owners.
+    """
+
+    def choose(self, scores: Tensor, key: Key) -> Tensor:
+        """Positions to send, ascending, for a flat tensor."""
+        ...
+
+    def encode_at(self, flat: Tensor, positions: Tensor, key: Key) -> Payload: ...
+
+    def decode_at(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        """What `encode_at` wrote, however many positions it was given."""
+        ...
+
+    def share(self, pieces: int) -> Compressor:
+        """This operator for one of so many equal pieces of a tensor."""
+        ...
+
+
 @dataclass(frozen=True)
 class Reduced(Generic[S]):
     """What an aggregator gives back to one rank."""
