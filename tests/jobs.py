@@ -9,7 +9,7 @@ import torch
 
 from drawn import draw
 from thinwire import Exchanger, Meter, TensorSpec, World, parse
-from thinwire.core import AllGather, AllReduce, Broadcast, Op, Payload
+from thinwire.core import AllGather, AllReduce, AllToAll, Broadcast, Op, Payload
 
 LAYERS = [
     TensorSpec("a.weight", (40, 30)),
@@ -97,6 +97,9 @@ def all_requests(driver):
     gathered = ask(driver, lambda r, n: AllGather(payload))
     assert [p.parts[0].tolist() for p in gathered] == [[float(r)] * (3 * r) for r in range(size)]
     assert [p.parts[1].item() for p in gathered] == list(range(size))
+    boxes = tuple(Payload((torch.full((rank + to,), 10.0 * rank + to),)) for to in range(size))
+    received = ask(driver, lambda r, n: AllToAll(boxes))
+    assert [p.parts[0].tolist() for p in received] == [[10.0 * r + rank] * (r + rank) for r in range(size)]
     for root in range(size):
         payload = Payload((torch.arange(rank + 1), torch.full((root,), rank, dtype=torch.float64)))
         got = ask(driver, lambda r, n, root=root, payload=payload: Broadcast(payload, root))

@@ -37,11 +37,16 @@ AGGREGATORS: dict[str, type[Any]] = {
     "dense": aggregators.Dense,
     "gather": aggregators.GatherMean,
     "sum": aggregators.SumMean,
+    "two_hop": aggregators.TwoHop,
+    "vote": aggregators.Vote,
+    "scheduled": aggregators.Scheduled,
     "switch": aggregators.Switch,
 }
 MEMORIES: dict[str, type[Any]] = {
     "ef": feedback.ErrorFeedback,
     "ef21": feedback.EF21,
+    "scam": feedback.SCAM,
+    "dgc": feedback.DGC,
 }
 PARTS = COMPRESSORS | AGGREGATORS | MEMORIES
 _NAMES = {cls: name for name, cls in PARTS.items()}

@@ -17,10 +17,12 @@ def in_lockstep(text, size):
     return [(digest, table(meter)) for digest, meter in zip(digests, meters, strict=True)]
 
 
-@pytest.mark.parametrize("size", (2, 3, 4))
-def test_every_composition_gives_the_same_weights_and_bytes_on_real_processes(pool, size):
-    by_rank = pool.run(size, train_all, COMPOSITION_TEXTS, STEPS, ordered=True)
-    for text, real in zip(COMPOSITION_TEXTS, zip(*by_rank, strict=True), strict=True):
+@pytest.mark.parametrize(
+    ("size", "texts"), [(2, COMPOSITION_TEXTS), (3, COMPOSITION_TEXTS[::3]), (4, COMPOSITION_TEXTS[1::3])]
+)
+def test_every_composition_gives_the_same_weights_and_bytes_on_real_processes(pool, size, texts):
+    by_rank = pool.run(size, train_all, texts, STEPS, ordered=True, within_s=100.0)
+    for text, real in zip(texts, zip(*by_rank, strict=True), strict=True):
         simulated = in_lockstep(text, size)
         assert [digest for digest, _ in real] == [digest for digest, _ in simulated], text
         for rank, ((_, rows), (_, expected)) in enumerate(zip(real, simulated, strict=True)):

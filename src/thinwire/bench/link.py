@@ -1,7 +1,6 @@
-"""How much of a link collectives fill: ours through TorchDist, and beside them gloo's own, in one run.
+"""How much of a link collectives fill, ours and gloo's own: `python -m thinwire.bench.link [--rate-mbit 1000]`.
 
-One process per rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, runs
-`python -m thinwire.bench.link [--mb 1,10] [--reps 9] [--rate-mbit 1000] [--json FILE]`; rank 0 prints.
+Start it once per rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; rank 0 prints.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ WARM_UPS = 2  # connections, and TCP's first windows
 class Subject(NamedTuple):
     """One collective as one party performs it."""
 
-    collective: str
     by: str
     request: Request
     act: Callable[[], object]
@@ -51,11 +49,11 @@ def subjects(backend: TorchDist, ordered: TorchDist, numel: int) -> list[Subject
     parts = [torch.empty_like(tensor) for _ in range(backend.world.size)]
     gather, reduce = AllGather(Payload((tensor,))), AllReduce(tensor)
     return [
-        Subject("AllGather", "thinwire", gather, lambda: backend.run(_ask(gather))),
-        Subject("AllGather", "gloo", gather, lambda: dist.all_gather(parts, tensor)),
-        Subject("AllReduce", "thinwire", reduce, lambda: backend.run(_ask(reduce))),
-        Subject("AllReduce", "thinwire, ordered", reduce, lambda: ordered.run(_ask(reduce))),
-        Subject("AllReduce", "gloo", reduce, lambda: dist.all_reduce(tensor)),
+        Subject("thinwire", gather, lambda: backend.run(_ask(gather))),
+        Subject("gloo", gather, lambda: dist.all_gather(parts, tensor)),
+        Subject("thinwire", reduce, lambda: backend.run(_ask(reduce))),
+        Subject("thinwire, ordered", reduce, lambda: ordered.run(_ask(reduce))),
+        Subject("gloo", reduce, lambda: dist.all_reduce(tensor)),
     ]
 
 
@@ -83,7 +81,7 @@ def measure(backend: TorchDist, ordered: TorchDist, megabytes: float, reps: int,
     for subject, seconds in zip(compared, timings(compared, reps).T.tolist(), strict=True):
         median = statistics.median(seconds)
         mbit_s = 8e-6 * wire_bytes(subject.request, backend.world)[0] / median
-        form = (subject.collective, subject.by, backend.world.size, megabytes)
+        form = (type(subject.request).__name__, subject.by, backend.world.size, megabytes)
         rows.append(Row(*form, 1e3 * median, mbit_s, mbit_s / rate_mbit if rate_mbit else None))
     return rows
 
@@ -91,10 +89,10 @@ def measure(backend: TorchDist, ordered: TorchDist, megabytes: float, reps: int,
 def table(rows: Sequence[Row]) -> str:
     """One aligned line per row under a line of names."""
     lines = [f"{'collective':<11}{'by':<19}{'ranks':>5}{'MB':>7}{'median ms':>11}{'Mbit/s':>9}{'of link':>9}"]
-    for row in rows:
-        share = "-" if row.share_of_link is None else f"{row.share_of_link:.3f}"
-        form = f"{row.collective:<11}{row.by:<19}{row.ranks:>5}{row.megabytes:>7g}"
-        lines.append(f"{form}{row.median_ms:>11.2f}{row.wire_mbit_s:>9.1f}{share:>9}")
+    for r in rows:
+        share = "-" if r.share_of_link is None else f"{r.share_of_link:.3f}"
+        form = f"{r.collective:<11}{r.by:<19}{r.ranks:>5}{r.megabytes:>7g}"
+        lines.append(f"{form}{r.median_ms:>11.2f}{r.wire_mbit_s:>9.1f}{share:>9}")
     return "\n".join(lines)
 
 
@@ -108,13 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     with TorchDist() as backend, TorchDist(ordered=True) as ordered:
-        sizes = [float(size) for size in options.mb.split(",")]
+        sizes = [float(megabytes) for megabytes in options.mb.split(",")]
         rows = [row for mb in sizes for row in measure(backend, ordered, mb, options.reps, options.rate_mbit)]
         if backend.world.rank == 0:
             print(table(rows), flush=True)
             if options.json is not None:
                 options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
-        dist.barrier()
     dist.destroy_process_group()
 
 

@@ -15,6 +15,7 @@ from .programs import fuse, fuse_flagged, loopback, stamped
 from .requests import (
     AllGather,
     AllReduce,
+    AllToAll,
     Broadcast,
     Gathered,
     Label,
@@ -23,9 +24,10 @@ from .requests import (
     Request,
     World,
     describe,
+    payload_for,
     payload_labels,
     reduce_labels,
-    request_bytes,
+    shard_sizes,
     wire_bytes,
 )
 from .state import flatten_state, restore_state
@@ -33,8 +35,8 @@ from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, s
 
 __all__ = [
     "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of", "saturate",
-    "AllReduce", "AllGather", "Broadcast", "Gathered", "Op", "Label", "Request", "Program", "World",
-    "describe", "payload_labels", "reduce_labels", "request_bytes", "wire_bytes",
+    "AllReduce", "AllGather", "AllToAll", "Broadcast", "Gathered", "Op", "Label", "Request", "Program", "World",
+    "describe", "payload_labels", "reduce_labels", "payload_for", "shard_sizes", "wire_bytes",
     "fuse", "fuse_flagged", "loopback", "stamped",
     "Context", "Key", "Plan", "derive_key",
     "Contract", "Compressor", "Chooser", "Aggregator", "Controller", "Reduced", "Seen",

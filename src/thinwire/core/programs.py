@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from .requests import AllGather, AllReduce, Broadcast, Gathered, Label, Op, Program, Request
+from .requests import AllGather, AllReduce, AllToAll, Broadcast, Gathered, Label, Op, Program, Request
 from .tensors import Payload, nbytes_of
 
 T = TypeVar("T")
@@ -29,6 +29,8 @@ def loopback(program: Program[T]) -> T:
 def answer_alone(request: Request) -> Any:
     if isinstance(request, AllReduce):
         return request.tensor.clone()
+    if isinstance(request, AllToAll):
+        return Gathered(request.payloads)
     return Gathered([request.payload]) if isinstance(request, AllGather) else request.payload
 
 
@@ -80,12 +82,15 @@ def _fuse(programs: Sequence[Program[T]], flag: bool | None) -> Program[tuple[li
 def _flag_request(others: Iterable[Request], flag: bool) -> Request:
     """In the form of a request that is being sent anyway, so that it costs an element and no message."""
     others = list(others)
+    payload, label = Payload((torch.tensor([flag], dtype=torch.uint8),)), Label("", "flag", 1, 1.0)
     if any(isinstance(r, AllGather) for r in others):
-        part = torch.tensor([flag], dtype=torch.uint8)
-        return AllGather(Payload((part,)), (Label("", "flag", 1, 1.0),))
+        return AllGather(payload, (label,))
+    boxes = next((r.payloads for r in others if isinstance(r, AllToAll)), None)
+    if boxes is not None:
+        return AllToAll((payload,) * len(boxes), (label,) * (len(boxes) - 1))
     host = next((r for r in others if isinstance(r, AllReduce) and r.tensor.is_floating_point()), None)
     if host is None:  # bytes would wrap around in a sum of 256 ranks
-        return AllReduce(torch.tensor([flag], dtype=torch.uint8), Op.MAX, (Label("", "flag", 1, 1.0),))
+        return AllReduce(torch.tensor([flag], dtype=torch.uint8), Op.MAX, (label,))
     part = torch.tensor([float(flag)], dtype=host.tensor.dtype, device=host.tensor.device)
     return AllReduce(part, host.op, (Label("", "flag", nbytes_of(part), 1.0),))
 
@@ -110,7 +115,7 @@ def _merge(asked: dict[int, Request]) -> Program[dict[int, Any]]:
 def _group(request: Request) -> tuple[str, ...]:
     if isinstance(request, AllReduce):
         return ("AllReduce", str(request.tensor.dtype), str(request.tensor.device), request.op.value)
-    return ("AllGather",) if isinstance(request, AllGather) else ("Broadcast", str(request.root))
+    return ("Broadcast", str(request.root)) if isinstance(request, Broadcast) else (type(request).__name__,)
 
 
 def _merge_group(group: dict[int, Request]) -> Program[dict[int, Any]]:
@@ -122,15 +127,22 @@ def _merge_group(group: dict[int, Request]) -> Program[dict[int, Any]]:
         total = yield replace(first, tensor=whole, labels=labels)
         pieces = total.split([t.numel() for t in tensors])
         return {i: piece.view(t.shape) for i, t, piece in zip(group, tensors, pieces, strict=True)}
-    payloads = [request.payload for request in group.values() if not isinstance(request, AllReduce)]
-    answer = yield replace(
-        first, payload=Payload(tuple(p for payload in payloads for p in payload.parts)), labels=labels
-    )
+    if isinstance(first, AllToAll):
+        by_request = [request.payloads for request in group.values() if isinstance(request, AllToAll)]
+        joined = tuple(map(_join, zip(*by_request, strict=True)))
+        received = yield replace(first, payloads=joined, labels=labels)
+        return dict(zip(group, _cut_all(received, [len(p[0].parts) for p in by_request]), strict=True))
+    payloads = [r.payload for r in group.values() if isinstance(r, AllGather | Broadcast)]
+    answer = yield replace(first, payload=_join(payloads), labels=labels)
     counts = [len(payload.parts) for payload in payloads]
     if isinstance(first, Broadcast):
         return dict(zip(group, _cut(answer, counts), strict=True))
     gathered = answer.once(("cut", *counts), lambda: _cut_all(answer, counts))
     return dict(zip(group, gathered, strict=True))
+
+
+def _join(payloads: Sequence[Payload]) -> Payload:
+    return Payload(tuple(part for payload in payloads for part in payload.parts))
 
 
 def _cut_all(answer: Gathered, counts: Sequence[int]) -> list[Gathered]:

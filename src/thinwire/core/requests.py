@@ -58,6 +58,15 @@ class AllGather:
 
 
 @dataclass(frozen=True, eq=False)
+class AllToAll:
+    """payloads[r] goes to rank r; answered with what all ranks sent to this one (`Gathered`). All of one form."""
+
+    payloads: tuple[Payload, ...]
+    labels: tuple[Label, ...] = ()
+    step: int = 0
+
+
+@dataclass(frozen=True, eq=False)
 class Broadcast:
     """Answered with root's payload. On other ranks the payload is a form only: as many parts, of the same types."""
 
@@ -68,7 +77,7 @@ class Broadcast:
 
 
 class Gathered(tuple[Payload, ...]):
-    """The answer to an AllGather: one payload a rank. What every rank makes of it alike need be made only once.
+    """The answer to a gather: one payload a rank. What every rank makes of an AllGather's need be made only once.
 
     Under `lockstep` all ranks hold the same answer, so `once` saves n - 1 of n decodings; elsewhere it just computes.
     """
@@ -82,7 +91,7 @@ class Gathered(tuple[Payload, ...]):
         return made[name]  # type: ignore[no-any-return]
 
 
-Request: TypeAlias = AllReduce | AllGather | Broadcast
+Request: TypeAlias = AllReduce | AllGather | AllToAll | Broadcast
 Program: TypeAlias = Generator[Request, Any, T]
 
 
@@ -94,9 +103,9 @@ def payload_labels(layer: str, payload: Payload) -> tuple[Label, ...]:
     return tuple(Label(layer, kind, nbytes_of(part), bits) for kind, part, bits in payload.remarks())
 
 
-def request_bytes(request: Request) -> int:
-    """Payload bytes: what this rank hands over, before any topology."""
-    return nbytes_of(request.tensor) if isinstance(request, AllReduce) else request.payload.nbytes
+def payload_for(request: AllGather | AllToAll | Broadcast, to: int) -> Payload:
+    """What a rank hands over for another."""
+    return request.payloads[to] if isinstance(request, AllToAll) else request.payload
 
 
 def describe(request: Request) -> str:
@@ -104,11 +113,10 @@ def describe(request: Request) -> str:
     layers = _some_names(list(dict.fromkeys(label.layer for label in request.labels if label.layer)))
     if isinstance(request, AllReduce):
         numbers = f"{request.tensor.numel()} {_name(request.tensor)}"
-        form = f"AllReduce({request.op.value}) of {numbers}, {request_bytes(request)} B"
-    elif isinstance(request, AllGather):
-        form = f"AllGather of ({', '.join(map(_name, request.payload.parts))})"
+        form = f"AllReduce({request.op.value}) of {numbers}, {nbytes_of(request.tensor)} B"
     else:
-        form = f"Broadcast from {request.root} of ({', '.join(map(_name, request.payload.parts))})"
+        root = f" from {request.root}" if isinstance(request, Broadcast) else ""
+        form = f"{type(request).__name__}{root} of ({', '.join(map(_name, payload_for(request, 0).parts))})"
     return f"{form} for {layers}" if layers else form
 
 
@@ -136,7 +144,9 @@ def tree_children(rank: int, size: int, root: int) -> list[int]:
 
 
 def wire_bytes(request: Request, world: World, sizes: Sequence[int] | None = None) -> tuple[int, int]:
-    """Bytes a rank sends and receives for the data of one request; `sizes` are all ranks' payload bytes if they differ.
+    """Bytes a rank sends and receives for the data of one request.
+
+    `sizes` are the payload bytes that each rank has for this one; without them, all ranks' are taken to be alike.
 
     An all-reduce is a reduce-scatter followed by a gather: a ring or direct exchange sends the same bytes, 2(n-1)/n of
     the tensor. Headers and lengths come on top; drivers count them as their own kind.
@@ -144,12 +154,13 @@ def wire_bytes(request: Request, world: World, sizes: Sequence[int] | None = Non
     rank, size = world
     if size == 1:
         return 0, 0
-    own = request_bytes(request)
-    sizes = [own] * size if sizes is None else sizes
     if isinstance(request, AllReduce):
+        own = nbytes_of(request.tensor)
         mine = shard_sizes(request.tensor.numel(), size)[rank] * request.tensor.element_size()
         return (own - mine) + (size - 1) * mine, (size - 1) * mine + (own - mine)
-    if isinstance(request, AllGather):
-        return (size - 1) * own, sum(sizes) - sizes[rank]
+    outgoing = [payload_for(request, to).nbytes for to in range(size)]
+    sizes = outgoing if sizes is None else sizes
+    if not isinstance(request, Broadcast):
+        return sum(outgoing) - outgoing[rank], sum(sizes) - sizes[rank]
     root = request.root
     return len(tree_children(rank, size, root)) * sizes[root], 0 if rank == root else sizes[root]

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..core import AllReduce, Broadcast, Request, World, describe
+from ..core import AllReduce, Broadcast, Request, World, describe, payload_for
 from ..core.requests import tree_children
 from ..wire import lengths_bytes
 
@@ -31,13 +31,17 @@ class Header(NamedTuple):
         return cls(*_FORM.unpack(data))
 
 
-def header_of(request: Request) -> Header:
-    signature = zlib.crc32(describe(request).encode())
-    return Header(signature, request.step & 0xFFFFFFFF, framed_bytes(request))
+def headers_of(request: Request, size: int) -> list[Header]:
+    """One for each rank: they differ only in the length of what will follow."""
+    signature, step = zlib.crc32(describe(request).encode()), request.step & 0xFFFFFFFF
+    return [Header(signature, step, framed_bytes(request, to)) for to in range(size)]
 
 
-def framed_bytes(request: Request) -> int:
-    return 0 if isinstance(request, AllReduce) else request.payload.nbytes + lengths_bytes(request.payload)
+def framed_bytes(request: Request, to: int) -> int:
+    if isinstance(request, AllReduce):
+        return 0
+    payload = payload_for(request, to)
+    return payload.nbytes + lengths_bytes(payload)
 
 
 def header_bytes(requests: Sequence[Request], world: World) -> tuple[int, int]:
@@ -48,9 +52,10 @@ def header_bytes(requests: Sequence[Request], world: World) -> tuple[int, int]:
     request, fixed = requests[rank], HEADER_BYTES * (size - 1)
     if isinstance(request, AllReduce):
         return fixed, fixed
-    lengths = [lengths_bytes(r.payload) for r in requests if not isinstance(r, AllReduce)]
+    lengths = [lengths_bytes(payload_for(r, rank)) for r in requests if not isinstance(r, AllReduce)]
     if isinstance(request, Broadcast):
         root = request.root
         passed_on = lengths[root] * len(tree_children(rank, size, root))
         return fixed + passed_on, fixed + (0 if rank == root else lengths[root])
-    return fixed + lengths[rank] * (size - 1), fixed + sum(lengths) - lengths[rank]
+    outgoing = [lengths_bytes(payload_for(request, to)) for to in range(size)]
+    return fixed + sum(outgoing) - outgoing[rank], fixed + sum(lengths) - lengths[rank]

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 import torch
 
 from ..core import (
+    AllGather,
     AllReduce,
+    AllToAll,
     Broadcast,
     Gathered,
     Op,
@@ -17,7 +19,7 @@ from ..core import (
     Request,
     World,
     describe,
-    request_bytes,
+    payload_for,
     wire_bytes,
 )
 from .agreement import check_agreement
@@ -54,7 +56,10 @@ def _answer(requests: Sequence[Request]) -> list[Any]:
     if isinstance(first, AllReduce):
         total = combine([r.tensor for r in requests if isinstance(r, AllReduce)], first.op)
         return [total.clone() for _ in requests]
-    payloads = [r.payload for r in requests if not isinstance(r, AllReduce)]
+    if isinstance(first, AllToAll):
+        boxes = [r.payloads for r in requests if isinstance(r, AllToAll)]
+        return [Gathered(Payload(box[rank].parts) for box in boxes) for rank in range(len(requests))]
+    payloads = [r.payload for r in requests if isinstance(r, AllGather | Broadcast)]
     if isinstance(first, Broadcast):
         return [Payload(payloads[first.root].parts)] * len(requests)
     return [Gathered(Payload(p.parts) for p in payloads)] * len(requests)
@@ -73,5 +78,6 @@ def combine(tensors: Sequence[torch.Tensor], op: Op) -> torch.Tensor:
 
 def _count(requests: Sequence[Request], world: World, meter: Meter) -> None:
     request = requests[world.rank]
-    sent, received = wire_bytes(request, world, [request_bytes(r) for r in requests])
+    sizes = [payload_for(r, world.rank).nbytes for r in requests if not isinstance(r, AllReduce)]
+    sent, received = wire_bytes(request, world, sizes)
     meter.record(request, world, sent, received, *header_bytes(requests, world))

@@ -21,7 +21,9 @@ from torch._C._distributed_c10d import PrefixStore
 
 from ..core import (
     AllReduce,
+    AllToAll,
     Broadcast,
+    DecodeError,
     Gathered,
     Op,
     PeerLostError,
@@ -31,6 +33,7 @@ from ..core import (
     World,
     describe,
     nbytes_of,
+    payload_for,
     wire_bytes,
 )
 from ..core.programs import answer_alone
@@ -38,12 +41,13 @@ from ..core.requests import shard_sizes, tree_children
 from ..wire import as_bytes, from_bytes, pack_payload, unpack_payload
 from .agreement import check_agreement
 from .comm_thread import CommThread
-from .headers import HEADER_BYTES, Header, header_of
+from .headers import HEADER_BYTES, Header, headers_of
 from .lockstep import combine
 from .meter import Meter
 
 T = TypeVar("T")
 _Started: TypeAlias = tuple[int, Any]  # the other rank, and the work to wait for
+_MOST_BYTES = 1 << 26  # a message may be so long, or eight times our own, before we believe its header
 _TEXT_BYTES = 1024  # what a rank tells of its request when ranks disagree
 _INTEGERS = {torch.uint8, torch.int8, torch.int32, torch.int64}  # of those gloo can reduce; others go in rank order
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
@@ -134,7 +138,7 @@ class TorchDist:
             return answer_alone(request)
         try:
             return self._collective(request)
-        except (RuntimeError, PeerLostError) as error:
+        except (RuntimeError, PeerLostError, DecodeError) as error:
             self._failure = error
             raise
 
@@ -146,11 +150,14 @@ class TorchDist:
             answer: Any = self._all_reduce(request)
             self.meter.record(request, self.world, self._sent - headed[0], self._received - headed[1], *headed)
             return answer
-        dtypes = [part.dtype for part in request.payload.parts]
+        lengths = [header.nbytes for header in headers]
         if isinstance(request, Broadcast):
-            blobs = [self._broadcast(request, headers[request.root].nbytes)]
+            blobs = [self._broadcast(request, lengths[request.root])]
+        elif isinstance(request, AllToAll):
+            blobs = self._deliver([pack_payload(payload) for payload in request.payloads], lengths, request)
         else:
-            blobs = self._swap(pack_payload(request.payload), [header.nbytes for header in headers], request)
+            blobs = self._swap(pack_payload(request.payload), lengths, request)
+        dtypes = [part.dtype for part in payload_for(request, self.world.rank).parts]
         payloads = Gathered(unpack_payload(blob, dtypes) for blob in blobs)
         sizes = [payload.nbytes for payload in payloads]
         if isinstance(request, Broadcast):
@@ -161,15 +168,23 @@ class TorchDist:
 
     def _agree(self, request: Request) -> list[Header]:
         """Everybody's header; a ProtocolError if they do not ask for the same."""
-        mine = torch.tensor(list(header_of(request).pack()), dtype=torch.uint8)
-        blobs = self._swap(mine, [HEADER_BYTES] * self.world.size, request)
+        size = self.world.size
+        mine = headers_of(request, size)
+        packed = [torch.tensor(list(header.pack()), dtype=torch.uint8) for header in mine]
+        blobs = self._deliver(packed, [HEADER_BYTES] * size, request)
         headers = [Header.unpack(bytes(blob.tolist())) for blob in blobs]
         if len({header[:2] for header in headers}) > 1:
             text = describe(request).encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
-            texts = self._swap(torch.tensor(list(text), dtype=torch.uint8), [_TEXT_BYTES] * self.world.size, request)
+            texts = self._swap(torch.tensor(list(text), dtype=torch.uint8), [_TEXT_BYTES] * size, request)
             wishes = [bytes(t.tolist()).decode(errors="replace").strip() for t in texts]
             check_agreement([(header.step, wish) for header, wish in zip(headers, wishes, strict=True)])
             raise ProtocolError(f"step {request.step}: ranks disagree in a request too long to tell: {wishes[0]}")
+        longest = _MOST_BYTES + 8 * max(header.nbytes for header in mine)
+        for rank, header in enumerate(headers):
+            if header.nbytes > longest:
+                raise DecodeError(
+                    f"step {request.step}: rank {rank} announces {header.nbytes} B, at most {longest} fit"
+                )
         return headers
 
     def _all_reduce(self, request: AllReduce) -> Tensor:

@@ -28,6 +28,7 @@ class Group:
     workers: int
     split: str = "iid"
     driver: str = "lockstep"
+    labels: tuple[str, ...] = ()  # of the methods that run here; none named: all of them
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -59,15 +60,22 @@ class Experiment:
     def __post_init__(self) -> None:
         for method in self.methods:
             parse(method.composition)
+        known = {method.label for method in self.methods}
+        for group in self.groups:
+            if unknown := [label for label in group.labels if label not in known]:
+                raise CompositionError(f"Group {group.title}: no method is called {', '.join(unknown)}")
         for name in ("steps", "record_every", "step_over_L"):
             if not getattr(self, name) > 0:
                 raise CompositionError(f"Experiment {self.name}: {name} must be positive, got {getattr(self, name)}")
+
+    def methods_of(self, group: Group) -> tuple[Method, ...]:
+        return tuple(method for method in self.methods if not group.labels or method.label in group.labels)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> Experiment:
-        groups = tuple(Group(**group) for group in config["groups"])
+        groups = tuple(Group(**(group | {"labels": tuple(group["labels"])})) for group in config["groups"])
         methods = tuple(Method(**method) for method in config["methods"])
         return cls(**(config | {"groups": groups, "methods": methods}))

@@ -1,6 +1,8 @@
 """Aggregators around aggregators that remember what was lost."""
 
+from .dgc import DGC
 from .ef21 import EF21
 from .error_feedback import ErrorFeedback
+from .scam import SCAM
 
-__all__ = ["EF21", "ErrorFeedback"]
+__all__ = ["DGC", "EF21", "SCAM", "ErrorFeedback"]

@@ -4,25 +4,63 @@ from __future__ import annotations
 
 from ..config import Experiment, Group, Method
 
+SPARSE = (
+    Method("Random-k 25 %", "randomk(density=0.25)"),
+    Method("Top-k 10 %", "topk(density=0.1)"),
+    Method("threshold 0.02", "threshold(tau=0.02)"),
+    Method("adaptive 10 %", "adaptive(density=0.1, sample=0.5)"),
+    Method("level search", "level_search(zeros=0.8)"),
+    Method("square 10 %", "square(density=0.1)"),
+    Method("falling density", "ef(scheduled(topk(density=0.1), start=0.5, end=0.02, steps=120))"),
+)
+QUANTISED = (
+    Method("bf16", 'cast(dtype="bf16")'),
+    Method("QSGD 4 bits", "qsgd(bits=4)"),
+    Method("QSGD 4 bits, L2", 'qsgd(bits=4, norm="l2")'),
+    Method("max-min 4 bits", "maxmin(bits=4)"),
+    Method("uniform 4 bits", "uniform(bits=4)"),
+    Method("ternary", "ternary()"),
+    Method("natural 9 bits", "natural()"),
+    Method("natural 8 bits", "natural(bits=8)"),
+    Method("power of two", "power2()"),
+    Method("sign", "sign()"),
+)
+REMEMBERED = (
+    Method("EF(Top-k 10 %)", "ef(topk(density=0.1))"),
+    Method("EF(Top-k, 2 bits)", 'ef(topk(density=0.1, values=uniform(bits=2)), residual="bf16")'),
+    Method("EF21(Top-k 10 %)", "ef21(topk(density=0.1))"),
+    Method("SCAM(Top-k 10 %)", "scam(topk(density=0.1))"),
+    Method("DGC(Top-k 10 %)", "dgc(topk(density=0.1), momentum=0.5)"),
+    Method("EF(sign)", "ef(sign())"),
+)
+EXCHANGED = (
+    Method("vote", "vote()"),
+    Method("EF(two-hop Top-k)", "ef(two_hop(topk(density=0.1)))"),
+    Method("two-hop QSGD", "two_hop(qsgd(bits=4))"),
+)
+FEW = ("dense", "Random-k 25 %", "Top-k 10 %", "EF(Top-k 10 %)", "QSGD 4 bits", "EF(sign)")
+
+
+def _labels(methods: tuple[Method, ...]) -> tuple[str, ...]:
+    return ("dense", *(method.label for method in methods))
+
+
 DEMO = Experiment(
     name="demo",
     title="Logistic regression over a thin wire",
     about=(
-        "Mushrooms (8124 × 112), edible or not, split over workers that see one label each in the first table. "
-        "All methods take the same number of steps of the same length; what differs is what they send."
+        "Mushrooms (8124 × 112), edible or not. In the first three tables each of ten workers sees one label only, and "
+        "methods that forget what they did not send are left behind. All methods take the same number of steps of the "
+        "same length; what differs is what they send. The layer is tiny, so headers weigh more than in real models."
     ),
     groups=(
-        Group("10 label-sorted workers, lockstep", 10, "label-sorted"),
-        Group("2 workers, lockstep", 2),
-        Group("2 workers, real processes", 2, driver="processes"),
+        Group("10 label-sorted workers: sparse", 10, "label-sorted", labels=_labels(SPARSE)),
+        Group("10 label-sorted workers: quantised", 10, "label-sorted", labels=_labels(QUANTISED)),
+        Group("10 label-sorted workers: with memory", 10, "label-sorted", labels=_labels(REMEMBERED)),
+        Group("4 workers: gathered or in two hops", 4, labels=(*_labels(EXCHANGED), "EF(Top-k 10 %)", "QSGD 4 bits")),
+        Group("2 workers, lockstep", 2, labels=FEW),
+        Group("2 workers, real processes", 2, driver="processes", labels=FEW),
     ),
-    methods=(
-        Method("dense", "dense()"),
-        Method("Random-k 25 %", "randomk(density=0.25)"),
-        Method("Top-k 10 %", "topk(density=0.1)"),
-        Method("EF(Top-k 10 %)", "ef(topk(density=0.1))"),
-        Method("QSGD 4 bits", "qsgd(bits=4)"),
-        Method("EF(sign)", "ef(sign())"),
-    ),
-    steps=400,
+    methods=(Method("dense", "dense()"), *SPARSE, *QUANTISED, *REMEMBERED, *EXCHANGED),
+    steps=150,
 )

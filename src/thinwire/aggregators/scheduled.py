@@ -1,0 +1,77 @@
+"""A density that changes with the step, the same on all ranks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, cast
+
+from torch import Tensor
+
+from ..core import Aggregator, CompositionError, Context, IncompatibleParts, Key, Program, Reduced, TensorSpec
+
+SHAPES = ("linear", "cosine", "exponential", "dgc")
+_DGC_STAGES = 5  # 0.25, 0.0625, 0.0156, 0.0039, 0.001: each stage keeps a quarter of the one before
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """Let a density go from `start` to `end` over `steps` steps, up or down: dynamic sparsification, DGC's warm-up.
+
+    shape is "linear", "cosine", "exponential" or "dgc", which is exponential in five stages.
+    """
+
+    inner: Aggregator[Any]
+    start: float = 0.25
+    end: float = 0.001
+    steps: int = 1000
+    shape: str = "exponential"
+
+    def __post_init__(self) -> None:
+        for name, value in (("start", self.start), ("end", self.end)):
+            if not 0 < value <= 1:
+                raise CompositionError(f"Scheduled: {name} must be in (0, 1], got {value}")
+        if self.steps < 1:
+            raise CompositionError(f"Scheduled: steps must be at least 1, got {self.steps}")
+        if self.shape not in SHAPES:
+            raise CompositionError(f"Scheduled: shape must be one of {', '.join(SHAPES)}, got {self.shape!r}")
+        if with_density(self.inner, self.end) is None:
+            name = type(self.inner).__name__
+            raise IncompatibleParts(
+                f"Scheduled changes a density, {name} has none; use scheduled(topk(density=0.01), ...)"
+            )
+
+    def density(self, step: int) -> float:
+        return density_at(min(1.0, step / self.steps), self.start, self.end, self.shape)
+
+    def init(self, spec: TensorSpec, key: Key) -> Any:
+        return self.inner.init(spec, key)
+
+    def reduce(self, tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Program[Reduced[Any]]:
+        now = cast("Aggregator[Any]", with_density(self.inner, self.density(ctx.step)))
+        return (yield from now.reduce(tensor, spec, state, ctx))
+
+
+def density_at(progress: float, start: float, end: float, shape: str) -> float:
+    """The density at a share `progress` of the way, 0 to 1."""
+    if shape == "dgc":
+        progress, shape = min(1.0, math.floor(progress * _DGC_STAGES) / (_DGC_STAGES - 1)), "exponential"
+    if shape == "exponential":
+        return math.exp(math.log(start) + progress * (math.log(end) - math.log(start)))
+    if shape == "cosine":
+        progress = (1 - math.cos(math.pi * progress)) / 2
+    return start + progress * (end - start)
+
+
+def with_density(part: Any, density: float) -> Any:
+    """The same part with another density, found in it or in what it wraps; None if there is none."""
+    if not is_dataclass(part) or isinstance(part, type):
+        return None
+    names = {field.name for field in fields(part)}
+    if "density" in names:
+        return replace(part, density=density, **({"k": None} if "k" in names else {}))
+    for name in ("inner", "compressor"):
+        inside = with_density(getattr(part, name), density) if name in names else None
+        if inside is not None:
+            return replace(part, **{name: inside})
+    return None

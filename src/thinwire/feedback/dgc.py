@@ -1,0 +1,65 @@
+"""Momentum before compression: what waits in the residual waits with its velocity."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core import Aggregator, CompositionError, Context, Key, Program, Reduced, TensorSpec, narrow, saturate
+from ..kernels import tree_sum
+
+
+class DGCState(NamedTuple):
+    velocity: Tensor
+    residual: Tensor
+    inner: Any
+
+
+@dataclass(frozen=True)
+class DGC:
+    """Add up momentum on each worker and send that, keep what was not sent; the optimizer must then have no momentum.
+
+    u <- momentum·u + g; v <- v + u; send C(v); v <- v - sent. masking forgets u where something was sent, lest old
+    velocity carry a coordinate on; made for sparse inner parts, since a dense one would forget all of u at every step.
+    clip bounds each layer's g to the norm clip / sqrt(ranks) first. Deep Gradient Compression, arXiv 1712.01887.
+    """
+
+    inner: Aggregator[Any]
+    momentum: float = 0.9
+    masking: bool = True
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1:
+            raise CompositionError(f"DGC: momentum must be in [0, 1), got {self.momentum}; 0.9 is usual")
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise CompositionError(f"DGC: clip must be positive and finite, got {self.clip}; none does not clip")
+
+    def init(self, spec: TensorSpec, key: Key) -> DGCState:
+        zeros = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
+        return DGCState(zeros, zeros, self.inner.init(spec, key))
+
+    def reduce(self, tensor: Tensor, spec: TensorSpec, state: DGCState, ctx: Context) -> Program[Reduced[DGCState]]:
+        fresh = tensor.to(spec.work_dtype)
+        if self.clip is not None:
+            fresh = clipped(fresh, self.clip / math.sqrt(ctx.world.size))
+        velocity = saturate(self.momentum * state.velocity + fresh)
+        target = saturate(state.residual + velocity)
+        out = yield from self.inner.reduce(narrow(target, spec.dtype), spec, state.inner, ctx)
+        if self.masking:
+            velocity = velocity.masked_fill(out.sent != 0, 0)
+        return Reduced(out.value, out.sent, DGCState(velocity, saturate(target - out.sent), out.state))
+
+
+def clipped(tensor: Tensor, norm: float) -> Tensor:
+    """The tensor, scaled down to this Euclidean norm if it is longer."""
+    if tensor.numel() == 0:
+        return tensor
+    wide = tensor.double()
+    peak = wide.abs().amax().clamp(min=torch.finfo(torch.float64).tiny)
+    length = tree_sum((wide / peak).flatten().square()).sqrt()  # of a tensor scaled to 1, so no square overflows
+    return (wide * (norm / peak / length).clamp(max=1.0)).to(tensor.dtype)

@@ -1,0 +1,105 @@
+"""What was not sent helps to choose what is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from ..core import (
+    Aggregator,
+    Chooser,
+    CompositionError,
+    Compressor,
+    Context,
+    Contract,
+    IncompatibleParts,
+    Key,
+    Payload,
+    Program,
+    Reduced,
+    TensorSpec,
+    saturate,
+)
+from .residuals import Kept, check_form, keep, no_residual, recall
+
+
+class SCAMState(NamedTuple):
+    residual: Tensor | Kept
+    inner: Any
+
+
+@dataclass(frozen=True)
+class SCAM:
+    """Choose coordinates by residual + tensor, send the pure tensor there: sum of sent + residual = sum of tensors.
+
+    As published, sending does not change the residual on the coordinates sent, which may grow without bound.
+    discharge=True forgets it there; decay < 1 forgets a part of it everywhere, at every step. `inner` is an aggregator
+    of a compressor that chooses (Top-k, thresholds). residual="bf16" or "int8" keeps it in less memory.
+    """
+
+    inner: Aggregator[Any]
+    discharge: bool = False
+    decay: float = 1.0
+    residual: str = "fp32"
+
+    def __post_init__(self) -> None:
+        compressor = getattr(self.inner, "compressor", None)
+        if not isinstance(compressor, Chooser):
+            name = type(self.inner if compressor is None else compressor).__name__
+            raise IncompatibleParts(
+                "SCAM chooses coordinates by residual + tensor and sends the tensor; "
+                f"{name} does not choose: use scam(topk(...))"
+            )
+        if not 0 < self.decay <= 1:
+            raise CompositionError(f"SCAM: decay must be in (0, 1], got {self.decay}; 1 keeps the residual whole")
+        check_form("SCAM", self.residual)
+
+    def init(self, spec: TensorSpec, key: Key) -> SCAMState:
+        return SCAMState(no_residual(spec, self.residual), self.inner.init(spec, key))
+
+    def reduce(self, tensor: Tensor, spec: TensorSpec, state: SCAMState, ctx: Context) -> Program[Reduced[SCAMState]]:
+        rank, inner, before = ctx.world.rank, self.inner, recall(state.residual, spec)
+        chooser: Chooser = inner.compressor  # type: ignore[attr-defined]
+        positions = chooser.choose(saturate(before + tensor).flatten(), ctx.key(spec.name, rank))
+        there = replace(inner, compressor=Chosen(chooser, positions))  # type: ignore[type-var]
+        out = yield from there.reduce(tensor, spec, state.inner, ctx)
+        rest = saturate(before + (tensor - out.sent))  # so bracketed, `before` stays to the bit where all was sent
+        if self.discharge:
+            rest = rest.flatten().index_fill(0, positions, 0).view(spec.shape)
+        residual = keep(rest * self.decay, self.residual, ctx.key(f"{spec.name}/residual", rank))
+        return Reduced(out.value, out.sent, SCAMState(residual, out.state))
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """A compressor whose choice was made already, by another tensor than the one it is given to send."""
+
+    chooser: Chooser
+    positions: Tensor
+
+    def choose(self, scores: Tensor, key: Key) -> Tensor:
+        del scores, key
+        return self.positions
+
+    def encode(self, tensor: Tensor, key: Key) -> Payload:
+        return self.chooser.encode_at(tensor.flatten(), self.positions, key)
+
+    def encode_at(self, flat: Tensor, positions: Tensor, key: Key) -> Payload:
+        return self.chooser.encode_at(flat, positions, key)
+
+    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        return self.chooser.decode(payload, spec, key)
+
+    def decode_at(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        return self.chooser.decode_at(payload, spec, key)
+
+    def share(self, pieces: int) -> Compressor:
+        return self.chooser.share(pieces)  # which chooses by what it is given: a second hop sees other tensors
+
+    def contract(self, spec: TensorSpec) -> Contract:
+        return self.chooser.contract(spec)
+
+    def nbytes(self, spec: TensorSpec) -> float:
+        return self.chooser.nbytes(spec)
