@@ -13,7 +13,7 @@ _SETTINGS = {
     "topk": "density=0.01",
     "randomk": "density=0.01",
     "square": "density=0.01",
-    "threshold": "count=10486",
+    "threshold": "tau=2.576",
 }  # parts that have no default for their main setting
 
 

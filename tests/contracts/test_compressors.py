@@ -7,7 +7,7 @@ import torch
 
 from drawn import COMPRESSOR_TEXTS, DTYPES, KINDS, SHAPES, compressors, draw
 from thinwire.catalog import parse_compressor
-from thinwire.compressors import LevelSearch, Threshold
+from thinwire.compressors import LevelSearch, RandomK, Threshold
 from thinwire.core import Key, Payload, TensorSpec, derive_key
 
 EVERY = pytest.mark.parametrize("compressor", compressors(), ids=COMPRESSOR_TEXTS)
@@ -85,13 +85,14 @@ def test_contraction_holds(compressor):
             if kind == "one huge" and ("PowerOfTwo" in repr(compressor) or "Natural" in repr(compressor)):
                 continue  # beyond 2^127 there is no further power of two to go to
             x = draw(kind, shape)
-            errors = [relative_error(x, through(compressor, x, derive_key(i))) for i in range(60)]
+            draws = 60 if kind == "gaussian" or isinstance(compressor, RandomK) else 4
+            errors = [relative_error(x, through(compressor, x, derive_key(i))) for i in range(draws)]
             mean, spread = _mean_and_spread(errors)
             assert mean <= 1 - delta + 1e-6 + 4 * spread, (kind, shape)
 
 
 @EVERY
-@pytest.mark.parametrize("kind", ("gaussian", "heavy tails", "sparse", "constant", "one-hot"))
+@pytest.mark.parametrize("kind", ("gaussian", "heavy tails", "sparse"))
 def test_unbiased_operators_have_mean_x_and_bounded_variance(compressor, kind):
     x = draw(kind, (40,))
     omega = compressor.contract(TensorSpec.of("x", x)).omega

@@ -87,14 +87,18 @@ def compare_counts(store, rank, size):
     results = {}
     for kind, (driver, requests) in plans.items():
         perform(driver, requests)  # connections are made
-        meet(store, f"before {kind}", rank, size)
-        before, driver.meter = interface_counts(), Meter()
-        meet(store, f"start {kind}", rank, size)
-        perform(driver, requests * REPETITIONS)
-        meet(store, f"after {kind}", rank, size)
-        total = driver.meter.total()
-        counts = {name: count - before[name] for name, count in interface_counts().items()}
-        results[kind] = {"sent": total.sent_bytes, "received": total.received_bytes, **counts}
+        rounds = []
+        for turn in range(3):
+            meet(store, f"before {kind} {turn}", rank, size)
+            before, driver.meter = interface_counts(), Meter()
+            meet(store, f"start {kind} {turn}", rank, size)
+            perform(driver, requests * REPETITIONS)
+            meet(store, f"after {kind} {turn}", rank, size)
+            total = driver.meter.total()
+            counts = {name: count - before[name] for name, count in interface_counts().items()}
+            rounds.append({"sent": total.sent_bytes, "received": total.received_bytes, **counts})
+        # on a loaded machine TCP may send again what was only late: the round with the fewest bytes has none of that
+        results[kind] = min(rounds, key=lambda counts: counts["tx_bytes"] + counts["rx_bytes"])
     meet(store, "end", rank, size)
     return results
 

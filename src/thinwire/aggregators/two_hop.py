@@ -14,6 +14,7 @@ from ..core import (
     Compressor,
     Context,
     Gathered,
+    IncompatibleParts,
     Key,
     Label,
     Payload,
@@ -37,6 +38,11 @@ class TwoHop:
     """
 
     compressor: Compressor
+
+    def __post_init__(self) -> None:
+        if self.compressor.contract(TensorSpec("any", (64,))).additive:
+            name = type(self.compressor).__name__
+            raise IncompatibleParts(f"TwoHop encodes twice, {name}'s payloads can be added at once; use sum of {name}")
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -49,5 +50,6 @@ class LevelSearch(Sparse):
         return Contract()
 
     def nbytes(self, spec: TensorSpec) -> float:
-        """At the target; the levels are coarse, so more may be sent."""
-        return kept_nbytes(round((1 - self.zeros) * spec.numel), spec, self.values)
+        """As if numbers had unit variance; the levels are coarse, so the target is met only roughly."""
+        level = max((v for v in LEVELS if math.erf(v / math.sqrt(2)) < self.zeros), default=LEVELS[0])
+        return kept_nbytes(round(math.erfc(level / math.sqrt(2)) * spec.numel), spec, self.values)

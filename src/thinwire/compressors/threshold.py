@@ -46,7 +46,5 @@ class Threshold(Sparse):
         return Contract()
 
     def nbytes(self, spec: TensorSpec) -> float:
-        """As if numbers had unit variance, for want of better knowledge; `count` is taken at its word."""
-        share = math.erfc(self.level / math.sqrt(2))
-        expected = min(self.count, spec.numel) if self.count is not None else round(share * spec.numel)
-        return kept_nbytes(expected, spec, self.values)
+        """As if numbers had unit variance, for want of better knowledge."""
+        return kept_nbytes(round(math.erfc(self.level / math.sqrt(2)) * spec.numel), spec, self.values)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import CompositionError, Contract, DecodeError, Key, Part, Payload, TensorSpec, narrow
 from ..wire import expect_magnitudes, expect_parts, pack_bits, packed_bytes, unpack_bits
 from .blocks import as_blocks, block_count, check_block
 from .rounding import check_rounding, rounded
@@ -54,7 +54,10 @@ class Uniform:
         del key
         packed, peaks = expect_parts(payload, 2, "Uniform")
         peaks = expect_magnitudes(peaks, block_count(spec.numel, self.block), "Uniform scales")
-        steps = unpack_bits(packed, spec.numel, self.bits).clamp(max=2 * self.levels) - self.levels
+        codes = unpack_bits(packed, spec.numel, self.bits)
+        if bool((codes > 2 * self.levels).any()):
+            raise DecodeError(f"Uniform: a code above {2 * self.levels} is never sent")
+        steps = codes - self.levels
         blocks = as_blocks(steps * (1.0 / self.levels), self.block) * peaks[:, None]
         return narrow(blocks.flatten()[: spec.numel], spec.dtype).view(spec.shape)
 

@@ -32,7 +32,7 @@ class SCAMState(NamedTuple):
 
 @dataclass(frozen=True)
 class SCAM:
-    """Choose coordinates by residual + tensor, send the pure tensor there: sum of sent + residual = sum of tensors.
+    """Choose coordinates by residual + tensor, send the pure tensor there: as published, nothing is lost, but kept.
 
     As published, sending does not change the residual on the coordinates sent, which may grow without bound.
     discharge=True forgets it there; decay < 1 forgets a part of it everywhere, at every step. `inner` is an aggregator

@@ -34,6 +34,8 @@ def unpack_bits(packed: Tensor, count: int, bits: int) -> Tensor:
     if packed.dtype != torch.uint8 or packed.dim() != 1 or packed.numel() != packed_bytes(count, bits):
         needed = packed_bytes(count, bits)
         raise DecodeError(f"{count} numbers of {bits} bits take {needed} B, got {tuple(packed.shape)} {packed.dtype}")
+    if count * bits % 8 and int(packed[-1]) >> count * bits % 8:
+        raise DecodeError("what fills up the last byte must be zero")
     if bits == 1 and packed.device.type == "cpu":
         return torch.from_numpy(np.unpackbits(packed.numpy(), count=count, bitorder="little"))
     rows = pad(packed, (0, -packed.numel() % bits)).view(-1, bits).to(_word(bits))

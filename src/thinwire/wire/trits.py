@@ -28,4 +28,7 @@ def unpack_trits(packed: Tensor, count: int) -> Tensor:
     if bool((packed > 242).any()):
         raise DecodeError("a byte above 242 holds no five trits")
     words = packed.to(torch.int32)
-    return torch.stack([words // power % 3 for power in _POWERS], dim=1).flatten()[:count]
+    trits = torch.stack([words // power % 3 for power in _POWERS], dim=1).flatten()
+    if bool(trits[count:].any()):
+        raise DecodeError("what fills up the last byte of trits must be zero")
+    return trits[:count]
