@@ -258,7 +258,7 @@ class TorchDist:
         order = [blobs[(rank - hop) % size] for hop in range(size)]
         arriving = [self._receive(blob, before) for blob in order[1:]]  # all announced now: gloo's senders wait for it
         leaving = [self._send(order[0], after)]
-        for arrived, blob in zip(arriving, order[1:-1], strict=False):  # the last one has been everywhere
+        for arrived, blob in zip(arriving[:-1], order[1:-1], strict=True):  # the last one has been everywhere
             self._wait(arrived, before, request)
             leaving.append(self._send(blob, after))
         return [(before, arriving[-1]), *((after, work) for work in leaving)]

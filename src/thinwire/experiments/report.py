@@ -74,8 +74,14 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def method_styles(runs: Sequence[Run]) -> dict[str, int]:
-    """Number the labels in order of appearance, so that a method looks the same in all groups."""
-    return {label: index for index, label in enumerate(dict.fromkeys(run["label"] for run in runs))}
+    """Give each label the first style that no other label of its group has; a method looks the same in all groups."""
+    groups = [{run["label"] for run in group} for group in group_runs(runs).values()]
+    styles: dict[str, int] = {}
+    for label in dict.fromkeys(run["label"] for run in runs):
+        beside = set().union(*(group for group in groups if label in group))
+        taken = {styles[other] for other in beside if other in styles}
+        styles[label] = next(index for index in range(len(runs)) if index not in taken)
+    return styles
 
 
 def dense_bytes(runs: Sequence[Run]) -> float | None:
