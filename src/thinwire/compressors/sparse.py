@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ..core import CompositionError, Compressor, Contract, DecodeError, Key, Payload, TensorSpec, derive_key
 from ..wire import decode_indices, encode_indices, expected_index_bytes
+from .identity import Identity
 
 
 def check_count(part: str, density: float | None, k: int | None) -> None:
@@ -79,6 +81,30 @@ class Sparse:
             raise DecodeError(f"at least {least} positions expected, got {positions.numel()}")
         kept = self.values.decode(Payload(payload.parts[1:]), values_spec(spec, positions.numel()), values_key(key))
         return scatter(kept, positions, spec)
+
+
+@dataclass(frozen=True)
+class Counted(Sparse):
+    """Base of those that send a fixed number of coordinates: a density of the tensor, or k."""
+
+    density: float | None = None
+    k: int | None = None
+    values: Compressor = Identity()
+
+    def __post_init__(self) -> None:
+        check_count(type(self).__name__, self.density, self.k)
+
+    def count(self, numel: int) -> int:
+        return kept_count(self.density, self.k, numel)
+
+    def bounds(self, numel: int) -> tuple[int, int]:
+        return self.count(numel), self.count(numel)
+
+    def share(self, pieces: int) -> Compressor:
+        return super().share(pieces) if self.k is None else replace(self, k=-(-self.k // pieces))  # type: ignore[return-value]
+
+    def nbytes(self, spec: TensorSpec) -> float:
+        return kept_nbytes(self.count(spec.numel), spec, self.values)
 
 
 def kept_nbytes(count: int, spec: TensorSpec, values: Compressor) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,15 +15,20 @@ from .tensors import Payload, nbytes_of
 T = TypeVar("T")
 
 
-def loopback(program: Program[T]) -> T:
-    """Run a program in a world of one: nothing is sent, every request is answered with what it asked."""
+def drive(program: Program[T], perform: Callable[[Request], Any]) -> T:
+    """Run one program to its end; `perform` answers its requests."""
     answer: Any = None
     while True:
         try:
             request = program.send(answer)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
-        answer = answer_alone(request)
+        answer = perform(request)
+
+
+def loopback(program: Program[T]) -> T:
+    """Run a program in a world of one: nothing is sent, every request is answered with what it asked."""
+    return drive(program, answer_alone)
 
 
 def answer_alone(request: Request) -> Any:

@@ -36,7 +36,7 @@ from ..core import (
     payload_for,
     wire_bytes,
 )
-from ..core.programs import answer_alone
+from ..core.programs import answer_alone, drive
 from ..core.requests import shard_sizes, tree_children
 from ..wire import as_bytes, from_bytes, pack_payload, unpack_payload
 from .agreement import check_agreement
@@ -96,13 +96,7 @@ class TorchDist:
 
     def run(self, program: Program[T]) -> T:
         """Run a program in this thread; each of its requests is performed by the communication thread."""
-        answer: Any = None
-        while True:
-            try:
-                request = program.send(answer)
-            except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
-            answer = self._thread.submit(lambda request=request: self._perform(request)).result()  # type: ignore[misc]
+        return drive(program, lambda request: self._thread.submit(lambda: self._perform(request)).result())
 
     def submit(self, program: Program[T]) -> Future[T]:
         """Queue a whole program for the communication thread; programs never interleave."""
@@ -122,13 +116,7 @@ class TorchDist:
 
     @torch.no_grad()  # grad mode belongs to a thread
     def _drive(self, program: Program[T]) -> T:
-        answer: Any = None
-        while True:
-            try:
-                request = program.send(answer)
-            except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
-            answer = self._perform(request)
+        return drive(program, self._perform)
 
     def _perform(self, request: Request) -> Any:
         if self._failure is not None:
