@@ -20,12 +20,14 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
 from ..core import (
+    AllGather,
     AllReduce,
     AllToAll,
     Broadcast,
     DecodeError,
     Gathered,
     Op,
+    Payload,
     PeerLostError,
     Program,
     ProtocolError,
@@ -93,6 +95,7 @@ class TorchDist:
         self._thread = CommThread()
         self._failure: BaseException | None = None
         self._sent = self._received = 0
+        self._buffer = torch.empty(0, dtype=torch.uint8)
 
     def run(self, program: Program[T]) -> T:
         """Run a program in this thread; each of its requests is performed by the communication thread."""
@@ -144,15 +147,24 @@ class TorchDist:
         elif isinstance(request, AllToAll):
             blobs = self._deliver([pack_payload(payload) for payload in request.payloads], lengths, request)
         else:
-            blobs = self._swap(pack_payload(request.payload), lengths, request)
+            blobs = self._swap(self._packed(request.payload, lengths[self.world.rank]), lengths, request)
         dtypes = [part.dtype for part in payload_for(request, self.world.rank).parts]
         payloads = Gathered(unpack_payload(blob, dtypes) for blob in blobs)
+        if isinstance(request, AllGather):  # our own blob lies in memory that the next request will use again
+            rank = self.world.rank
+            payloads = Gathered((*payloads[:rank], Payload(request.payload.parts), *payloads[rank + 1 :]))
         sizes = [payload.nbytes for payload in payloads]
         if isinstance(request, Broadcast):
             sizes *= self.world.size
         sent, received = wire_bytes(request, self.world, sizes)
         self.meter.record(request, self.world, sent, received, self._sent - sent, self._received - received)
         return payloads[0] if isinstance(request, Broadcast) else payloads
+
+    def _packed(self, payload: Payload, nbytes: int) -> Tensor:
+        """In memory that is kept, because fresh pages cost more than filling them."""
+        if self._buffer.numel() < nbytes:
+            self._buffer = torch.empty(nbytes, dtype=torch.uint8)
+        return pack_payload(payload, self._buffer)
 
     def _agree(self, request: Request) -> list[Header]:
         """Everybody's header; a ProtocolError if they do not ask for the same."""

@@ -10,15 +10,39 @@ from torch import Tensor
 from ..core import DecodeError, Payload, nbytes_of
 from .varint import read_varint, varint
 
+_LONG = 4096  # parts of so many bytes begin at multiples of 8, so that they need not be copied to be read
+
 
 def lengths_bytes(payload: Payload) -> int:
     """What framing adds to payload.nbytes."""
-    return sum(len(varint(nbytes_of(part))) for part in payload.parts)
+    lengths = [nbytes_of(part) for part in payload.parts]
+    _, end = _places(lengths, sum(len(varint(length)) for length in lengths))
+    return end - sum(lengths)
 
 
-def pack_payload(payload: Payload) -> Tensor:
-    lengths = b"".join(varint(nbytes_of(part)) for part in payload.parts)
-    return torch.cat([torch.tensor(list(lengths), dtype=torch.uint8), *map(as_bytes, payload.parts)])
+def _places(lengths: Sequence[int], at: int) -> tuple[list[int], int]:
+    """Where parts begin after a head of `at` bytes, and where the last one ends."""
+    starts = []
+    for length in lengths:
+        at += -at % 8 if length >= _LONG else 0
+        starts.append(at)
+        at += length
+    return starts, at
+
+
+def pack_payload(payload: Payload, into: Tensor | None = None) -> Tensor:
+    """One run of bytes, in the memory of `into` if that is given and long enough."""
+    lengths = [nbytes_of(part) for part in payload.parts]
+    head = b"".join(map(varint, lengths))
+    starts, end = _places(lengths, len(head))
+    blob = torch.empty(end, dtype=torch.uint8) if into is None or into.numel() < end else into[:end]
+    at = len(head)
+    blob[:at] = torch.tensor(list(head), dtype=torch.uint8)
+    for part, start, length in zip(payload.parts, starts, lengths, strict=True):
+        blob[at:start] = 0
+        at = start + length
+        blob[start:at] = as_bytes(part)
+    return blob
 
 
 def unpack_payload(blob: Tensor, dtypes: Sequence[torch.dtype]) -> Payload:
@@ -28,13 +52,11 @@ def unpack_payload(blob: Tensor, dtypes: Sequence[torch.dtype]) -> Payload:
     for _ in dtypes:
         length, at = read_varint(head, at)
         lengths.append(length)
-    if at + sum(lengths) != blob.numel():
-        raise DecodeError(f"a message of {blob.numel()} bytes announces {at} + {sum(lengths)} bytes")
-    parts = []
-    for dtype, length in zip(dtypes, lengths, strict=True):
-        parts.append(from_bytes(blob[at : at + length], dtype))
-        at += length
-    return Payload(tuple(parts))
+    starts, end = _places(lengths, at)
+    if end != blob.numel():
+        raise DecodeError(f"a message of {blob.numel()} bytes announces {end - sum(lengths)} + {sum(lengths)} bytes")
+    triples = zip(starts, lengths, dtypes, strict=True)
+    return Payload(tuple(from_bytes(blob[start : start + length], dtype) for start, length, dtype in triples))
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
