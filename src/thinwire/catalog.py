@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from . import aggregators, compressors, feedback
-from .core import Aggregator, CompositionError, Compressor, IncompatibleParts, TensorSpec
+from .core import Aggregator, CompositionError, Compressor, IncompatibleParts, adds_up
 
 COMPRESSORS: dict[str, type[Any]] = {
     "identity": compressors.Identity,
@@ -50,13 +50,11 @@ MEMORIES: dict[str, type[Any]] = {
 }
 PARTS = COMPRESSORS | AGGREGATORS | MEMORIES
 _NAMES = {cls: name for name, cls in PARTS.items()}
-_ANY = TensorSpec("any", (64,))
 
 
 def default_aggregator(compressor: Compressor) -> Aggregator[Any]:
     """Payloads that can be added on the wire are, because the cost of that does not grow with the ranks."""
-    additive = compressor.contract(_ANY).additive
-    return aggregators.SumMean(compressor) if additive else aggregators.GatherMean(compressor)
+    return aggregators.SumMean(compressor) if adds_up(compressor) else aggregators.GatherMean(compressor)
 
 
 def parse(text: str) -> Aggregator[Any]:

@@ -72,7 +72,10 @@ def test_one_small_layer_and_one_of_another_type_travel_in_one_request_per_type(
 
 def test_exchange_does_nothing_before_it_is_driven():
     exchanger = Exchanger([W], parse("dense()"))
-    exchanger.exchange({"unknown": torch.ones(1)}, 0, ALONE)  # not even checked
+    program = exchanger.exchange({"unknown": torch.ones(1)}, 0, ALONE)  # not even checked
+    assert exchanger.settle() and exchanger.skipped_steps == 0
+    with pytest.raises(KeyError, match="unknown"):
+        loopback(program)
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,10 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    adds_up,
     fuse,
     payload_labels,
 )
-
-_ANY = TensorSpec("any", (64,))  # whether payloads add up does not depend on a tensor's form
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class SumMean:
     compressor: Compressor
 
     def __post_init__(self) -> None:
-        if not self.compressor.contract(_ANY).additive:
+        if not adds_up(self.compressor):
             name = type(self.compressor).__name__
             raise IncompatibleParts(
                 f"SumMean adds payloads on the wire, {name}'s cannot be added; use GatherMean({name}(...))"

@@ -21,6 +21,7 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    adds_up,
     derive_key,
     narrow,
     payload_labels,
@@ -40,7 +41,7 @@ class TwoHop:
     compressor: Compressor
 
     def __post_init__(self) -> None:
-        if self.compressor.contract(TensorSpec("any", (64,))).additive:
+        if adds_up(self.compressor):
             name = type(self.compressor).__name__
             raise IncompatibleParts(f"TwoHop encodes twice, {name}'s payloads can be added at once; use sum of {name}")
 

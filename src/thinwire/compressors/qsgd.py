@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
-from ..kernels import noise16, tree_sum
+from ..kernels import tree_sum
 from ..wire import expect_magnitudes, expect_parts, pack_bits, packed_bytes, unpack_bits
 from .blocks import as_blocks, block_count, check_block
+from .rounding import rounded
 
 _SMALLEST = 2.0**-112  # a block's norm is at least this, so that levels / norm stays finite for 16 bits too
 
@@ -45,8 +46,8 @@ class QSGD:
         blocks = as_blocks(flat, self.block)
         magnitudes = blocks.abs()
         norms = self._norms(magnitudes) if blocks.numel() else flat
-        noise = (noise16(key, blocks.numel(), flat.device).view_as(blocks) + 0.5) * 2.0**-16
-        level = (magnitudes * (self.levels / norms)[:, None] + noise).to(torch.int32).clamp(max=self.levels)
+        level = rounded(magnitudes * (self.levels / norms)[:, None], "stochastic", key)
+        level = level.to(torch.int32).clamp(max=self.levels)
         codes = level | (blocks < 0).to(torch.int32) << (self.bits - 1)
         packed = pack_bits(codes.flatten()[: flat.numel()], self.bits)
         return Payload.of(

@@ -20,5 +20,9 @@ def rounded(numbers: Tensor, rounding: str, key: Key) -> Tensor:
     """Whole numbers as float32. Stochastic ones use 16 bits of noise: means are right to 2^-17 of a step."""
     if rounding == "nearest":
         return torch.round(numbers)
-    noise = (noise16(key, numbers.numel(), numbers.device).view_as(numbers) + 0.5) * 2.0**-16
-    return torch.floor(numbers + noise)
+    return torch.floor(numbers + uniform_noise(numbers, key))
+
+
+def uniform_noise(like: Tensor, key: Key) -> Tensor:
+    """One draw from (0, 1) for each element."""
+    return (noise16(key, like.numel(), like.device).view_as(like) + 0.5) * 2.0**-16

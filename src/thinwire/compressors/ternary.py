@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..core import Contract, Key, Part, Payload, TensorSpec, narrow
-from ..kernels import noise16
 from ..wire import expect_magnitudes, expect_parts, pack_trits, trits_bytes, unpack_trits
 from .blocks import as_blocks, block_count, check_block
+from .rounding import uniform_noise
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,7 @@ class Ternary:
         flat = narrow(tensor.flatten(), torch.float32)
         blocks = as_blocks(flat, self.block)
         peaks = blocks.abs().amax(dim=1) if blocks.numel() else flat
-        noise = (noise16(key, blocks.numel(), flat.device).view_as(blocks) + 0.5) * 2.0**-16
-        chosen = (blocks.abs() > noise * peaks[:, None]).to(torch.int32)
+        chosen = (blocks.abs() > uniform_noise(blocks, key) * peaks[:, None]).to(torch.int32)
         trits = (1 + torch.where(blocks < 0, -chosen, chosen)).flatten()[: flat.numel()]
         return Payload.of(
             [

@@ -5,12 +5,11 @@ from .errors import (
     CompositionError,
     DecodeError,
     IncompatibleParts,
-    MissingExtra,
     PeerLostError,
     ProtocolError,
     ThinwireError,
 )
-from .parts import Aggregator, Chooser, Compressor, Contract, Controller, Reduced, Seen
+from .parts import Aggregator, Chooser, Compressor, Contract, Controller, Reduced, Seen, adds_up
 from .programs import fuse, fuse_flagged, loopback, stamped
 from .requests import (
     AllGather,
@@ -39,8 +38,7 @@ __all__ = [
     "describe", "payload_labels", "reduce_labels", "payload_for", "shard_sizes", "wire_bytes",
     "fuse", "fuse_flagged", "loopback", "stamped",
     "Context", "Key", "Plan", "derive_key",
-    "Contract", "Compressor", "Chooser", "Aggregator", "Controller", "Reduced", "Seen",
+    "Contract", "Compressor", "Chooser", "Aggregator", "Controller", "Reduced", "Seen", "adds_up",
     "flatten_state", "restore_state",
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
-    "MissingExtra",
 ]  # fmt: skip

@@ -25,7 +25,3 @@ class ProtocolError(ThinwireError, RuntimeError):
 
 class PeerLostError(ThinwireError, ConnectionError):
     """Another rank closed its connection or did not answer in time."""
-
-
-class MissingExtra(ThinwireError, ImportError):
-    """An optional library is not installed; the text is the command that installs it."""

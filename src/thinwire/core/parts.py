@@ -44,6 +44,11 @@ class Compressor(Protocol):
         ...
 
 
+def adds_up(compressor: Compressor) -> bool:
+    """Whether payloads can be added on the wire, which does not depend on a tensor's form."""
+    return compressor.contract(TensorSpec("any", (64,))).additive
+
+
 @runtime_checkable
 class Chooser(Compressor, Protocol):
     """A compressor that sends some coordinates and not others, in two steps that can be taken apart.
