@@ -17,6 +17,10 @@ class Dense:
         return ()
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
-        share = tensor / ctx.world.size  # divided first, so that a sum of half-precision numbers cannot overflow
-        value = yield AllReduce(share, labels=reduce_labels(spec.name, share))
-        return Reduced(value, tensor, state)
+        return Reduced((yield from mean_of(tensor, spec, ctx)), tensor, state)
+
+
+def mean_of(tensor: Tensor, spec: TensorSpec, ctx: Context, kind: str = "values") -> Program[Tensor]:
+    """The average over ranks of tensors as they are; `kind` is what the meter calls them."""
+    share = tensor / ctx.world.size  # divided first, so that a sum of half-precision numbers cannot overflow
+    return (yield AllReduce(share, labels=reduce_labels(spec.name, share, kind)))  # type: ignore[no-any-return]

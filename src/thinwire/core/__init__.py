@@ -1,7 +1,9 @@
 """The vocabulary: what is sent, what may be asked, what parts promise. Imports nothing of the other rooms."""
 
+from .composition import parts_of, rebuilt, weighed
 from .context import Context, Key, Plan, derive_key
 from .errors import (
+    CheckpointError,
     CompositionError,
     DecodeError,
     IncompatibleParts,
@@ -9,7 +11,18 @@ from .errors import (
     ProtocolError,
     ThinwireError,
 )
-from .parts import Aggregator, Chooser, Compressor, Contract, Controller, Reduced, Seen, adds_up
+from .parts import (
+    Aggregator,
+    Chooser,
+    Compressor,
+    Contract,
+    Controller,
+    FusesResidual,
+    Reduced,
+    Seen,
+    Weighable,
+    adds_up,
+)
 from .programs import fuse, fuse_flagged, loopback, stamped
 from .requests import (
     AllGather,
@@ -29,6 +42,7 @@ from .requests import (
     shard_sizes,
     wire_bytes,
 )
+from .shapes import Dims, folded, matrix_dims, near_square, tensor_dims, unfolded
 from .state import flatten_state, restore_state
 from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, saturate
 
@@ -38,7 +52,11 @@ __all__ = [
     "describe", "payload_labels", "reduce_labels", "payload_for", "shard_sizes", "wire_bytes",
     "fuse", "fuse_flagged", "loopback", "stamped",
     "Context", "Key", "Plan", "derive_key",
-    "Contract", "Compressor", "Chooser", "Aggregator", "Controller", "Reduced", "Seen", "adds_up",
+    "Contract", "Compressor", "Chooser", "Weighable", "Aggregator", "Controller", "FusesResidual",
+    "Reduced", "Seen", "adds_up",
+    "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
+    "parts_of", "rebuilt", "weighed",
     "flatten_state", "restore_state",
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
+    "CheckpointError",
 ]  # fmt: skip

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
@@ -53,14 +52,21 @@ def adds_up(compressor: Compressor) -> bool:
 class Chooser(Compressor, Protocol):
     """A compressor that sends some coordinates and not others, in two steps that can be taken apart.
 
-    Memories choose by one tensor and send another (SCAM); two-hop exchanges cut what was chosen by owners.
+    Memories choose by one tensor and send another (SCAM); two-hop exchanges cut what was chosen by owners. So what is
+    taken is settled over the whole tensor, before it is cut: operators may weigh it.
     """
 
     def choose(self, scores: Tensor, key: Key) -> Tensor:
         """Positions to send, ascending, for a flat tensor."""
         ...
 
-    def encode_at(self, flat: Tensor, positions: Tensor, key: Key) -> Payload: ...
+    def take(self, flat: Tensor, positions: Tensor) -> Tensor:
+        """What is sent from there: the numbers of a flat tensor, or what the operator makes of them."""
+        ...
+
+    def encode_at(self, kept: Tensor, positions: Tensor, numel: int, key: Key) -> Payload:
+        """What was taken, with its positions in a flat tensor of so many elements."""
+        ...
 
     def decode_at(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         """What `encode_at` wrote, however many positions it was given."""
@@ -71,13 +77,32 @@ class Chooser(Compressor, Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Reduced(Generic[S]):
-    """What an aggregator gives back to one rank."""
+@runtime_checkable
+class Weighable(Compressor, Protocol):
+    """A compressor that is told how much each coordinate is worth. Settings again, not memory: w is given to it."""
 
-    value: Tensor  # this rank's view of the average
-    sent: Tensor  # what this rank contributed to it: over ranks, mean(sent) == mean(value)
-    state: S  # its new memory, pending until all ranks agree that the step was good
+    def given(self, importance: Tensor) -> Compressor:
+        """The same operator with w >= 0, one number a coordinate. Never given one, it takes all for equal: w = 1."""
+        ...
+
+
+class Reduced(Generic[S]):
+    """What an aggregator gives back to one rank.
+
+    value: this rank's view of the average. sent: what this rank contributed to it, so that over ranks mean(sent) ==
+    mean(value); it may be given as a function, because not everybody asks and it can cost a pass over the tensor.
+    state: its new memory, pending until all ranks agree that the step was good.
+    """
+
+    def __init__(self, value: Tensor, sent: Tensor | Callable[[], Tensor], state: S) -> None:
+        self.value, self.state = value, state
+        self._sent = sent
+
+    @property
+    def sent(self) -> Tensor:
+        if not isinstance(self._sent, Tensor):
+            self._sent = self._sent()
+        return self._sent
 
 
 @runtime_checkable
@@ -87,6 +112,17 @@ class Aggregator(Protocol[S]):
     def init(self, spec: TensorSpec, key: Key) -> S: ...
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: S, ctx: Context) -> Program[Reduced[S]]: ...
+
+
+@runtime_checkable
+class FusesResidual(Protocol[S]):
+    """An aggregator that can add a residual and work out the next one with fewer passes over the tensor."""
+
+    def reduce_with_residual(
+        self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: S, ctx: Context
+    ) -> Program[tuple[Reduced[S], Tensor]]:
+        """reduce(tensor + residual), and what of that was not sent: as error feedback would, up to rounding."""
+        ...
 
 
 class Seen(NamedTuple):

@@ -1,0 +1,161 @@
+"""A low-rank average, found by one power iteration a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core import (
+    CompositionError,
+    Context,
+    Dims,
+    Key,
+    Program,
+    Reduced,
+    TensorSpec,
+    derive_key,
+    folded,
+    matrix_dims,
+    narrow,
+    saturate,
+    unfolded,
+)
+from ..kernels import agreed_product, noise_matrix, orthonormal
+from .dense import mean_of
+
+AGAINST = ("own", "mean")
+
+
+class PowerState(NamedTuple):
+    """Where the next iteration starts, as rows: r × columns, and for the half form r × rows, too. Empty if dense."""
+
+    right: Tensor
+    left: Tensor
+
+
+@dataclass(frozen=True)
+class PowerSGD:
+    """Send the average's projection on r directions that follow it from step to step: r·(rows + columns)·b bits.
+
+    P = orthonormal(M Q), Q = Mᵀ P, both averaged on the wire; the average is then P Qᵀ, and Q starts the next step. A
+    layer is a matrix of its outputs against all the rest; vectors, and layers where this would save less than
+    `min_saving`, travel dense. `against` says what error feedback subtracts: a rank's "own" contribution P (Mᵀ P)ᵀ, or
+    the "mean" P Qᵀ, as torch's hook does. `halves` sends P and Q in turns, half the bytes and one message a step.
+    PowerSGD, arXiv 1905.13727.
+    """
+
+    rank: int = 4
+    dims: Dims | None = None
+    min_saving: float = 2.0
+    against: str = "own"
+    halves: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise CompositionError(f"PowerSGD: rank must be at least 1, got {self.rank}; 4 is usual")
+        if self.dims is not None and (len(self.dims) != 2 or min(self.dims) < 1):
+            raise CompositionError(
+                f"PowerSGD: dims must be (rows, columns), got {self.dims}; leave it out to follow shapes"
+            )
+        if not self.min_saving > 0:
+            raise CompositionError(f"PowerSGD: min_saving must be positive, got {self.min_saving}; 2 is usual")
+        if self.against not in AGAINST:
+            raise CompositionError(f"PowerSGD: against must be one of {', '.join(AGAINST)}, got {self.against!r}")
+
+    def form(self, spec: TensorSpec) -> tuple[int, int, int] | None:
+        """(rank, rows, columns) that a layer travels in, or None if dense is as cheap."""
+        if len(spec.shape) < 2 and (self.dims is None or spec.numel != self.dims[0] * self.dims[1]):
+            return None
+        rows, columns = matrix_dims(spec.shape, self.dims)
+        rank = min(self.rank, rows, columns)
+        return None if rank * (rows + columns) * self.min_saving >= spec.numel else (rank, rows, columns)
+
+    def init(self, spec: TensorSpec, key: Key) -> PowerState:
+        form = self.form(spec)
+        if form is None:
+            nothing = torch.zeros(0, dtype=spec.work_dtype, device=spec.device)
+            return PowerState(nothing, nothing)
+        rank, rows, columns = form
+        right, left = (noise_matrix(rank, n, derive_key(key, n), spec.device) for n in (columns, rows))
+        return PowerState(right.to(spec.work_dtype), left.to(spec.work_dtype) if self.halves else right[:0, :0].float())
+
+    def reduce(self, tensor: Tensor, spec: TensorSpec, state: PowerState, ctx: Context) -> Program[Reduced[PowerState]]:
+        form = self.form(spec)
+        if form is None:
+            return Reduced((yield from mean_of(tensor, spec, ctx, "dense")), tensor, state)
+        matrix = folded(tensor, form[1:]).to(spec.work_dtype)
+        out, _ = yield from self._average(matrix, spec, state, ctx)
+        return out
+
+    def reduce_with_residual(
+        self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: PowerState, ctx: Context
+    ) -> Program[tuple[Reduced[PowerState], Tensor]]:
+        """One pass to add the residual, one to take away what was sent: no other tensor of the layer's size is made."""
+        form = self.form(spec)
+        if form is None:
+            target = saturate(tensor + residual)
+            out = yield from self.reduce(narrow(target, spec.dtype), spec, state, ctx)
+            return out, saturate(target - out.sent)
+        target = saturate(folded(tensor + residual, form[1:]))
+        out, (left, right) = yield from self._average(target, spec, state, ctx)
+        rest = saturate(target.addmm_(left.T, right, alpha=-1))
+        return out, unfolded(rest, spec)
+
+    def _average(
+        self, matrix: Tensor, spec: TensorSpec, state: PowerState, ctx: Context
+    ) -> Program[tuple[Reduced[PowerState], tuple[Tensor, Tensor]]]:
+        """The reduction of a matrix, and the factors (r × rows, r × columns) of what this rank sent."""
+        turn = self._half if self.halves else self._whole
+        left, mine_left, right, mine_right, state = yield from turn(matrix, spec, state, ctx)
+        value = unfolded(agreed_product(left.T.contiguous(), right, spec.work_dtype), spec)
+        if self.against == "mean":
+            return Reduced(value, value, state), (left, right)
+
+        def sent() -> Tensor:
+            return unfolded(saturate(mine_left.T @ mine_right), spec)
+
+        return Reduced(value, sent, state), (mine_left, mine_right)
+
+    def _whole(
+        self, matrix: Tensor, spec: TensorSpec, state: PowerState, ctx: Context
+    ) -> Program[tuple[Tensor, Tensor, Tensor, Tensor, PowerState]]:
+        start = refreshed(state.right, ctx.key(f"{spec.name}/basis"))
+        _, seen = yield from _averaged(start @ matrix.T, spec, ctx)  # (r, rows)
+        basis = orthonormal(seen).to(spec.work_dtype)
+        mine, mean = yield from _averaged(basis @ matrix, spec, ctx)  # (r, columns)
+        return basis, basis, mean, mine, PowerState(mean, state.left)
+
+    def _half(
+        self, matrix: Tensor, spec: TensorSpec, state: PowerState, ctx: Context
+    ) -> Program[tuple[Tensor, Tensor, Tensor, Tensor, PowerState]]:
+        """Even steps project on the columns' basis and learn the rows', odd steps the other way round."""
+        key = ctx.key(f"{spec.name}/basis")
+        if ctx.step % 2:
+            basis = orthonormal(refreshed(state.left, key)).to(spec.work_dtype)
+            mine, mean = yield from _averaged(basis @ matrix, spec, ctx)
+            return basis, basis, mean, mine, PowerState(mean, state.left)
+        basis = orthonormal(refreshed(state.right, key)).to(spec.work_dtype)
+        mine, mean = yield from _averaged(basis @ matrix.T, spec, ctx)
+        return mean, mine, basis, basis, PowerState(state.right, mean)
+
+
+def _averaged(factor: Tensor, spec: TensorSpec, ctx: Context) -> Program[tuple[Tensor, Tensor]]:
+    """A rank's factor as it is sent, in the layer's type, and the mean over ranks; both in the type of work."""
+    mine = narrow(saturate(factor), spec.dtype)
+    mean = yield from mean_of(mine, spec, ctx, "factors")
+    return mine.to(spec.work_dtype), mean.to(spec.work_dtype)
+
+
+def refreshed(basis: Tensor, key: Key) -> Tensor:
+    """Rows scaled to a largest entry of one; a row of zeros, which would find nothing ever again, is drawn anew.
+
+    All of it elementwise, and the noise a hash, so that all ranks have the same bits.
+    """
+    peaks = basis.abs().amax(dim=1, keepdim=True)
+    if bool((peaks > 0).all()):
+        return basis / peaks
+    fresh = noise_matrix(len(basis), basis.shape[1], key, basis.device).to(basis.dtype)
+    return torch.where(peaks > 0, basis / peaks, fresh)

@@ -1,0 +1,48 @@
+"""How a layer is seen as a matrix or a tensor, by operators that factorise it. Follows from its shape, never sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.nn.functional import pad
+
+from .tensors import TensorSpec
+
+Dims = tuple[int, ...]
+
+
+def matrix_dims(shape: Sequence[int], given: Dims | None = None) -> Dims:
+    """(rows, columns): a layer's outputs against all the rest, a vector near to a square, or as given where it fits."""
+    if given is not None and math.prod(given) == math.prod(shape):
+        return given
+    return (shape[0], math.prod(shape[1:])) if len(shape) > 1 else near_square(math.prod(shape))
+
+
+def tensor_dims(shape: Sequence[int], given: Dims | None = None) -> Dims:
+    """The layer's own dimensions (four for a convolution) where none are given that fit, else as `matrix_dims` says."""
+    own = len(shape) > 2 and (given is None or math.prod(given) != math.prod(shape))
+    return tuple(shape) if own else matrix_dims(shape, given)
+
+
+def near_square(numel: int) -> Dims:
+    """(rows, columns) for a vector: its divisors if they are at most 1 : 4, else a square with a few zeros to spare."""
+    if numel == 0:
+        return (0, 0)
+    root = math.isqrt(numel)
+    least = max(1, root // 2)  # below it, columns are more than four times the rows
+    rows = next((r for r in range(root, least - 1, -1) if numel % r == 0 and numel // r <= 4 * r), root)
+    return (rows, -(-numel // rows))
+
+
+def folded(tensor: Tensor, dims: Dims) -> Tensor:
+    """The tensor's numbers in order, in these dimensions, with zeros after the last one where they are more."""
+    flat = tensor.reshape(-1)
+    spare = math.prod(dims) - flat.numel()
+    return (pad(flat, (0, spare)) if spare else flat).view(dims)
+
+
+def unfolded(tensor: Tensor, spec: TensorSpec) -> Tensor:
+    """Back to the layer's shape; spare zeros are dropped."""
+    return tensor.reshape(-1)[: spec.numel].view(spec.shape)
