@@ -93,10 +93,11 @@ def _flag_request(others: Iterable[Request], flag: bool) -> Request:
     boxes = next((r.payloads for r in others if isinstance(r, AllToAll)), None)
     if boxes is not None:
         return AllToAll((payload,) * len(boxes), (label,) * (len(boxes) - 1))
-    host = next((r for r in others if isinstance(r, AllReduce) and r.tensor.is_floating_point()), None)
+    reduces = [r for r in others if isinstance(r, AllReduce)]
+    host = next((r for r in reduces if r.op is Op.OR or r.tensor.is_floating_point()), None)
     if host is None:  # bytes would wrap around in a sum of 256 ranks
         return AllReduce(torch.tensor([flag], dtype=torch.uint8), Op.MAX, (label,))
-    part = torch.tensor([float(flag)], dtype=host.tensor.dtype, device=host.tensor.device)
+    part = torch.tensor([flag], dtype=host.tensor.dtype, device=host.tensor.device)
     return AllReduce(part, host.op, (Label("", "flag", nbytes_of(part), 1.0),))
 
 

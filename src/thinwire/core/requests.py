@@ -36,6 +36,7 @@ class Op(str, Enum):
 
     SUM = "sum"
     MAX = "max"
+    OR = "or"  # of bits: whole numbers only, bitmaps travel as uint8
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +47,10 @@ class AllReduce:
     op: Op = Op.SUM
     labels: tuple[Label, ...] = ()
     step: int = 0
+
+    def __post_init__(self) -> None:
+        if self.op is Op.OR and (self.tensor.is_floating_point() or self.tensor.is_complex()):
+            raise TypeError(f"AllReduce(or) combines bits, got {self.tensor.dtype}; send uint8")
 
 
 @dataclass(frozen=True, eq=False)

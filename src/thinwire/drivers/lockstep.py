@@ -66,11 +66,13 @@ def _answer(requests: Sequence[Request]) -> list[Any]:
 
 
 def combine(tensors: Sequence[torch.Tensor], op: Op) -> torch.Tensor:
-    """Sum or maximum in rank order: the same bits wherever it is computed."""
+    """Sum, maximum or bits of any in rank order: the same bits wherever it is computed."""
     total = tensors[0].clone()
     for tensor in tensors[1:]:
         if op is Op.SUM:
             total += tensor
+        elif op is Op.OR:
+            total |= tensor
         else:
             torch.maximum(total, tensor, out=total)
     return total

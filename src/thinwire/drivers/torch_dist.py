@@ -54,7 +54,7 @@ _TEXT_BYTES = 1024  # what a rank tells of its request when ranks disagree
 _INTEGERS = {torch.uint8, torch.int8, torch.int32, torch.int64}  # of those gloo can reduce; others go in rank order
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _RING_BYTES = 1 << 17  # shorter messages are sent to all at once: a ring's hops would cost more time than they save
-_OPS = {Op.SUM: dist.ReduceOp.SUM, Op.MAX: dist.ReduceOp.MAX}
+_OPS = {Op.SUM: dist.ReduceOp.SUM, Op.MAX: dist.ReduceOp.MAX, Op.OR: dist.ReduceOp.BOR}
 
 
 _made: Counter[tuple[int, ...]] = Counter()  # drivers made so far among the same ranks

@@ -88,7 +88,15 @@ def test_requests_of_one_round_travel_together_by_kind_and_type():
 
 
 @pytest.mark.parametrize(
-    "inside", (lambda: [summed(1)], lambda: [gathered(0, 2)], lambda: [nothing()], lambda: [broadcast(0, 0)])
+    "inside",
+    (
+        lambda: [summed(1)],
+        lambda: [gathered(0, 2)],
+        lambda: [nothing()],
+        lambda: [broadcast(0, 0)],
+        lambda: [summed(1, torch.uint8, Op.OR)],
+        lambda: [summed(1, torch.int32)],
+    ),
 )
 def test_a_flag_rides_along_and_reaches_everybody(inside):
     for flags in ((False, False, False), (False, True, False), (True, True, True)):
@@ -101,6 +109,8 @@ def test_a_flag_costs_no_message_of_its_own_where_something_is_sent():
     assert len(requests) == 1 and requests[0].tensor.numel() == 3
     requests, _ = count_requests(fuse_flagged([gathered(0, 1)], False))
     assert len(requests) == 1 and len(requests[0].payload.parts) == 2
+    requests, _ = count_requests(fuse_flagged([summed(2, torch.uint8, Op.OR)], True))
+    assert len(requests) == 1 and requests[0].tensor.tolist() == [2, 1]
 
 
 def test_a_flag_survives_more_ranks_than_a_byte_counts():

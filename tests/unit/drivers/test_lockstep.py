@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from thinwire import Meter, ProtocolError, lockstep
-from thinwire.core import AllGather, AllReduce, Broadcast, Label, Payload, payload_labels
+from thinwire.core import AllGather, AllReduce, Broadcast, Label, Op, Payload, payload_labels
 
 
 def ask(request):
@@ -45,6 +45,17 @@ def test_answers_are_each_ranks_own():
     first, second = lockstep([ask(AllReduce(torch.ones(2))), ask(AllReduce(torch.ones(2)))])
     first += 1
     assert second.tolist() == [2.0, 2.0]
+
+
+def test_bits_of_any_rank_are_set_in_the_answer():
+    marks = [torch.tensor([1, 8, 0], dtype=torch.uint8), torch.tensor([2, 8, 0], dtype=torch.uint8)]
+    answers = lockstep([ask(AllReduce(mark, Op.OR)) for mark in marks])
+    assert [answer.tolist() for answer in answers] == [[3, 8, 0], [3, 8, 0]]
+
+
+def test_numbers_with_fractions_have_no_bits_to_combine():
+    with pytest.raises(TypeError, match=r"AllReduce\(or\) combines bits, got torch.float32; send uint8"):
+        AllReduce(torch.zeros(3), Op.OR)
 
 
 def test_the_meter_merges_old_steps_and_keeps_the_sum():

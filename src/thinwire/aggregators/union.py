@@ -1,0 +1,40 @@
+"""Sparse tensors that are added on the wire where any of them is not zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core import AllReduce, Compressor, Context, Key, Program, Reduced, TensorSpec, reduce_labels
+from .support import agree_on_support, check_index, kept
+
+
+@dataclass(frozen=True)
+class UnionSum:
+    """Agree where any rank sends something (d bits, OR), then add the n values there: d + b·n bits by all-reduce.
+
+    Exactly what `gather` would give, whatever the compressor. It pays where ranks send the same coordinates.
+    index="bloom" is shorter than a bitmap where little is sent; `false_positives` of the zeros then travel, too.
+    """
+
+    compressor: Compressor
+    index: str = "bitmap"
+    false_positives: float = 0.001
+
+    def __post_init__(self) -> None:
+        check_index("UnionSum", self.index, self.false_positives)
+
+    def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
+        return ()
+
+    def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
+        flat = kept(self.compressor, tensor, spec, ctx)
+        value = torch.zeros_like(flat)
+        if spec.numel:
+            positions = yield from agree_on_support(flat, self.index, self.false_positives, spec, ctx)
+            if positions.numel():
+                share = flat[positions] / ctx.world.size
+                value[positions] = yield AllReduce(share, labels=reduce_labels(spec.name, share))
+        return Reduced(value.view(spec.shape), flat.view(spec.shape), state)
