@@ -18,15 +18,21 @@ from .core import (
     ProtocolError,
     Seen,
     TensorSpec,
+    Weighable,
     World,
     all_finite,
     derive_key,
     flatten_state,
     fuse_flagged,
     narrow,
+    parts_of,
     restore_state,
+    saturate,
     stamped,
+    weighed,
 )
+from .feedback.residuals import recall
+from .importance import LayerImportance
 
 log = logging.getLogger("thinwire")
 
@@ -60,10 +66,33 @@ class Exchanger:
         self.memory = {
             spec.name: self.rules[spec.name].init(spec, derive_key(seed, "init", spec.name)) for spec in layers
         }
+        wanted = any(isinstance(part, Weighable) for rule in self.rules.values() for part in parts_of(rule))
+        self._importance = LayerImportance(self.layers, wanted)
         self.skipped_steps = 0
         self._pending: dict[str, Any] = {}
         self._seen: Any = self.controller_state
         self._bad = False
+
+    @property
+    def importance(self) -> LayerImportance:
+        """w by layer, which parts like `impk` choose and weigh by; each rank has its own, and a layer without has ones.
+
+        `exchanger.importance["conv1.weight"] = w` checks name, shape and numbers. It is stored with the memory.
+        """
+        return self._importance
+
+    @importance.setter
+    def importance(self, importance: Mapping[str, Tensor]) -> None:
+        self._importance.replace_all(importance)
+
+    def targets(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What each layer wishes to send: its tensor and, if its memory keeps one, the residual of settled steps."""
+        wide = {name: tensor.detach().to(self.layers[name].work_dtype) for name, tensor in tensors.items()}
+        for name, tensor in wide.items():
+            residual = getattr(self.memory[name], "residual", None)
+            if residual is not None:
+                wide[name] = saturate(tensor + recall(residual, self.layers[name]))
+        return wide
 
     def begin(self, step: int, world: World) -> Program[None]:
         """Once per step, before its first exchange: settle the last step, then let the controller change the plan."""
@@ -80,7 +109,7 @@ class Exchanger:
         if bad:
             log.warning("step %d: rank %d has NaN or Inf in %s; all ranks skip it", step, world.rank, ", ".join(bad))
         given = {name: torch.zeros_like(t) if bad else t.detach() for name, t in tensors.items()}
-        programs = [self.rules[n].reduce(t, self.layers[n], self.memory[n], ctx) for n, t in given.items()]
+        programs = [self._rule(n).reduce(t, self.layers[n], self.memory[n], ctx) for n, t in given.items()]
         outs, anywhere_bad = yield from stamped(fuse_flagged(programs, bool(bad)), step)
         reduced = dict(zip(given, outs, strict=True))
         self._bad |= anywhere_bad
@@ -117,6 +146,7 @@ class Exchanger:
             "plan": dict(self.plan),
             "controller": flatten_state(self.controller_state),
             "layers": {name: flatten_state(state) for name, state in self.memory.items()},
+            "importance": dict(self.importance),
             "skipped_steps": self.skipped_steps,
         }
 
@@ -126,10 +156,15 @@ class Exchanger:
             raise KeyError(f"stored layers differ from this model's in {odd}")
         memory = {name: restore_state(self.memory[name], flat) for name, flat in state["layers"].items()}
         controller_state = restore_state(self.controller_state, state["controller"])
+        self.importance.replace_all(state["importance"])
         self.memory, self.controller_state, self._seen = memory, controller_state, controller_state
         self.plan = dict(state["plan"])
         self.skipped_steps = int(state["skipped_steps"])
         self._pending, self._bad = {}, False
+
+    def _rule(self, name: str) -> Aggregator[Any]:
+        w = self.importance.get(name)
+        return self.rules[name] if w is None else weighed(self.rules[name], w)
 
     def _context(self, step: int, world: World) -> Context:
         return Context(step, world, self.seed, self.plan)

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from thinwire import TensorSpec, World, lockstep, parse
-from thinwire.core import Context, derive_key
+from thinwire import ImportanceSolver, TensorSpec, World, lockstep, loopback, parse
+from thinwire.core import Context, derive_key, weighed
+from thinwire.importance import FunctionObjective
 
 WORKERS = 5
 
@@ -42,13 +43,16 @@ class Quadratics:
     def slope_at(self, x):
         return float((self.curvature @ x - self.slope).norm())
 
-    def descend(self, text, step_size, steps):
-        """Yields (x, what each rank got) before each step."""
-        aggregator, x, workers = parse(text), self.start, len(self.slopes)
+    def descend(self, text, step_size, steps, importance=None):
+        """Yields (x, what each rank got) before each step; `importance` gives the w for a point and a step."""
+        composition, x, workers = parse(text), self.start, len(self.slopes)
+        aggregator = composition
         spec = TensorSpec.of("x", x)
         states = [aggregator.init(spec, derive_key(0)) for _ in range(workers)]
         for step in range(steps):
             contexts = [Context(step, World(rank, workers)) for rank in range(workers)]
+            if importance is not None:
+                aggregator = weighed(composition, importance(x, step))
             given = zip(self.gradients(x), states, contexts, strict=True)
             outs = lockstep([aggregator.reduce(g, spec, s, c) for g, s, c in given])
             states = [out.state for out in outs]
@@ -101,6 +105,36 @@ def test_scam_alone_descends_by_what_it_sends(form, least_delta, end):
     for step, gap in enumerate(gaps):
         assert gap <= gaps[0] * rate**step * (1 + 1e-9)
     assert gaps[-1] < end * gaps[0]
+
+
+def any_w(problem, gamma):
+    """As bad as it may be: drawn anew at each step."""
+    return lambda x, step: 1 + torch.rand(x.shape, generator=torch.Generator().manual_seed(step), dtype=x.dtype)
+
+
+def solved_w(problem, gamma):
+    (curvature,), (slope,) = problem.curvatures, problem.slopes
+    objective = FunctionObjective(lambda at: problem.value(at["x"]), lambda at: {"x": curvature @ at["x"] - slope})
+    solver = ImportanceSolver("box", steps=5, eta=0.1 / gamma, low=1.0, high=2.0)
+    return lambda x, step: loopback(
+        solver.solve(objective, {"x": x}, {"x": curvature @ x - slope}, gamma)
+    ).importance["x"]  # fmt: skip
+
+
+@pytest.mark.parametrize("importance", (any_w, solved_w), ids=("any w", "solved w"))
+def test_impk_with_w_from_one_to_two_keeps_the_rate_of_the_thesis(importance):
+    """f+ <= f - gamma/2 (1 - L gamma) |sent|^2, and f - f* shrinks by 1 - mu gamma (1 - L gamma) k/d, gamma = 1/(2L)."""
+    problem = Quadratics(1, 30, seed=4)
+    gamma, share = 1 / (2 * problem.smooth), 6 / 30
+    rate = 1 - problem.mu * gamma * (1 - problem.smooth * gamma) * share
+    promised = math.inf
+    text = 'impk(k=6, weights="plain")'
+    for x, (out,) in problem.descend(text, gamma, 400, importance(problem, gamma)):
+        gap, energy = problem.gap(x), float(out.sent.square().sum())
+        assert gap <= promised * (1 + 1e-9) + 1e-10
+        assert energy >= share * problem.slope_at(x) ** 2 * (1 - 1e-9)
+        promised = min(gap - gamma / 2 * (1 - problem.smooth * gamma) * energy, rate * gap)
+    assert gap < 1e-3 * problem.gap(problem.start)
 
 
 def test_top_k_without_memory_stalls_where_workers_differ():

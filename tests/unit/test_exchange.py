@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from drawn import draw
-from thinwire import Exchanger, ProtocolError, TensorSpec, World, lockstep, loopback, parse
+from thinwire import Exchanger, IncompatibleParts, ProtocolError, TensorSpec, World, lockstep, loopback, parse
 from thinwire.controllers import Fixed
 
 W = TensorSpec("w", (6,))
@@ -125,3 +125,83 @@ def test_layers_may_have_aggregators_of_their_own():
     outs = lockstep([e.round(tensors, 0, World(r, 2)) for r, e in enumerate(exchangers)])
     assert outs[0]["w"].tolist() == [0, 0, 0, 0, 0, 5]
     assert outs[1]["v"].tolist() == [1, 1, 1, 1]
+
+
+def sent_by(exchanger, step=0, tensor=None):
+    tensor = torch.ones(6) if tensor is None else tensor
+    return loopback(exchanger.round({"w": tensor}, step, ALONE))["w"]
+
+
+def test_importance_is_given_to_the_parts_of_its_layer_and_to_no_other():
+    exchanger = Exchanger([W, TensorSpec("v", (6,))], parse('ef(switch(impk(k=2, weights="plain"), dense()))'))
+    exchanger.importance["w"] = torch.tensor([1.0, 1, 1, 1, 5, 3])
+    out = loopback(exchanger.round({"w": torch.ones(6), "v": torch.ones(6)}, 0, ALONE))
+    assert out["w"].tolist() == [0, 0, 0, 0, 5, 3]
+    assert out["v"].tolist() == [1, 1, 0, 0, 0, 0]  # without w it is Top-k
+
+
+def test_importance_is_copied_and_can_be_taken_away():
+    exchanger, w = Exchanger([W], parse('impk(k=1, weights="plain")')), torch.tensor([1.0, 2, 1, 1, 1, 1])
+    exchanger.importance["w"] = w
+    w[5] = 9
+    assert sent_by(exchanger).tolist() == [0, 2, 0, 0, 0, 0]
+    exchanger.importance = {}
+    assert sent_by(exchanger, 1).tolist() == [1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "w", "words"),
+    [
+        ("v", torch.ones(6), "no layer is called 'v'; there are \\['w'\\]"),
+        ("w", torch.ones(7), r"\(6,\) or \(6,\) is needed, got \(7,\)"),
+        ("w", torch.ones(2, 3), r"got \(2, 3\)"),
+        ("w", torch.full((6,), float("nan")), "finite numbers >= 0"),
+        ("w", torch.full((6,), float("inf")), "finite numbers >= 0"),
+        ("w", torch.tensor([1.0, 1, -1, 1, 1, 1]), "finite numbers >= 0 are needed, got -1.0"),
+    ],
+)
+def test_wrong_importance_is_named_and_changes_nothing(name, w, words):
+    exchanger = Exchanger([W], parse("impk(k=1)"))
+    exchanger.importance["w"] = torch.arange(6.0)
+    with pytest.raises((KeyError, ValueError), match=words):
+        exchanger.importance[name] = w
+    with pytest.raises((KeyError, ValueError), match=words):
+        exchanger.importance = {"w": torch.ones(6), name: w}
+    assert exchanger.importance["w"].tolist() == list(range(6))
+
+
+def test_importance_that_nothing_would_use_is_refused():
+    with pytest.raises(IncompatibleParts, match="no part of this composition takes an importance; use impk"):
+        Exchanger([W], parse("ef(topk(k=1))")).importance["w"] = torch.ones(6)
+
+
+def test_importance_may_be_flat_and_is_kept_in_the_layers_shape_and_type():
+    layers = [TensorSpec("m", (2, 3), torch.bfloat16), TensorSpec("d", (2, 3), torch.float64)]
+    exchanger = Exchanger(layers, parse("impk(k=1)"))
+    exchanger.importance = {"m": torch.arange(6), "d": torch.arange(6)}
+    assert exchanger.importance["m"].shape == (2, 3) and exchanger.importance["m"].dtype == torch.float32
+    assert exchanger.importance["d"].dtype == torch.float64
+
+
+@pytest.mark.parametrize("text", ['ef(impk(k=2, weights="plain"))', "scam(greedy(k=2))", "ef(stochastic(k=2))"])
+def test_a_run_with_importance_resumes_bit_for_bit(text):
+    def run(exchanger, steps):
+        return [sent_by(exchanger, step, draw("gaussian", (6,), seed=step)) for step in steps]
+
+    straight, first, second = (Exchanger([W], parse(text), seed=2) for _ in range(3))
+    for exchanger in (straight, first):
+        exchanger.importance["w"] = draw("gaussian", (6,), seed=99).abs()
+    expected = run(straight, range(10))
+    run(first, range(5))
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(torch.stack(run(second, range(5, 10))), torch.stack(expected[5:]))
+    bare = Exchanger([W], parse(text), seed=2)
+    bare.load_state_dict(first.state_dict() | {"importance": {}})
+    assert not torch.equal(torch.stack(run(bare, range(5, 10))), torch.stack(expected[5:]))  # so w does matter here
+
+
+def test_targets_are_what_a_memory_wishes_to_send():
+    for text, residual in (("ef(topk(k=1))", 1.0), ('scam(topk(k=1), residual="int8")', 1.0), ("topk(k=1)", 0.0)):
+        exchanger = Exchanger([W], parse(text))
+        sent_by(exchanger)
+        torch.testing.assert_close(exchanger.targets({"w": torch.ones(6)})["w"][1:], torch.full((5,), 1 + residual))

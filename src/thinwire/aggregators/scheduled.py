@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 from torch import Tensor
 
-from ..core import Aggregator, CompositionError, Context, IncompatibleParts, Key, Program, Reduced, TensorSpec
+from ..core import Aggregator, CompositionError, Context, IncompatibleParts, Key, Program, Reduced, TensorSpec, rebuilt
 
 SHAPES = ("linear", "cosine", "exponential", "dgc")
 _DGC_STAGES = 5  # 0.25, 0.0625, 0.0156, 0.0039, 0.001: each stage keeps a quarter of the one before
@@ -65,13 +65,12 @@ def density_at(progress: float, start: float, end: float, shape: str) -> float:
 
 def with_density(part: Any, density: float) -> Any:
     """The same part with another density, found in it or in what it wraps; None if there is none."""
-    if not is_dataclass(part) or isinstance(part, type):
-        return None
-    names = {field.name for field in fields(part)}
-    if "density" in names:
-        return replace(part, density=density, **({"k": None} if "k" in names else {}))
-    for name in ("inner", "compressor"):
-        inside = with_density(getattr(part, name), density) if name in names else None
-        if inside is not None:
-            return replace(part, **{name: inside})
-    return None
+
+    def change(inside: Any) -> Any:
+        names = {field.name for field in fields(inside)}
+        if "density" not in names:
+            return None
+        return replace(inside, density=density, **({"k": None} if "k" in names else {}))
+
+    changed = rebuilt(part, change, into=("inner", "compressor"))  # a menu's entries differ for a reason
+    return None if changed is part else changed

@@ -78,11 +78,13 @@ class TwoHop:
         if not isinstance(self.compressor, Chooser):
             return tuple(self.compressor.encode(piece, k) for piece, k in zip(pieces, keys, strict=True))
         positions = self.compressor.choose(tensor.flatten(), key)
+        kept = self.compressor.take(tensor.flatten(), positions)
         payloads, start = [], 0
         for piece, k in zip(pieces, keys, strict=True):
-            inside = positions[(positions >= start) & (positions < start + piece.numel())] - start
-            payloads.append(self.compressor.encode_at(piece, inside, k))
-            start += piece.numel()
+            numel = piece.numel()
+            inside = (positions >= start) & (positions < start + numel)
+            payloads.append(self.compressor.encode_at(kept[inside], positions[inside] - start, numel, k))
+            start += numel
         return tuple(payloads)
 
     def _decode_first(self, payload: Payload, spec: TensorSpec, ctx: Context, source: int, to: int) -> Tensor:

@@ -61,11 +61,15 @@ class Sparse:
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = tensor.flatten()
-        return self.encode_at(flat, self.choose(flat, key), key)
+        positions = self.choose(flat, key)
+        return self.encode_at(self.take(flat, positions), positions, flat.numel(), key)
 
-    def encode_at(self, flat: Tensor, positions: Tensor, key: Key) -> Payload:
-        kept = self.values.encode(flat[positions], values_key(key))
-        return Payload.of([encode_indices(positions, flat.numel()), *kept.remarks()])
+    def take(self, flat: Tensor, positions: Tensor) -> Tensor:
+        return flat[positions]
+
+    def encode_at(self, kept: Tensor, positions: Tensor, numel: int, key: Key) -> Payload:
+        encoded = self.values.encode(kept, values_key(key))
+        return Payload.of([encode_indices(positions, numel), *encoded.remarks()])
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         return self._decode(payload, spec, key, *self.bounds(spec.numel))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ..core import Contract, Key, TensorSpec
-from ..kernels import largest, noise32
+from .race import first_arrivals
 from .sparse import Counted
 
 
@@ -21,13 +20,8 @@ class SquareStochastic(Counted):
     """
 
     def choose(self, scores: Tensor, key: Key) -> Tensor:
-        return largest(_arrivals(scores, key), self.count(scores.numel()))
+        log_rates = 2 * scores.double().abs().log()  # in logs, so that no square can overflow or vanish
+        return first_arrivals(log_rates, self.count(scores.numel()), key)
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()
-
-
-def _arrivals(flat: Tensor, key: Key) -> Tensor:
-    """log of 1 / waiting time: 2 log|x| - log(-log u). In logs, so that no square can overflow or vanish."""
-    uniform = (noise32(key, flat.numel(), flat.device).double() + 0.5) * 2.0**-32
-    return 2 * flat.double().abs().log() - torch.log(-torch.log(uniform))

@@ -23,5 +23,13 @@ class ProtocolError(ThinwireError, RuntimeError):
     """Ranks disagree about what happens next; the text names step, ranks and requests."""
 
 
+class CheckpointError(ThinwireError, RuntimeError):
+    """A checkpoint cannot be written or read; the text names file and field, `errno` is the system's if it has one."""
+
+    def __init__(self, text: str, errno: int | None = None) -> None:
+        super().__init__(text)
+        self.errno = errno
+
+
 class PeerLostError(ThinwireError, ConnectionError):
     """Another rank closed its connection or did not answer in time."""

@@ -84,10 +84,14 @@ class Chosen:
         return self.positions
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
-        return self.chooser.encode_at(tensor.flatten(), self.positions, key)
+        kept = self.take(tensor.flatten(), self.positions)
+        return self.encode_at(kept, self.positions, tensor.numel(), key)
 
-    def encode_at(self, flat: Tensor, positions: Tensor, key: Key) -> Payload:
-        return self.chooser.encode_at(flat, positions, key)
+    def take(self, flat: Tensor, positions: Tensor) -> Tensor:
+        return self.chooser.take(flat, positions)
+
+    def encode_at(self, kept: Tensor, positions: Tensor, numel: int, key: Key) -> Payload:
+        return self.chooser.encode_at(kept, positions, numel, key)
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         return self.chooser.decode(payload, spec, key)
