@@ -8,8 +8,9 @@ import time
 import torch
 
 from drawn import draw
-from thinwire import Exchanger, Meter, TensorSpec, World, parse
+from thinwire import Exchanger, ImportanceSolver, Meter, Refresher, TensorSpec, World, parse
 from thinwire.core import AllGather, AllReduce, AllToAll, Broadcast, Op, Payload
+from thinwire.importance import FunctionObjective
 
 LAYERS = [
     TensorSpec("a.weight", (40, 30)),
@@ -72,7 +73,7 @@ def reduce_of(dtype, op, strided=False):
 
 
 def all_requests(driver):
-    """Sums of every type, maxima, strided tensors, gathers of differing lengths, broadcasts from every root."""
+    """Sums of every type, maxima, bits of any, strided tensors, gathers of differing lengths, broadcasts from every root."""
     rank, size = driver.world
     for dtype in (
         torch.float32,
@@ -89,6 +90,12 @@ def all_requests(driver):
             base = torch.arange(14) % 5
             expected = sum(base + r for r in range(size)) if op is Op.SUM else base + size - 1
             assert got.dtype == dtype and torch.equal(got.long(), expected), (dtype, op, got)
+    for dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
+        mine = torch.tensor([1 << rank, 0, 64, rank % 2], dtype=dtype)
+        marks = ask(driver, lambda r, n, mine=mine: AllReduce(mine, Op.OR))
+        assert marks.dtype == dtype and marks.tolist() == [(1 << size) - 1, 0, 64, 1], (dtype, marks)
+    wrapped = ask(driver, lambda r, n: AllReduce(torch.full((5,), 2**31 - 1, dtype=torch.int32)))
+    assert wrapped.tolist() == [(size * (2**31 - 1) + 2**31) % 2**32 - 2**31] * 5, "exact sketches rely on it"
     strided = ask(driver, reduce_of(torch.float32, Op.SUM, strided=True))
     assert strided.tolist() == [sum(i % 5 + r for r in range(size)) for i in range(0, 14, 2)]
     assert ask(driver, lambda r, n: AllReduce(torch.zeros(0))).numel() == 0
@@ -137,3 +144,32 @@ def quarrel_under_an_exchanger(driver):
     text = "ef(topk(k=2))" if driver.world.rank == 0 else "ef(sign())"
     exchanger = Exchanger(LAYERS, parse(text))
     return driver.run(exchanger.round(gradients(0, driver.world.rank), 5, World(*driver.world)))
+
+
+def digests(driver, argument, tell):
+    """The weights after a few steps, by composition; and a plain product, whose bits depend on the machine's library."""
+    results = {"product": digest({"product": draw("gaussian", (64, 500)) @ draw("gaussian", (500, 64))})}
+    for text in argument["texts"]:
+        exchanger = Exchanger(LAYERS, parse(text), seed=11)
+        results[text] = driver.run(train(exchanger, driver.world, argument["steps"]))
+    return results
+
+
+def shared_importance(driver):
+    """w found together by ranks that hold different data; then a few exchanges with it. Digests of both."""
+    rank, size = driver.world
+    specs = [TensorSpec("a", (40, 30)), TensorSpec("b", (17,))]
+    exchanger = Exchanger(specs, parse('ef(impk(density=0.1, weights="plain"))'))
+    curvature = {s.name: 1 + draw("gaussian", s.shape, seed=rank).abs() for s in specs}
+    point = {s.name: draw("gaussian", s.shape, seed=9) for s in specs}
+    objective = FunctionObjective(
+        lambda at: sum(float((curvature[n] * at[n].square()).sum()) for n in at) / 2,
+        lambda at: {n: curvature[n] * at[n] for n in at},
+    )
+    gradient = {n: curvature[n] * x for n, x in point.items()}
+    solver = ImportanceSolver("scaled_simplex", steps=5, eta=1.0, shared=True)
+    refresher = Refresher(solver, exchanger.importance)
+    solution = driver.run(refresher.refresh(objective, point, gradient, 0.1, 0, World(rank, size)))
+    for step in range(3):
+        agreed = driver.run(exchanger.round(gradient, step, World(rank, size)))
+    return digest(dict(exchanger.importance)), solution.losses, digest(agreed), table(driver.meter)

@@ -25,6 +25,9 @@ COMPRESSORS: dict[str, type[Any]] = {
     "adaptive": compressors.AdaptiveThreshold,
     "level_search": compressors.LevelSearch,
     "square": compressors.SquareStochastic,
+    "impk": compressors.ImpK,
+    "greedy": compressors.Greedy,
+    "stochastic": compressors.Stochastic,
     "qsgd": compressors.QSGD,
     "maxmin": compressors.MaxMin,
     "uniform": compressors.Uniform,
@@ -32,6 +35,13 @@ COMPRESSORS: dict[str, type[Any]] = {
     "natural": compressors.Natural,
     "power2": compressors.PowerOfTwo,
     "sign": compressors.ScaledSign,
+    "svd": compressors.TruncatedSVD,
+    "rsvd": compressors.RandomisedSVD,
+    "projection": compressors.RandomProjection,
+    "st_hosvd": compressors.STHOSVD,
+    "hosvd": compressors.HOSVD,
+    "tt": compressors.TensorTrain,
+    "cp": compressors.CP,
 }
 AGGREGATORS: dict[str, type[Any]] = {
     "dense": aggregators.Dense,
@@ -39,6 +49,9 @@ AGGREGATORS: dict[str, type[Any]] = {
     "sum": aggregators.SumMean,
     "two_hop": aggregators.TwoHop,
     "vote": aggregators.Vote,
+    "powersgd": aggregators.PowerSGD,
+    "sketch": aggregators.SketchSum,
+    "union": aggregators.UnionSum,
     "scheduled": aggregators.Scheduled,
     "switch": aggregators.Switch,
 }
@@ -79,14 +92,19 @@ def to_text(part: Any) -> str:
         )
     if cls in (aggregators.GatherMean, aggregators.SumMean) and default_aggregator(part.compressor) == part:
         return to_text(part.compressor)
-    arguments = [_argument(field, getattr(part, field.name)) for field in fields(part)]
+    arguments = [_argument(field, getattr(part, field.name)) for field in settings(type(part))]
     return f"{_NAMES[cls]}({', '.join(a for a in arguments if a)})"
+
+
+def settings(cls: type[Any]) -> list[Field[Any]]:
+    """The fields a text may name; those that are not shown (`repr=False`) hold what is given while running."""
+    return [field for field in fields(cls) if field.repr]
 
 
 def _argument(field: Field[Any], value: Any) -> str:
     if field.default is not MISSING and field.default == value:
         return ""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and field.default is MISSING:  # parts; a tuple of numbers is a setting like others
         return ", ".join(map(to_text, value))
     if isinstance(value, Aggregator) or (isinstance(value, Compressor) and field.default is MISSING):
         return to_text(value)
@@ -137,7 +155,7 @@ class _Reader:
             raise type(error)(str(self._error(node, str(error)))) from None
 
     def _arguments(self, call: ast.Call, cls: type[Any], name: str) -> dict[str, Any]:
-        hints, slots = get_type_hints(cls), {field.name: field for field in fields(cls)}
+        hints, slots = get_type_hints(cls), {field.name: field for field in settings(cls)}
         required = [slot for slot in slots.values() if slot.default is MISSING and slot.default_factory is MISSING]
         values: dict[str, Any] = {}
         if required and get_origin(hints[required[0].name]) is tuple:

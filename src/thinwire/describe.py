@@ -13,7 +13,13 @@ _SETTINGS = {
     "topk": "density=0.01",
     "randomk": "density=0.01",
     "square": "density=0.01",
+    "impk": "density=0.01",
+    "greedy": "density=0.01",
+    "stochastic": "density=0.01",
     "threshold": "tau=2.576",
+    "st_hosvd": "rank=4",
+    "hosvd": "rank=4",
+    "tt": "rank=4",
 }  # parts that have no default for their main setting
 
 

@@ -7,7 +7,7 @@ import torch
 
 from drawn import COMPRESSOR_TEXTS, DTYPES, KINDS, SHAPES, compressors, draw
 from thinwire.catalog import parse_compressor
-from thinwire.compressors import LevelSearch, RandomK, Threshold
+from thinwire.compressors import LevelSearch, RandomK, RandomProjection, Threshold
 from thinwire.core import Key, Payload, TensorSpec, derive_key
 
 EVERY = pytest.mark.parametrize("compressor", compressors(), ids=COMPRESSOR_TEXTS)
@@ -58,7 +58,8 @@ def test_encoding_depends_on_values_and_key_alone_and_changes_nothing(compressor
 
 @EVERY
 def test_expected_size_is_the_size_sent(compressor):
-    if isinstance(compressor, Threshold | LevelSearch) or getattr(compressor, "sample", 1) < 1:
+    varies = getattr(compressor, "sample", 1) < 1 or getattr(compressor, "poisson", False)
+    if isinstance(compressor, Threshold | LevelSearch) or varies:
         return  # how many these send depends on the numbers
     for shape in ((1,), (7,), (33, 5), (40, 50)):
         x = draw("gaussian", shape)
@@ -85,10 +86,17 @@ def test_contraction_holds(compressor):
             if kind == "one huge" and ("PowerOfTwo" in repr(compressor) or "Natural" in repr(compressor)):
                 continue  # beyond 2^127 there is no further power of two to go to
             x = draw(kind, shape)
-            draws = 60 if kind == "gaussian" or isinstance(compressor, RandomK) else 4
+            draws = _draws(compressor, kind)
             errors = [relative_error(x, through(compressor, x, derive_key(i))) for i in range(draws)]
             mean, spread = _mean_and_spread(errors)
             assert mean <= 1 - delta + 1e-6 + 4 * spread, (kind, shape)
+
+
+def _draws(compressor, kind):
+    """Enough for a mean: the share that a random direction keeps of one coordinate has a long tail."""
+    if isinstance(compressor, RandomProjection):
+        return 120
+    return 60 if kind == "gaussian" or isinstance(compressor, RandomK) else 4
 
 
 @EVERY

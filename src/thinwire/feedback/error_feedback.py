@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, narrow, saturate
+from ..core import Aggregator, Context, FusesResidual, Key, Program, Reduced, TensorSpec, narrow, saturate
 from .residuals import Kept, check_form, keep, no_residual, recall
 
 
@@ -36,8 +36,12 @@ class ErrorFeedback:
     def reduce(
         self, tensor: Tensor, spec: TensorSpec, state: FeedbackState, ctx: Context
     ) -> Program[Reduced[FeedbackState]]:
-        target = saturate(tensor + recall(state.residual, spec))
-        out = yield from self.inner.reduce(narrow(target, spec.dtype), spec, state.inner, ctx)
-        key = ctx.key(f"{spec.name}/residual", ctx.world.rank)
-        residual = keep(saturate(target - out.sent), self.residual, key)
-        return Reduced(out.value, out.sent, FeedbackState(residual, out.state))
+        before = recall(state.residual, spec)
+        if isinstance(self.inner, FusesResidual) and tensor.dtype == before.dtype:
+            out, rest = yield from self.inner.reduce_with_residual(tensor, before, spec, state.inner, ctx)
+        else:
+            target = saturate(tensor + before)
+            out = yield from self.inner.reduce(narrow(target, spec.dtype), spec, state.inner, ctx)
+            rest = saturate(target - out.sent)
+        residual = keep(rest, self.residual, ctx.key(f"{spec.name}/residual", ctx.world.rank))
+        return Reduced(out.value, lambda: out.sent, FeedbackState(residual, out.state))

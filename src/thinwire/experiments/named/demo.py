@@ -11,6 +11,9 @@ SPARSE = (
     Method("adaptive 10 %", "adaptive(density=0.1, sample=0.5)"),
     Method("level search", "level_search(zeros=0.8)"),
     Method("square 10 %", "square(density=0.1)"),
+    Method("ImpK 5 %, w = 1", "impk(density=0.05)"),
+    Method("greedy 20 %, w = 1", "greedy(density=0.2)"),
+    Method("Poisson 25 %, w = 1", "stochastic(density=0.25, poisson=true)"),
     Method("falling density", "ef(scheduled(topk(density=0.1), start=0.5, end=0.02, steps=120))"),
 )
 QUANTISED = (
@@ -37,6 +40,19 @@ EXCHANGED = (
     Method("vote", "vote()"),
     Method("EF(two-hop Top-k)", "ef(two_hop(topk(density=0.1)))"),
     Method("two-hop QSGD", "two_hop(qsgd(bits=4))"),
+    Method("EF(union of Top-k)", "ef(union(topk(density=0.1)))"),
+    Method("EF(sketch of Top-k 5 %)", "ef(sketch(topk(density=0.05)))"),
+)
+FACTORED = (
+    Method("SVD rank 1", "svd(rank=1, dims=(14, 8))"),
+    Method("EF21(SVD rank 1)", "ef21(svd(rank=1, dims=(14, 8)))"),
+    Method("EF(randomised SVD)", "ef(rsvd(rank=1, dims=(14, 8)))"),
+    Method("random projection", "projection(rank=4, dims=(14, 8))"),
+    Method("EF21(ST-HOSVD)", "ef21(st_hosvd(dims=(7, 2, 2, 2, 2), ranks=(1, 1, 2, 1, 1)))"),
+    Method("EF21(HOSVD)", "ef21(hosvd(dims=(7, 2, 2, 2, 2), ranks=(1, 1, 2, 1, 1)))"),
+    Method("EF(tensor train)", "ef(tt(rank=2, dims=(7, 4, 4)))"),
+    Method("EF(CP rank 1)", "ef(cp(rank=1, sweeps=2, dims=(7, 4, 4)))"),
+    Method("EF(PowerSGD rank 1)", "ef(powersgd(rank=1, dims=(14, 8)))"),
 )
 FEW = ("dense", "Random-k 25 %", "Top-k 10 %", "EF(Top-k 10 %)", "QSGD 4 bits", "EF(sign)")
 
@@ -57,10 +73,11 @@ DEMO = Experiment(
         Group("10 label-sorted workers: sparse", 10, "label-sorted", labels=_labels(SPARSE)),
         Group("10 label-sorted workers: quantised", 10, "label-sorted", labels=_labels(QUANTISED)),
         Group("10 label-sorted workers: with memory", 10, "label-sorted", labels=_labels(REMEMBERED)),
+        Group("10 label-sorted workers: factorised", 10, "label-sorted", labels=_labels(FACTORED)),
         Group("4 workers: gathered or in two hops", 4, labels=(*_labels(EXCHANGED), "EF(Top-k 10 %)", "QSGD 4 bits")),
         Group("2 workers, lockstep", 2, labels=FEW),
         Group("2 workers, real processes", 2, driver="processes", labels=FEW),
     ),
-    methods=(Method("dense", "dense()"), *SPARSE, *QUANTISED, *REMEMBERED, *EXCHANGED),
+    methods=(Method("dense", "dense()"), *SPARSE, *QUANTISED, *REMEMBERED, *FACTORED, *EXCHANGED),
     steps=150,
 )

@@ -1,0 +1,41 @@
+"""Replicas stay equal to the last bit when one rank's libraries compute with other instructions than the other's."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from drawn import COMPOSITION_TEXTS
+
+HERE = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+THERE = HERE | {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
+FACTORISED = ("powersgd", "svd", "projection", "tt", "cp(", "sketch", "union", "impk", "qsgd", "sign")
+
+
+def test_every_family_agrees_with_a_rank_that_has_another_kernel_path(tmp_path):
+    texts = [text for text in COMPOSITION_TEXTS if any(name in text for name in FACTORISED)]
+    orders = [
+        {
+            "rank": rank,
+            "size": 2,
+            "folder": str(tmp_path),
+            "job": "jobs:digests",
+            "argument": {"texts": texts, "steps": 3},
+        }
+        for rank in range(2)
+    ]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "thinwire.drivers.processes", json.dumps(order)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+        )
+        for order, environment in zip(orders, (HERE, THERE), strict=True)
+    ]
+    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    here, there = (json.loads(output.partition("result ")[2].splitlines()[0]) for output in outputs)
+    assert here.pop("product") != there.pop("product"), "both ranks multiply alike here, so this test shows nothing"
+    assert len(here) == len(texts) and here == there
