@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .catalog import parse, to_text
     from .core import (
+        CheckpointError,
         CompositionError,
         DecodeError,
         IncompatibleParts,
@@ -25,21 +26,24 @@ if TYPE_CHECKING:
     from .drivers.meter import Meter
     from .drivers.torch_dist import TorchDist
     from .exchange import Exchanger
+    from .importance import ImportanceSolver, ModuleObjective, Refresher
 
 __version__ = "0.1.0"
 
 _HOME = {
     "parse": "catalog", "to_text": "catalog", "Exchanger": "exchange",
     "lockstep": "drivers.lockstep", "Meter": "drivers.meter", "TorchDist": "drivers.torch_dist",
+    "ImportanceSolver": "importance", "ModuleObjective": "importance", "Refresher": "importance",
     "loopback": "core", "TensorSpec": "core", "World": "core",
     "ThinwireError": "core", "CompositionError": "core", "DecodeError": "core", "IncompatibleParts": "core",
-    "PeerLostError": "core", "ProtocolError": "core",
+    "PeerLostError": "core", "ProtocolError": "core", "CheckpointError": "core",
 }  # fmt: skip
 
 __all__ = [
     "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist", "loopback", "TensorSpec", "World",
+    "ImportanceSolver", "ModuleObjective", "Refresher",
     "ThinwireError", "CompositionError", "DecodeError", "IncompatibleParts", "PeerLostError", "ProtocolError",
-    "__version__",
+    "CheckpointError", "__version__",
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ STOREYS = [
     {"kernels"},
     {"wire"},
     {"compressors", "importance", "aggregators", "feedback", "controllers", "topologies", "drivers"},
-    {"exchange"},
+    {"exchange", "checkpoint"},
     {"catalog"},
     {"sync", "moments", "integrations", "planner", "describe"},
     {"api"},
@@ -83,7 +83,7 @@ def test_import_needs_torch_and_numpy_only():
     code = (
         "import sys, thinwire\n"
         "[getattr(thinwire, name) for name in thinwire.__all__]\n"
-        "assert not {'rich', 'jinja2', 'matplotlib', 'sklearn'} & set(sys.modules), 'too much was loaded'"
+        "assert not {'rich', 'jinja2', 'matplotlib', 'sklearn', 'safetensors'} & set(sys.modules), 'too much was loaded'"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

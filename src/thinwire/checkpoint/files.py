@@ -1,0 +1,149 @@
+"""Files that reach the disk before anybody relies on them, and reading that looks before it believes."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core import CheckpointError
+
+JSON_LIMIT = 16 << 20  # bytes: a hundred thousand tensors fit; read before anything vouches for it, so it is bounded
+_CHUNK = 1 << 20
+CODES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+class Seal(NamedTuple):
+    """What a file must be, to the last bit."""
+
+    sha256: str
+    nbytes: int
+
+
+@contextmanager
+def system_errors(path: Path) -> Iterator[None]:
+    """Errors of the system become CheckpointErrors with their errno and file."""
+    try:
+        yield
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "no errno")
+        raise CheckpointError(f"{error.filename or path}: {error.strerror or error} ({name})", error.errno) from error
+
+
+def to_json(value: Any) -> bytes:
+    """The one way in which we write it; a file that reads the same but is written otherwise was edited."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def write_json(path: Path, value: Any) -> None:
+    data = to_json(value)
+    if len(data) > JSON_LIMIT:
+        raise CheckpointError(f"{path}: {len(data)} bytes of JSON, at most {JSON_LIMIT}; put long lists into tensors")
+    with system_errors(path), path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Seal:
+    """Write them as safetensors, on the disk when this returns; only one at a time is copied to the CPU.
+
+    Not by the library: it reports a full disk as a text that differs from version to version.
+    """
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # each starts at a multiple of its size
+    header, nbytes = {}, 0
+    for name, tensor in ordered:
+        start, nbytes = nbytes, nbytes + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, nbytes]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with system_errors(path), path.open("xb") as file:
+        for chunk in chain([len(text).to_bytes(8, "little"), text], *(_chunks(tensor) for _, tensor in ordered)):
+            digest.update(chunk)
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    return Seal(digest.hexdigest(), 8 + len(text) + nbytes)
+
+
+def _chunks(tensor: Tensor) -> Iterator[bytes]:
+    """Copies, so that checksum and file see the same bytes even if somebody writes to the tensor meanwhile."""
+    if tensor.numel():
+        raw = tensor.resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        for start in range(0, len(raw), _CHUNK):
+            yield raw[start : start + _CHUNK].tobytes()
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Tensors with memory of their own; the library checks offsets and sizes of the header against the file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return {name: tensor.clone() for name, tensor in load_file(path).items()}
+    except (SafetensorError, RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+        raise CheckpointError(f"{path}: no tensors of ours: {error}") from error
+
+
+def fsync_folder(folder: Path) -> None:
+    """Names in it are on the disk, too."""
+    with system_errors(folder):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a file system that knows no such thing
+                raise
+        finally:
+            os.close(handle)
+
+
+def length_of(path: Path) -> int:
+    """Of a regular file; a link or a pipe could lead anywhere or never end."""
+    with system_errors(path):
+        status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointError(f"{path}: not a regular file")
+    return status.st_size
+
+
+def seal_of(path: Path) -> Seal:
+    digest, nbytes = hashlib.sha256(), 0
+    buffer = memoryview(bytearray(_CHUNK))
+    with system_errors(path), path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+            nbytes += count
+    return Seal(digest.hexdigest(), nbytes)
+
+
+def read_json(path: Path) -> Any:
+    """Its value, if the file is exactly what `write_json` writes for that value."""
+    if (nbytes := length_of(path)) > JSON_LIMIT:
+        raise CheckpointError(f"{path}: {nbytes} bytes of JSON, at most {JSON_LIMIT}")
+    with system_errors(path), path.open("rb") as file:
+        data = file.read(nbytes)
+    try:
+        value = json.loads(data)
+        unchanged = to_json(value) == data
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: no JSON of ours: {error}") from error
+    if not unchanged:
+        raise CheckpointError(f"{path}: edited or damaged; we would have written it otherwise")
+    return value

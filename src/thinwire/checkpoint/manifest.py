@@ -1,0 +1,95 @@
+"""The manifest of a checkpoint: which files belong to it and what they must be, itself included."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from .. import __version__
+from ..core import CheckpointError
+from .files import Seal, read_json, to_json, write_json
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+T = TypeVar("T")
+
+
+class Name(NamedTuple):
+    """A checkpoint's folder: numbers count the saves, so that the newest is newest even after going back in time."""
+
+    number: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"save-{self.number:06d}-step-{self.step:08d}"
+
+    @classmethod
+    def of(cls, text: str) -> Name | None:
+        found = re.fullmatch(r"save-([0-9]{1,18})-step-([0-9]{1,18})", text)
+        name = found and cls(int(found[1]), int(found[2]))
+        return name if name and str(name) == text else None
+
+
+class Manifest(NamedTuple):
+    name: Name
+    world_size: int
+    files: dict[str, Seal]
+
+
+def files_of(rank: int) -> tuple[str, str]:
+    """The rank's numbers and strings, and its tensors."""
+    return f"rank-{rank:05d}.json", f"rank-{rank:05d}.safetensors"
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    fields: dict[str, Any] = {
+        "format": FORMAT,
+        "thinwire": __version__,
+        "number": manifest.name.number,
+        "step": manifest.name.step,
+        "world_size": manifest.world_size,
+        "files": {name: seal._asdict() for name, seal in manifest.files.items()},
+    }
+    write_json(folder / MANIFEST, fields | {"sha256": hashlib.sha256(to_json(fields)).hexdigest()})
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of the checkpoint in `folder`, which must have been written under that name.
+
+    File names are derived, never believed, so none can lead out of the folder.
+    """
+    path = folder / MANIFEST
+    fields = read_json(path)
+    version = expect(fields, "format", int, path)
+    if version != FORMAT:
+        by = fields.get("thinwire")
+        raise CheckpointError(f"{path}: field 'format' is {version} (thinwire {by!r}), this version reads {FORMAT}")
+    digest = hashlib.sha256(to_json({key: value for key, value in fields.items() if key != "sha256"})).hexdigest()
+    if expect(fields, "sha256", str, path) != digest:
+        raise CheckpointError(f"{path}: field 'sha256' does not fit the others; edited or damaged")
+    name = Name(expect(fields, "number", int, path), expect(fields, "step", int, path))
+    if Name.of(folder.name) != name:
+        raise CheckpointError(f"{path}: fields 'number' and 'step' say {name}, the folder is called {folder.name!r}")
+    world_size, files = expect(fields, "world_size", int, path), expect(fields, "files", dict, path)
+    if world_size < 1 or len(files) != 2 * world_size:
+        raise CheckpointError(f"{path}: field 'files' lists {len(files)} for {world_size} ranks, each has two")
+    if odd := sorted(files.keys() ^ {name for rank in range(world_size) for name in files_of(rank)}):
+        raise CheckpointError(f"{path}: field 'files' and {world_size} ranks differ in {odd[0]!r}")
+    return Manifest(name, world_size, {file: seal_in(files, file, path) for file in files})
+
+
+def seal_in(fields: Any, name: str, path: Path) -> Seal:
+    entry = expect(fields, name, dict, path)
+    return Seal(expect(entry, "sha256", str, path), expect(entry, "nbytes", int, path))
+
+
+def expect(fields: Any, name: str, kind: type[T], path: Path) -> T:
+    """The value of a field, which must be there and of that type."""
+    if not isinstance(fields, dict) or name not in fields:
+        raise CheckpointError(f"{path}: field {name!r} is missing")
+    value = fields[name]
+    if type(value) is not kind:  # not isinstance: true is no number here
+        raise CheckpointError(f"{path}: field {name!r} is a {type(value).__name__}, must be {kind.__name__}")
+    return value

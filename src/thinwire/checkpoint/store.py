@@ -1,0 +1,211 @@
+"""Save and load. A checkpoint is written aside and appears under its name by one rename, whole and on the disk."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ..core import CheckpointError
+from .files import fsync_folder, length_of, read_json, read_tensors, seal_of, system_errors, write_json, write_tensors
+from .manifest import Manifest, Name, expect, files_of, read_manifest, seal_in, write_manifest
+from .tree import decode, encode
+
+log = logging.getLogger("thinwire")
+
+_SAVING = ".saving"  # a half-written checkpoint; there is at most one
+_DELETING = ".deleting-"
+
+
+def save(
+    folder: str | PathLike[str],
+    state: Mapping[Any, Any],
+    *,
+    step: int | None = None,
+    keep: int = 2,
+    rank: int = 0,
+    world_size: int = 1,
+    barrier: Callable[[], object] | None = None,
+) -> Path:
+    """Store a nested state of tensors, numbers and strings; when this returns, it is on the disk. Gives its place.
+
+    Until the new checkpoint is complete nothing older is touched; then all but the newest `keep` are deleted. After
+    a crash at any moment `load` finds the new one or the one before it. Without `step` saves are counted.
+
+    With `world_size` above one every rank calls this with its own state, the same step and a folder that all share,
+    and with a `barrier` that returns when all ranks have called it. It is called three times, whatever happens in
+    between, so that an error of one rank is an error on all: no rank returns unless the checkpoint is complete.
+    """
+    if world_size > 1 and barrier is None:
+        raise ValueError(f"checkpoint.save: {world_size} ranks write one checkpoint together; give them a barrier")
+    if not 0 <= rank < world_size or keep < 1 or (step is not None and not 0 <= step < 10**18):
+        got = f"rank={rank}, world_size={world_size}, keep={keep}, step={step}"
+        raise ValueError(f"checkpoint.save: 0 <= rank < world_size, keep >= 1 and 0 <= step < 10**18 wanted, got {got}")
+    saving = _Saving(Path(folder), state, step, keep, rank, world_size)
+    failure: Exception | None = None
+    for phase in (saving.prepare, saving.write, saving.complete):
+        if failure is None:
+            try:
+                phase()
+            except Exception as error:  # of any kind: the other ranks wait at the barrier
+                failure = error
+        if barrier is not None:
+            barrier()
+    if failure is not None:
+        saving.clear_away()
+        raise failure
+    return saving.confirmed()
+
+
+@dataclass
+class _Saving:
+    folder: Path
+    state: Mapping[Any, Any]
+    step: int | None
+    keep: int
+    rank: int
+    world_size: int
+    target: Path | None = None
+
+    @property
+    def aside(self) -> Path:
+        return self.folder / _SAVING
+
+    def prepare(self) -> None:
+        """Rank 0 makes an empty place, so that nothing of a crashed attempt can get into this one."""
+        if self.rank != 0:
+            return
+        with system_errors(self.aside):
+            if not self.folder.is_dir():
+                self.folder.mkdir(parents=True)
+                fsync_folder(self.folder.absolute().parent)
+            if self.aside.exists():
+                shutil.rmtree(self.aside)
+            self.aside.mkdir()
+
+    def write(self) -> None:
+        """Each rank its tensors, then what vouches for them."""
+        number = max((name.number for name in _names(self.folder)), default=0) + 1
+        self.target = self.folder / str(Name(number, number if self.step is None else self.step))
+        tree, tensors = encode(self.state)
+        json_name, tensors_name = files_of(self.rank)
+        seal = write_tensors(self.aside / tensors_name, tensors)
+        write_json(self.aside / json_name, {"save": self.target.name, "tensors": seal._asdict(), "state": tree})
+
+    def complete(self) -> None:
+        """Rank 0 lists what all wrote, gives it its name, then deletes what is too old."""
+        if self.rank != 0 or self.target is None:
+            return
+        name = Name.of(self.target.name)
+        assert name is not None
+        files = {}
+        for rank in range(self.world_size):
+            json_name, tensors_name = files_of(rank)
+            path = self.aside / json_name
+            if not path.exists():
+                raise CheckpointError(f"{path}: rank {rank} of {self.world_size} has not written it; see its error")
+            part = read_json(path)
+            if (other := expect(part, "save", str, path)) != self.target.name:
+                raise CheckpointError(f"{path}: rank {rank} saves {other}, rank 0 {self.target.name}; steps must agree")
+            files[json_name], files[tensors_name] = seal_of(path), seal_in(part, "tensors", path)
+        write_manifest(self.aside, Manifest(name, self.world_size, files))
+        fsync_folder(self.aside)
+        with system_errors(self.target):
+            self.aside.rename(self.target)
+        fsync_folder(self.folder)
+        _delete_all_but(self.keep, self.folder)
+
+    def confirmed(self) -> Path:
+        if self.target is None or not self.target.exists():
+            raise CheckpointError(f"{self.target}: not completed; the error of rank 0 or of another rank says why")
+        return self.target
+
+    def clear_away(self) -> None:
+        if self.rank == 0:
+            shutil.rmtree(self.aside, ignore_errors=True)
+
+
+def _delete_all_but(keep: int, folder: Path) -> None:
+    try:
+        for name in _names(folder)[:-keep]:
+            (folder / str(name)).rename(folder / f"{_DELETING}{name}")  # half of one must not look like one
+        for path in folder.glob(f"{_DELETING}*"):
+            shutil.rmtree(path)
+    except OSError as error:  # the new checkpoint is complete: no reason to stop a run
+        log.warning("checkpoint: an old one could not be deleted: %s", error)
+
+
+def steps(folder: str | PathLike[str]) -> list[int]:
+    """The steps of the checkpoints there, in the order in which they were saved; [] if there are none."""
+    return [name.step for name in _names(Path(folder))]
+
+
+def _names(folder: Path) -> list[Name]:
+    with system_errors(folder):
+        found = [Name.of(path.name) for path in folder.iterdir()] if folder.exists() else []
+    return sorted(name for name in found if name is not None)
+
+
+def load(
+    folder: str | PathLike[str],
+    *,
+    step: int | None = None,
+    fallback: bool = False,
+    rank: int = 0,
+    world_size: int | None = 1,
+) -> dict[Any, Any]:
+    """The state that was saved last, or last at `step`; tensors are on the CPU and have memory of their own.
+
+    A checkpoint that is damaged is a CheckpointError that names file and field. With `fallback` the one saved before
+    it is taken instead, and a warning says so; every rank then checks the files of all, so that all take the same.
+    `world_size` must be what it was saved with; None takes the part of `rank` whatever that was.
+    """
+    folder = Path(folder)
+    names = _names(folder)
+    while names and step is not None and names[-1].step != step:
+        names.pop()
+    if not names:
+        wanted = "no checkpoint" if step is None else f"no checkpoint of step {step}; there are {steps(folder)}"
+        raise CheckpointError(f"{folder}: {wanted}")
+    path, manifest = _newest_sound(folder, names, fallback, rank)
+    if not 0 <= rank < manifest.world_size or world_size not in (None, manifest.world_size):
+        ours = f"this is rank {rank} of {manifest.world_size if world_size is None else world_size}"
+        raise CheckpointError(f"{path}: field 'world_size' is {manifest.world_size}, {ours}")
+    json_name, tensors_name = files_of(rank)
+    part = read_json(path / json_name)
+    try:
+        return decode(expect(part, "state", dict, path / json_name), read_tensors(path / tensors_name))
+    except ValueError as error:
+        raise CheckpointError(f"{path / json_name}: {error}") from error
+
+
+def _newest_sound(folder: Path, names: list[Name], fallback: bool, rank: int) -> tuple[Path, Manifest]:
+    errors: list[CheckpointError] = []
+    for name in reversed(names):
+        path = folder / str(name)
+        try:
+            manifest = _checked(path, None if fallback else rank)
+        except CheckpointError as error:
+            if not fallback:
+                raise
+            log.warning("checkpoint: %s; falling back to the one before it", error)
+            errors.append(error)
+        else:
+            return path, manifest
+    raise CheckpointError(f"{folder}: no checkpoint is sound: {'; '.join(map(str, errors))}", errors[0].errno)
+
+
+def _checked(path: Path, rank: int | None) -> Manifest:
+    """Its manifest, when all files are there in their lengths and those of the rank (None: of all) are as sealed."""
+    manifest = read_manifest(path)
+    for name, seal in manifest.files.items():
+        if (nbytes := length_of(path / name)) != seal.nbytes:
+            raise CheckpointError(f"{path / name}: field 'nbytes' says {seal.nbytes}, the file has {nbytes}")
+    for name in manifest.files if rank is None else manifest.files.keys() & set(files_of(rank)):
+        if seal_of(path / name) != manifest.files[name]:
+            raise CheckpointError(f"{path / name}: field 'sha256' does not fit the file; it was changed")
+    return manifest
