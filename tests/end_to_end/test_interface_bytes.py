@@ -1,6 +1,6 @@
 """The meter is right about real networks: what it counts is what the interface sends and receives, give or take 2 %.
 
-Ranks are processes that run this file, see the end of it; those on two hosts are joined by a cable that nobody else
+Ranks are processes that run this file, see the end of it; those on two hosts are joined by a network that nobody else
 uses. They meet and wait for one another through a file, so that nothing travels but what is counted.
 """
 
@@ -10,26 +10,25 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
-import netns
+from thinwire.testbed.counters import Counts, read_counts
+from thinwire.testbed.network import DEVICE, network, why_not
 
 KINDS = ("AllGather", "AllReduce", "AllReduce, ordered", "Broadcast")
 REPETITIONS = 4
 NUMEL = (262_144, 393_216)  # of rank 0 and 1 where lengths may differ: 1.05 and 1.57 MB
-FRAME_BYTES = 66  # Ethernet 14, IP 20, TCP 32 with its time stamps; a segment of up to 64 KB counts as one packet
 
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory):
     """Per rank and kind: what the meter says and what the interface says."""
-    if reason := netns.why_not():
+    if reason := why_not():
         pytest.skip(reason)
-    with netns.cable() as hosts:
-        starts = [netns.inside(host, sys.executable) for host in hosts]
-        return run_ranks(starts, netns.DEVICE, "compare_counts", tmp_path_factory.mktemp("meet"))
+    with network(2) as hosts:
+        starts = [place.inside(sys.executable) for place in hosts.places]
+        return run_ranks(starts, DEVICE, "compare_counts", tmp_path_factory.mktemp("meet"))
 
 
 @pytest.mark.needs_root
@@ -37,8 +36,7 @@ def counted(tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_meter_counts_what_the_interface_sends_and_receives(counted, kind, rank):
     seen = counted[rank][kind]
-    for metered, octets, packets in (("sent", "tx_bytes", "tx_packets"), ("received", "rx_bytes", "rx_packets")):
-        on_the_wire = seen[octets] - FRAME_BYTES * seen[packets]
+    for metered, on_the_wire in zip(("sent", "received"), Counts(*seen["counts"]).without_frames(), strict=True):
         assert seen[metered] >= REPETITIONS * 4 * min(NUMEL), "too little was sent to tell"
         assert seen[metered] == pytest.approx(on_the_wire, rel=0.02), (metered, seen)
 
@@ -49,8 +47,7 @@ def test_long_messages_of_differing_lengths_arrive_whole_and_are_counted_to_the_
 
 def run_ranks(starts, device, task, folder):
     """Run `task` on one process per beginning of a command; what each returns, in rank order."""
-    paths = os.pathsep.join([str(Path(netns.__file__).parent), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": device, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": device, "OMP_NUM_THREADS": "1"}
     arguments = [__file__, task, str(len(starts)), str(folder / "store")]
     ranks = []
     try:
@@ -90,15 +87,15 @@ def compare_counts(store, rank, size):
         rounds = []
         for turn in range(3):
             meet(store, f"before {kind} {turn}", rank, size)
-            before, driver.meter = interface_counts(), Meter()
+            before, driver.meter = read_counts(DEVICE), Meter()
             meet(store, f"start {kind} {turn}", rank, size)
             perform(driver, requests * REPETITIONS)
             meet(store, f"after {kind} {turn}", rank, size)
             total = driver.meter.total()
-            counts = {name: count - before[name] for name, count in interface_counts().items()}
-            rounds.append({"sent": total.sent_bytes, "received": total.received_bytes, **counts})
+            counts = read_counts(DEVICE).since(before)
+            rounds.append({"sent": total.sent_bytes, "received": total.received_bytes, "counts": counts})
         # on a loaded machine TCP may send again what was only late: the round with the fewest bytes has none of that
-        results[kind] = min(rounds, key=lambda counts: counts["tx_bytes"] + counts["rx_bytes"])
+        results[kind] = min(rounds, key=lambda seen: seen["counts"].sent_bytes + seen["counts"].received_bytes)
     meet(store, "end", rank, size)
     return results
 
@@ -138,11 +135,6 @@ def meet(store, name, rank, size):
     store.set(f"{name} {rank}", "here")
     store.wait([f"{name} {other}" for other in range(size)])
     time.sleep(0.1)
-
-
-def interface_counts():
-    folder = Path("/sys/class/net") / netns.DEVICE / "statistics"
-    return {name: int((folder / name).read_text()) for name in ("tx_bytes", "tx_packets", "rx_bytes", "rx_packets")}
 
 
 def main(task, size, path, rank):

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from . import listing, operators, run
+from . import listing, operators, run, testbed, verify_wire
 
-COMMANDS = (run, listing, operators)
+COMMANDS = (run, listing, operators, testbed, verify_wire)
 
 
 def parser() -> argparse.ArgumentParser:

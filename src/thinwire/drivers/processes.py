@@ -24,15 +24,27 @@ from ..core import PeerLostError
 Tell = Callable[[Any], None]
 
 
-def run_ranks(size: int, job: str, argument: Any, *, tell: Tell | None = None, timeout_s: float = 600.0) -> list[Any]:
+def run_ranks(
+    size: int,
+    job: str,
+    argument: Any,
+    *,
+    tell: Tell | None = None,
+    timeout_s: float = 600.0,
+    starts: Sequence[Sequence[str]] | None = None,
+) -> list[Any]:
     """Results of `job(driver, argument, tell)` on `size` processes, in rank order.
 
     What rank 0 tells on its way reaches `tell`. If a rank fails or time runs out, all are ended; the error names the
-    rank at fault and ends with its own error text.
+    rank at fault and ends with its own error text. starts: how each rank's command begins, to run it somewhere else.
     """
+    starts = starts or [()] * size
     with tempfile.TemporaryDirectory(prefix="thinwire-") as folder:
         orders = [{"rank": r, "size": size, "folder": folder, "job": job, "argument": argument} for r in range(size)]
-        workers = [_Worker(order, tell if order["rank"] == 0 else None, Path(folder)) for order in orders]
+        workers = [
+            _Worker(order, tell if order["rank"] == 0 else None, Path(folder), start)
+            for order, start in zip(orders, starts, strict=True)
+        ]
         try:
             _watch(workers, time.monotonic() + timeout_s)
             return [worker.result for worker in workers]
@@ -42,14 +54,14 @@ def run_ranks(size: int, job: str, argument: Any, *, tell: Tell | None = None, t
 
 
 class _Worker:
-    def __init__(self, order: dict[str, Any], tell: Tell | None, folder: Path) -> None:
+    def __init__(self, order: dict[str, Any], tell: Tell | None, folder: Path, start: Sequence[str]) -> None:
         self.rank: int = order["rank"]
         self.result: Any = None
         self._errors = folder / f"rank{self.rank}.err"
         environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | dict(os.environ)
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "thinwire.drivers.processes", json.dumps(order)],
+                [*start, sys.executable, "-m", "thinwire.drivers.processes", json.dumps(order)],
                 stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True, env=environment,
             )  # fmt: skip
         assert self.process.stdout is not None

@@ -1,0 +1,163 @@
+"""`thinwire testbed`: a network of several workers on this machine, with links of a given rate (Linux, root)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .parsers import SubParsers
+
+if TYPE_CHECKING:
+    from ..testbed.counters import Counts
+    from ..testbed.network import Network
+    from ..testbed.running import Outcome
+
+_NEEDS_ROOT = (
+    "{}; use sudo, or --loopback, which runs plain processes on this machine's loopback, neither shaped nor counted"
+)
+
+
+def add_to(commands: SubParsers) -> None:
+    parser = commands.add_parser("testbed", help="run a command on a shaped network of workers", description=__doc__)
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    running = verbs.add_parser(
+        "run", help="run a command on every worker", description="Run a command on every worker, as torchrun would.",
+        usage="thinwire testbed run [--workers N] [--rate RATE] [--loopback] [--json FILE] -- COMMAND ...",
+    )  # fmt: skip
+    _network_options(running)
+    running.add_argument("--loopback", action="store_true", help="no network of its own: needs no root, not shaped")
+    running.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what each worker runs")
+    running.set_defaults(command=run)
+    checking = verbs.add_parser("check", help="measure whether a rate is obeyed", description="Is the rate obeyed?")
+    _network_options(checking)
+    checking.set_defaults(command=check)
+
+
+def _network_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workers", type=_workers, default=2, metavar="N", help="how many (default: 2)")
+    parser.add_argument(
+        "--rate", type=_rate, default="none", metavar="RATE",
+        help="of each worker's link, either way, as 100mbit; none: not shaped (default); lo: all on one host",
+    )  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's figures to FILE, too")
+
+
+def _rate(text: str) -> str:
+    from ..testbed.network import rate_bits
+
+    try:
+        rate_bits(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def _workers(text: str) -> int:
+    from ..testbed.network import MOST_WORKERS
+
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"1 to {MOST_WORKERS} workers, got {text!r}")
+    return int(text)
+
+
+def run(options: argparse.Namespace) -> int:
+    """The exit code is that of the first worker that failed."""
+    from ..testbed.network import check_root, loopback, network
+    from ..testbed.running import run as run_workers
+
+    words = options.words[1:] if options.words[:1] == ["--"] else options.words
+    if not words:
+        print("thinwire: a command is missing, as in: thinwire testbed run -- python train.py", file=sys.stderr)
+        return 2
+    if options.loopback and options.rate != "none":
+        print(f"thinwire: --loopback cannot be shaped to --rate {options.rate}; leave one of them out", file=sys.stderr)
+        return 2
+    if not options.loopback:
+        try:
+            check_root()
+        except OSError as error:
+            print(f"thinwire: {_NEEDS_ROOT.format(error)}", file=sys.stderr)
+            return 2
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # workers are ended gently
+    try:
+        with loopback(options.workers) if options.loopback else network(options.workers, options.rate) as net:
+            outcome = run_workers(net, words)
+            print_outcome(net, outcome)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if options.json:
+        figures = {"command": words, "workers": options.workers, "rate": net.rate, "shaped": net.shaped}
+        options.json.write_text(json.dumps(figures | outcome_rows(outcome), indent=1) + "\n")
+    return outcome.exit_code
+
+
+def outcome_rows(outcome: Outcome) -> dict[str, Any]:
+    def plain(counts: Counts | None) -> dict[str, int] | None:
+        return None if counts is None else counts._asdict()
+
+    ended = [asdict(worker) | {"counts": plain(worker.counts)} for worker in outcome.workers]
+    head = {"exit_code": outcome.exit_code, "seconds": outcome.seconds, "total": plain(outcome.total)}
+    return head | {"ended": ended}
+
+
+def print_outcome(net: Network, outcome: Outcome) -> None:
+    """On stderr, as `time` does: stdout is the command's own."""
+    from rich.console import Console
+    from rich.table import Table
+
+    link = f"links of {net.rate}" if net.shaped else "links that were not shaped"
+    table = Table(title=f"{len(net.places)} workers, {link}, {outcome.seconds:.2f} s", title_justify="left")
+    for name in ("rank", "exit code", "seconds", "bytes sent", "bytes received"):
+        table.add_column(name, justify="right")
+    for worker in outcome.workers:
+        table.add_row(str(worker.rank), str(worker.exit_code), f"{worker.seconds:.2f}", *_bytes(worker.counts))
+    if len(outcome.workers) > 1 and outcome.total:
+        table.add_row("all", "", "", *_bytes(outcome.total), end_section=True)
+    console = Console(stderr=True)
+    console.print(table)
+    if not net.counted:
+        console.print("On this machine's loopback, which others use, too: bytes cannot be counted.")
+    elif not net.shaped and net.places[0].device == "lo":
+        console.print("All workers share one loopback: every byte is sent and received on it.")
+
+
+def _bytes(counts: Counts | None) -> tuple[str, str]:
+    return ("–", "–") if counts is None else (f"{counts.sent_bytes:,}", f"{counts.received_bytes:,}")
+
+
+def check(options: argparse.Namespace) -> int:
+    """0 if the rate is obeyed or there is none, else 1."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..testbed.goodput import check as measure
+    from ..testbed.network import burst_bytes, network, rate_bits
+
+    with network(options.workers, options.rate) as net:
+        rows = measure(net)
+    bits = rate_bits(options.rate)
+    shape = "not shaped" if bits is None else f"{options.rate}, burst {burst_bytes(bits):,} B"
+    table = Table(title=f"{options.workers} workers in a ring, {shape}: TCP goodput", title_justify="left")
+    for name in ("message", "bytes", "slowest Mbit/s", "fastest Mbit/s", "share of the rate", "obeyed"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        slow, fast = row.slowest_bits_per_s, row.fastest_bits_per_s
+        share = "–" if bits is None else f"{slow / bits:.2f} to {fast / bits:.2f}"
+        obeyed = "–" if row.obeyed is None else "yes" if row.obeyed else "no"
+        table.add_row(row.message, f"{row.nbytes:,}", f"{slow / 1e6:,.1f}", f"{fast / 1e6:,.1f}", share, obeyed)
+    console = Console()
+    console.print(table)
+    good = all(row.obeyed is not False for row in rows)
+    if not good:
+        console.print(
+            "✗ The rate is not obeyed; 0.95 is the best there is (frames). Is this machine fast and idle enough?"
+        )
+    if options.json:
+        figures = {"workers": options.workers, "rate": options.rate, "rows": [asdict(row) for row in rows]}
+        options.json.write_text(json.dumps(figures | {"obeyed": good}, indent=1) + "\n")
+    return 0 if good else 1

@@ -1,0 +1,86 @@
+"""`thinwire verify-wire COMPOSITION`: run it on real processes; compare the bytes it claims with those that travel."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .parsers import SubParsers
+
+if TYPE_CHECKING:
+    from ..testbed.verify import Verified
+
+
+def add_to(commands: SubParsers) -> None:
+    parser = commands.add_parser("verify-wire", help="compare claimed bytes with the interface's", description=__doc__)
+    parser.add_argument("composition", metavar="COMPOSITION", help='for example "ef(topk(density=0.01))"')
+    parser.add_argument("--workers", type=_workers, default=2, metavar="N", help="how many (default: 2)")
+    parser.add_argument("--numel", type=_count, default=1_000_000, metavar="N", help="of the layer (default: 1000000)")
+    parser.add_argument("--steps", type=_count, default=5, metavar="N", help="how many are counted (default: 5)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's figures to FILE, too")
+    parser.set_defaults(command=run)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a number from 1 on is needed, got {text!r}")
+    return int(text)
+
+
+def _workers(text: str) -> int:
+    from ..testbed.network import MOST_WORKERS
+
+    if not text.isdecimal() or not 2 <= int(text) <= MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"2 to {MOST_WORKERS} workers, got {text!r}; alone nothing is sent")
+    return int(text)
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 if all counts agree, 1 if not, 2 if the composition is refused."""
+    from ..testbed.verify import verify
+
+    found = verify(options.composition, options.workers, options.numel, options.steps)
+    show(found)
+    if options.json:
+        options.json.write_text(json.dumps(found.as_json(), indent=1) + "\n")
+    return 0 if found.holds else 1
+
+
+def show(found: Verified) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..testbed.counters import FRAME_BYTES, GLOO_BYTES
+    from ..testbed.verify import LIMIT_PERCENT
+
+    rows, columns = found.shape
+    claimed = found.model_bits / (found.workers * found.steps)
+    title = f"{found.composition}, {rows} x {columns} float32, {found.workers} workers, {found.steps} steps"
+    table = Table(title=Text(title), title_justify="left")
+    for name in ("rank", "compared", "expected B", "of them headers", "found B", "difference"):
+        table.add_column(name, justify="left" if name == "compared" else "right")
+    for c in found.comparisons:
+        figures = (f"{c.expected_bytes:,.0f}", f"{c.headers:,.0f}", f"{c.found_bytes:,.0f}")
+        table.add_row(str(c.rank), c.what, *figures, f"{c.percent:+.2f} %", end_section=c.what == "received")
+    Console().print(table)
+    print(f"Claimed: {claimed:,.0f} bits a rank and step, {claimed / (rows * columns):.4g} a coordinate.")
+    print("payload: claimed bits / 8, and the bytes handed over to be sent.")
+    print(f"sent, received: metered wire bytes, and the interface's less {FRAME_BYTES} B a frame.")
+    if found.holds:
+        print(f"✓ All agree within {LIMIT_PERCENT:g} %.")
+        return
+    sent = [c for c in found.comparisons if c.what == "sent"]
+    requests = found.requests * len(sent)
+    message = sum(c.expected_bytes for c in sent) / requests
+    more = sum(c.found_bytes for c in sent) / requests - message
+    print(f"✗ Not all agree within {LIMIT_PERCENT:g} %.")
+    print(
+        f"  A request sends {message:,.0f} B, and the interface {more:,.0f} B more: {more / GLOO_BYTES:.1f} times the"
+    )
+    print(
+        f"  {GLOO_BYTES} B that gloo puts around each of its messages. These and the heads of payloads weigh on short"
+    )
+    print("  messages; a larger --numel tells whether it is that.")

@@ -1,0 +1,37 @@
+"""What an interface has sent and received, as the kernel counts it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import NamedTuple
+
+FRAME_BYTES = 66  # Ethernet 14, IP 20, TCP 32 with its time stamps; a segment of up to 64 KB counts as one packet
+GLOO_BYTES = 144  # gloo's own around each message, measured between two ranks; the meter does not count them
+
+
+class Counts(NamedTuple):
+    sent_bytes: int
+    sent_packets: int
+    received_bytes: int
+    received_packets: int
+
+    def since(self, before: Counts) -> Counts:
+        return Counts(*(now - then for now, then in zip(self, before, strict=True)))
+
+    def without_frames(self) -> tuple[int, int]:
+        """Bytes sent and received that TCP carried; right for links that are not shaped, see FRAME_BYTES."""
+        sent = self.sent_bytes - FRAME_BYTES * self.sent_packets
+        return sent, self.received_bytes - FRAME_BYTES * self.received_packets
+
+
+def read_counts(device: str, namespace: str = "") -> Counts:
+    """Of a device in a namespace, or where this process runs."""
+    there = ["-n", namespace] if namespace else []
+    words = ["ip", *there, "-json", "-statistics", "link", "show", "dev", device]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise OSError(f"{' '.join(words)}: {done.stderr.strip()}")
+    stats = json.loads(done.stdout)[0]["stats64"]
+    sent, received = stats["tx"], stats["rx"]
+    return Counts(sent["bytes"], sent["packets"], received["bytes"], received["packets"])
