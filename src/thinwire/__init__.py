@@ -9,12 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .api import attach
     from .catalog import parse, to_text
     from .core import (
         CheckpointError,
         CompositionError,
+        ConfigMismatch,
         DecodeError,
+        DivergedError,
         IncompatibleParts,
+        NonFiniteError,
         PeerLostError,
         ProtocolError,
         TensorSpec,
@@ -31,19 +35,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "parse": "catalog", "to_text": "catalog", "Exchanger": "exchange",
+    "attach": "api", "parse": "catalog", "to_text": "catalog", "Exchanger": "exchange",
     "lockstep": "drivers.lockstep", "Meter": "drivers.meter", "TorchDist": "drivers.torch_dist",
     "ImportanceSolver": "importance", "ModuleObjective": "importance", "Refresher": "importance",
     "loopback": "core", "TensorSpec": "core", "World": "core",
     "ThinwireError": "core", "CompositionError": "core", "DecodeError": "core", "IncompatibleParts": "core",
     "PeerLostError": "core", "ProtocolError": "core", "CheckpointError": "core",
+    "ConfigMismatch": "core", "DivergedError": "core", "NonFiniteError": "core",
 }  # fmt: skip
 
 __all__ = [
-    "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist", "loopback", "TensorSpec", "World",
+    "attach", "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist", "loopback", "TensorSpec", "World",
     "ImportanceSolver", "ModuleObjective", "Refresher",
     "ThinwireError", "CompositionError", "DecodeError", "IncompatibleParts", "PeerLostError", "ProtocolError",
-    "CheckpointError", "__version__",
+    "CheckpointError", "ConfigMismatch", "DivergedError", "NonFiniteError", "__version__",
 ]  # fmt: skip
 
 

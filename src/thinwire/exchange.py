@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from .core import (
     Aggregator,
     Context,
     Controller,
+    Key,
     Program,
     ProtocolError,
     Seen,
@@ -24,6 +25,7 @@ from .core import (
     derive_key,
     flatten_state,
     fuse_flagged,
+    mean_state,
     narrow,
     parts_of,
     restore_state,
@@ -31,7 +33,7 @@ from .core import (
     stamped,
     weighed,
 )
-from .feedback.residuals import recall
+from .feedback.residuals import Kept, keep, recall
 from .importance import LayerImportance
 
 log = logging.getLogger("thinwire")
@@ -127,9 +129,17 @@ class Exchanger:
         self.settle()
         return values
 
-    def settle(self) -> bool:
-        """Commit the pending memory, or drop it if the step was bad anywhere; True if it was good. Local and silent."""
-        good = not self._bad
+    def keep_memory(self, names: Iterable[str]) -> None:
+        """Let these layers' memory be as if they had not been exchanged in this step."""
+        for name in names:
+            self._pending.pop(name, None)
+
+    def settle(self, good: bool = True) -> bool:
+        """Commit the pending memory, or drop it if the step was bad anywhere; True if it was good. Local and silent.
+
+        A caller that knows of something bad beside these layers says good=False; all ranks must say alike.
+        """
+        good = good and not self._bad
         if good:
             self.memory |= self._pending
             self.controller_state = self._seen
@@ -165,6 +175,22 @@ class Exchanger:
     def _rule(self, name: str) -> Aggregator[Any]:
         w = self.importance.get(name)
         return self.rules[name] if w is None else weighed(self.rules[name], w)
+
+    def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """One rank's state out of those of a world of another size: mean residuals lose nothing."""
+        layers = {name: self._merged_layer(name, [state["layers"][name] for state in states]) for name in self.layers}
+        importance = {
+            name: mean_state([state["importance"][name] for state in states]) for name in states[0]["importance"]
+        }
+        return {**states[0], "layers": layers, "importance": importance}
+
+    def _merged_layer(self, name: str, flats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        spec = self.layers[name]
+
+        def as_tensor(state: Any) -> Any:
+            return (recall(state, spec), lambda mean: keep(mean, "int8", Key(0))) if isinstance(state, Kept) else None
+
+        return flatten_state(mean_state([restore_state(self.memory[name], flat) for flat in flats], as_tensor))
 
     def _context(self, step: int, world: World) -> Context:
         return Context(step, world, self.seed, self.plan)

@@ -5,8 +5,11 @@ from .context import Context, Key, Plan, derive_key
 from .errors import (
     CheckpointError,
     CompositionError,
+    ConfigMismatch,
     DecodeError,
+    DivergedError,
     IncompatibleParts,
+    NonFiniteError,
     PeerLostError,
     ProtocolError,
     ThinwireError,
@@ -43,7 +46,7 @@ from .requests import (
     wire_bytes,
 )
 from .shapes import Dims, folded, matrix_dims, near_square, tensor_dims, unfolded
-from .state import flatten_state, restore_state
+from .state import flatten_state, mean_state, restore_state
 from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, saturate
 
 __all__ = [
@@ -56,7 +59,8 @@ __all__ = [
     "Reduced", "Seen", "adds_up",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
     "parts_of", "rebuilt", "weighed",
-    "flatten_state", "restore_state",
+    "flatten_state", "restore_state", "mean_state",
+    "ConfigMismatch", "DivergedError", "NonFiniteError",
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
     "CheckpointError",
 ]  # fmt: skip

@@ -33,3 +33,15 @@ class CheckpointError(ThinwireError, RuntimeError):
 
 class PeerLostError(ThinwireError, ConnectionError):
     """Another rank closed its connection or did not answer in time."""
+
+
+class ConfigMismatch(ThinwireError, ValueError):
+    """Ranks were given different settings; the text names the field, the values and the ranks. Nothing was trained."""
+
+
+class DivergedError(ThinwireError, RuntimeError):
+    """Replicas that must be equal are not; the text names the first parameter and the ranks."""
+
+
+class NonFiniteError(ThinwireError, ArithmeticError):
+    """Too many steps in a row had a NaN or an infinity; the text names ranks and parameters."""

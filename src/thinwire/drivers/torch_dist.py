@@ -88,6 +88,7 @@ class TorchDist:
         meter: Meter | None = None,
     ) -> None:
         self.timeout = timedelta(seconds=timeout_s)
+        self.group = group
         self.world = World(dist.get_rank(group), dist.get_world_size(group))
         self._wires = _own_group(group, self.world, self.timeout)
         self.ordered = ordered

@@ -1,0 +1,1 @@
+"""Where thinwire meets training frameworks. Nothing here knows any algorithm."""

@@ -1,0 +1,97 @@
+"""Do all ranks mean the same? Settings are compared before the first step, weights now and then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core import (
+    AllGather,
+    Broadcast,
+    ConfigMismatch,
+    DivergedError,
+    Gathered,
+    Label,
+    Payload,
+    Program,
+    World,
+    nbytes_of,
+)
+
+Facts = Mapping[str, Any]
+
+
+def agree_on(facts: Facts) -> Program[None]:
+    """Compare plain facts over ranks; a ConfigMismatch on every rank names the field, the values and who has them."""
+    text = json.dumps(_flat(facts), sort_keys=True).encode()
+    mine = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    gathered: Gathered = yield AllGather(Payload((mine,)), (Label("", "settings", len(text), 8.0 * len(text)),))
+    by_rank = [json.loads(bytes(payload.parts[0].tolist())) for payload in gathered]
+    for field in dict.fromkeys(field for one in by_rank for field in one):
+        values = [one.get(field, "nothing") for one in by_rank]
+        if any(value != values[0] for value in values):
+            raise ConfigMismatch(f"ranks differ in {field}: {_who_has_what(values)}; give all ranks the same")
+
+
+def _flat(facts: Facts, prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in facts.items():
+        flat |= _flat(value, f"{prefix}{name}: ") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _who_has_what(values: Sequence[Any]) -> str:
+    ranks: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(json.dumps(value), []).append(rank)
+    return ", ".join(
+        f"{value} on rank{'s' if len(who) > 1 else ''} {', '.join(map(str, who))}" for value, who in ranks.items()
+    )
+
+
+def fingerprint(tensors: Sequence[Tensor]) -> Tensor:
+    """One number a tensor: equal bits give equal numbers, a changed bit almost surely another.
+
+    Sums of whole numbers, so that their order does not matter; every place counts differently, so that swaps show.
+    """
+    return torch.stack([_fingerprint(tensor.detach()) for tensor in tensors]) if tensors else torch.zeros(0).long()
+
+
+def _fingerprint(tensor: Tensor) -> Tensor:
+    raw = tensor.contiguous().view(-1).view(torch.uint8)
+    words = torch.nn.functional.pad(raw, (0, -raw.numel() % 4)).view(torch.int32).to(torch.int64)
+    places = torch.arange(1, words.numel() + 1, device=words.device)
+    return (words * (2 * places + 1)).sum().cpu()
+
+
+def compare_weights(
+    names: Sequence[str], weights: Sequence[Tensor], heal: bool, step: int, world: World
+) -> Program[int]:
+    """How many tensors differed between ranks: an error unless `heal`, which gives all ranks rank 0's."""
+    marks = fingerprint(weights)
+    gathered: Gathered = yield AllGather(
+        Payload((marks,)), (Label("", "fingerprint", 8 * len(marks), 64.0 * len(marks)),), step
+    )
+    by_rank = torch.stack([payload.parts[0] for payload in gathered])
+    differing = (by_rank != by_rank[0]).any(dim=0).nonzero().flatten().tolist()
+    if differing and not heal:
+        others = (by_rank[:, differing[0]] != by_rank[0, differing[0]]).nonzero().flatten().tolist()
+        raise DivergedError(
+            f"step {step}: weights differ between ranks in {len(differing)} of {len(names)} parameters, first in "
+            f"{names[differing[0]]} (rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))} against 0); "
+            'on_divergence="heal" copies rank 0\'s weights instead of stopping'
+        )
+    for at in differing:
+        own = weights[at].detach()
+        payload = yield Broadcast(
+            Payload((own.contiguous().view(-1),)),
+            0,
+            (Label(names[at], "healing", nbytes_of(own), 8.0 * nbytes_of(own)),),
+            step,
+        )
+        own.copy_(payload.parts[0].view(own.shape))
+    return len(differing)

@@ -1,0 +1,156 @@
+"""DDP's communication hook: it names a bucket's gradients, has them exchanged, and writes the averages back.
+
+DDP reads the annotations of a hook, so this module must not import annotations from __future__.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
+
+from ..core import AllReduce, Op, Program, World, reduce_labels
+from ..drivers.torch_dist import TorchDist
+from ..exchange import Exchanger
+from .sparse_rows import sparse_mean
+
+Answer = torch.futures.Future[Tensor]
+Answers = list[tuple[Answer, Tensor]]  # and what they are answered with
+Extra = Callable[[int, World], Program[None]]
+
+
+class DDPHook:
+    """One backward pass is one step: its buckets are exchanged in order by the driver's thread and released together.
+
+    Nothing of DDP's is answered before the last bucket has been exchanged, because only then do all ranks know whether
+    the step was good. If it was not, every gradient becomes NaN on every rank. An error of the exchange is raised by
+    `backward` itself, with its own type.
+    """
+
+    def __init__(
+        self,
+        exchanger: Exchanger,
+        driver: TorchDist,
+        names: Mapping[Tensor, str],
+        scale: Callable[[], float] | None = None,
+        unused: Callable[[], Tensor | None] = lambda: None,
+    ) -> None:
+        self.exchanger, self.driver, self.names, self.scale, self.unused = exchanger, driver, names, scale, unused
+        self.step = 0
+        self.good = True  # whether the last step was
+        self.before: list[Extra] = []  # programs that start a step, in this order
+        self.after: list[Callable[[bool], None]] = []  # told whether the step was good
+        self.seconds = {"in hooks": 0.0, "encoding and decoding": 0.0, "sending": 0.0, "waiting": 0.0}
+        self._answers: Answers = []  # of the step that is open
+        self._queued: list[Future[Any]] = []
+        self._seen = 0  # parameters of that step so far
+        self._sparse_bad = False
+        self._factor = 1.0
+
+    def hook(self, bucket: GradBucket) -> Answer:
+        began = time.perf_counter()
+        if not self._answers:
+            self._factor = self.scale() if self.scale else 1.0
+            self._submit(self._begin())
+        answer: Answer = torch.futures.Future()
+        at, buffer = len(self._answers), bucket.buffer()
+        self._answers.append((answer, buffer))
+        names = [self.names[parameter] for parameter in bucket.parameters()]
+        if buffer.layout == torch.sparse_coo:
+            self._submit(self._exchange_rows(names[0], buffer, self._answers, at))
+        else:
+            self._submit(self._exchange(dict(zip(names, bucket.gradients(), strict=True))))
+        self._seen += len(names)
+        if self._seen == len(self.names):  # bucket.is_last() is wrong in the first step of a static graph
+            self._close()
+        self.seconds["in hooks"] += time.perf_counter() - began
+        return answer
+
+    def _begin(self) -> Program[None]:
+        for extra in self.before:
+            yield from extra(self.step, self.driver.world)
+        yield from self.exchanger.begin(self.step, self.driver.world)
+
+    def _exchange(self, gradients: Mapping[str, Tensor]) -> Program[None]:
+        """Averages are written into the bucket; with a loss scale, memories see gradients without it."""
+        given = gradients if self._factor == 1.0 else {n: g / self._factor for n, g in gradients.items()}
+        averages = yield from self.exchanger.exchange(given, self.step, self.driver.world)
+        for name, gradient in gradients.items():
+            gradient.copy_(averages[name] if self._factor == 1.0 else averages[name] * self._factor)
+
+    def _exchange_rows(self, name: str, rows: Tensor, answers: Answers, at: int) -> Program[None]:
+        mean, bad = yield from sparse_mean(rows, name, self.driver.world, self.step)
+        answers[at] = (answers[at][0], mean)  # rows of all ranks, so not those of the bucket
+        self._sparse_bad |= bad
+
+    def _close(self) -> None:
+        """After the last bucket: settle, release, and let `backward` wait for it where it can raise our errors."""
+        answers, queued = self._answers, self._queued
+        done = self._submit(self._end(answers))
+        self._answers, self._queued, self._seen = [], [], 0
+
+        def wait() -> None:
+            began = time.perf_counter()
+            for future in queued:
+                future.result()
+            done.result()
+            self.seconds["waiting"] += time.perf_counter() - began
+
+        def release(_: Future[None]) -> None:
+            error = next((f.exception() for f in (*queued, done) if f.exception() is not None), None)
+            for answer, buffer in answers:
+                if error is None:
+                    answer.set_result(buffer)
+                else:
+                    answer.set_exception(error)  # type: ignore[arg-type]
+
+        done.add_done_callback(release)
+        with contextlib.suppress(RuntimeError):  # not inside backward: a rank without inputs (Join) plays along
+            torch.autograd.Variable._execution_engine.queue_callback(wait)
+
+    def _end(self, answers: Answers) -> Program[None]:
+        yield from self._keep_memory_of_unused()
+        self.good = self.exchanger.settle(good=not self._sparse_bad)
+        self._sparse_bad = False
+        if not self.good:
+            for _, buffer in answers:
+                (buffer._values() if buffer.layout == torch.sparse_coo else buffer).fill_(float("nan"))
+        for tell in self.after:
+            tell(self.good)
+        self.step += 1
+
+    def _keep_memory_of_unused(self) -> Program[None]:
+        """DDP drops the gradient of a parameter that no rank used; what its memory would send there must not go."""
+        used = self.unused()
+        if used is None:
+            return
+        anywhere = yield AllReduce(used, Op.MAX, reduce_labels("", used, "used parameters"), self.step)
+        self.exchanger.keep_memory(
+            name for name, flag in zip(self.names.values(), anywhere.tolist(), strict=True) if not flag
+        )
+
+    def _submit(self, program: Program[None]) -> Future[None]:
+        future = self.driver.submit(timed(program, self.seconds))
+        self._queued.append(future)
+        return future
+
+
+def timed(program: Program[None], seconds: dict[str, float]) -> Program[None]:
+    """The same program; its own work and its waiting for answers are added up."""
+    answer: Any = None
+    clock = time.perf_counter
+    while True:
+        began = clock()
+        try:
+            request = program.send(answer)
+        except StopIteration:
+            seconds["encoding and decoding"] += clock() - began
+            return
+        asked = clock()
+        seconds["encoding and decoding"] += asked - began
+        answer = yield request
+        seconds["sending"] += clock() - asked

@@ -1,0 +1,53 @@
+"""All ranks' memories in one place, and one rank's share of memories that another number of ranks left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core import AllGather, Gathered, Label, Payload, Program, World, nbytes_of
+from ..exchange import Exchanger
+
+State = Mapping[str, Any]  # nested; leaves are tensors and numbers
+
+
+def gather_states(mine: State) -> Program[dict[int, State]]:
+    """Every rank's state by rank, on all ranks; states have the same form everywhere."""
+    leaves = [torch.as_tensor(leaf) for leaf in _leaves(mine)]
+    nbytes = sum(map(nbytes_of, leaves))
+    payload = Payload(tuple(leaf.detach().cpu().contiguous().view(-1) for leaf in leaves))
+    gathered: Gathered = yield AllGather(payload, (Label("", "state", nbytes, 8.0 * nbytes),))
+    return {rank: _rebuilt(mine, iter(theirs.parts)) for rank, theirs in enumerate(gathered)}
+
+
+def _leaves(state: State) -> list[Any]:
+    return [leaf for value in state.values() for leaf in (_leaves(value) if isinstance(value, Mapping) else [value])]
+
+
+def _rebuilt(form: State, parts: Any) -> State:
+    return {
+        key: _rebuilt(value, parts) if isinstance(value, Mapping) else _like(value, next(parts))
+        for key, value in form.items()
+    }
+
+
+def _like(form: Any, part: Tensor) -> Any:
+    return part.clone().view(form.shape) if isinstance(form, Tensor) else type(form)(part.item())
+
+
+def own_state(state: Mapping[str, Any], world: World, exchanger: Exchanger) -> State:
+    """This rank's own of a stored state."""
+    rank, size = world
+    stored = int(state["world_size"])
+    if f"rank{rank}" in state and stored == size:
+        return dict(state[f"rank{rank}"])
+    missing = [r for r in range(stored) if f"rank{r}" not in state]
+    if missing:
+        what = "this rank's" if stored == size else f"{stored} ranks', and the world has {size} now, so all are needed;"
+        raise KeyError(
+            f"stored state was {what} memory lacks rank {missing[0]}; save with gather=True, or give all files"
+        )
+    return exchanger.merged([dict(state[f"rank{r}"]) for r in range(stored)])

@@ -1,0 +1,97 @@
+"""DDP has one place for a hook, for ever: this is what sits in it, and what it holds may change.
+
+DDP reads the annotations of a hook, so this module must not import annotations from __future__.
+"""
+
+import warnings
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from ..core import CompositionError
+from .wire import Wire
+
+
+class Slot:
+    """Hands buckets to the wire it holds; without one it averages as DDP does. A copied model's slot is empty."""
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        self.wire: Wire | None = None
+        self.reducer: Any = model.reducer
+        self.group: Any = model.process_group
+
+    @classmethod
+    def of(cls, model: DistributedDataParallel) -> "Slot":
+        """The model's slot, registered with DDP if there is none yet."""
+        if not isinstance(model, DistributedDataParallel):
+            raise CompositionError(
+                f"attach: a DistributedDataParallel model is needed, got {type(model).__name__}: wrap it first"
+            )
+        slot = getattr(model, "_thinwire_slot", None)
+        if isinstance(slot, cls) and slot.reducer is model.reducer:
+            return slot
+        if slot is not None:
+            model._comm_hooks.clear()  # a copy: DDP remembers the hook of the original, but does not call it
+        if model._comm_hooks:
+            raise CompositionError("attach: this model has a communication hook already, and DDP takes one only")
+        slot = cls(model)
+        model.register_comm_hook(None, slot.hook)
+        model.register_forward_pre_hook(_tell_copies)
+        object.__setattr__(model, "_thinwire_slot", slot)
+        _slots.add(slot)
+        return slot
+
+    def hook(self, state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        return allreduce_hook(self.group, bucket) if self.wire is None else self.wire.hook.hook(bucket)
+
+    def hold(self, wire: Wire | None) -> None:
+        """From the next step on; the wire that was held finishes what it has begun."""
+        if self.wire is not None:
+            self.wire.driver.close()
+        self.wire = wire
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Slot":
+        return _empty()  # connections and threads have no copies
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _empty, ()
+
+
+def _empty() -> Slot:
+    """The slot of a copied model, which DDP does not call."""
+    slot = object.__new__(Slot)
+    slot.wire, slot.reducer, slot.group = None, None, None
+    return slot
+
+
+def _tell_copies(model: torch.nn.Module, inputs: Any) -> None:
+    """A copy of a model (deepcopied, or saved and loaded whole) remembers its hooks, but DDP does not call them: say so once."""
+    slot = getattr(model, "_thinwire_slot", None)
+    known = slot is not None and slot.reducer is model.reducer
+    if not known and model.training and torch.is_grad_enabled() and not getattr(model, "_thinwire_told", False):
+        object.__setattr__(model, "_thinwire_told", True)
+        warnings.warn(
+            "this DDP model is a copy of one that thinwire was attached to; its gradients travel dense. "
+            "Call thinwire.attach(model, ...) for the copy, and load_state_dict() to go on with the memory",
+            stacklevel=3,
+        )
+
+
+def _drop_bad_gradients(optimizer: Optimizer, *_: Any) -> None:
+    """After a bad step all gradients are NaN on all ranks; who has no test of their own steps over it unharmed."""
+    for slot in list(_slots):
+        if slot.wire is not None and not slot.wire.hook.good:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter in slot.wire.parameters:
+                        parameter.grad = None
+
+
+_slots: "weakref.WeakSet[Slot]" = weakref.WeakSet()
+register_optimizer_step_pre_hook(_drop_bad_gradients)

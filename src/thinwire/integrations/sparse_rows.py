@@ -1,0 +1,29 @@
+"""Embedding gradients that come as rows: they are gathered as they are, only the rows that some rank has."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..core import AllGather, Gathered, Label, Payload, Program, World, all_finite, nbytes_of
+
+
+def sparse_mean(gradient: Tensor, name: str, world: World, step: int) -> Program[tuple[Tensor, bool]]:
+    """The average of sparse (COO) gradients, and whether any rank's had a NaN or an infinity."""
+    own = gradient.coalesce()
+    bad = not all_finite(own.values())
+    rows, values = own.indices(), own.values()
+    parts = (rows.contiguous(), values.contiguous(), torch.tensor([bad], dtype=torch.uint8))
+    labels = tuple(
+        Label(name, kind, nbytes_of(part), 8.0 * nbytes_of(part))
+        for kind, part in zip(("indices", "values", "flag"), parts, strict=True)
+    )
+    flat = Payload(tuple(part.flatten() for part in parts))
+    gathered: Gathered = yield AllGather(flat, labels, step)
+    anywhere_bad = any(bool(payload.parts[2].any()) for payload in gathered)
+    total = torch.sparse_coo_tensor(
+        torch.cat([payload.parts[0].view(rows.shape[0], -1) for payload in gathered], dim=1),
+        torch.cat([payload.parts[1].view(-1, *values.shape[1:]) for payload in gathered]) / world.size,
+        gradient.shape,
+    )
+    return total.coalesce(), anywhere_bad

@@ -1,0 +1,166 @@
+"""The handle that `attach` gives: what a model's gradients go through, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.parallel import DistributedDataParallel
+
+from .. import __version__
+from ..aggregators import Dense
+from ..catalog import to_text
+from ..core import Aggregator, CompositionError, NonFiniteError, Program, TensorSpec, World
+from ..drivers.torch_dist import TorchDist
+from ..exchange import Exchanger
+from .agreement import agree_on, compare_weights
+from .ddp import DDPHook
+from .gathering import gather_states, own_state
+from .report import WireReport
+from .rules import SMALL, Wanted, assigned
+
+ON_DIVERGENCE = ("stop", "heal")
+
+
+@dataclass(frozen=True)
+class WireOptions:
+    """What `attach` takes beside the composition."""
+
+    scaler: GradScaler | None = None
+    warmup_steps: int = 0
+    small: int = SMALL
+    seed: int = 0
+    check_every: int = 100
+    on_divergence: str = "stop"
+    most_bad_steps: int = 10
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("warmup_steps", "small", "check_every"):
+            if getattr(self, name) < 0:
+                raise CompositionError(f"attach: {name} must not be negative, got {getattr(self, name)}; 0 means never")
+        if self.on_divergence not in ON_DIVERGENCE:
+            raise CompositionError(
+                f"attach: on_divergence must be one of {', '.join(ON_DIVERGENCE)}, got {self.on_divergence!r}"
+            )
+
+
+class Wire:
+    """Carries one DDP model's gradients. Made by `attach`, on every rank alike; so are its methods called."""
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        wanted: Wanted | Mapping[str, Wanted],
+        options: WireOptions,
+        let_go: Callable[[], None],
+    ) -> None:
+        self.options, self._let_go = options, let_go
+        ours = {id(parameter) for parameter in model._module_parameters}
+        self.parameters = {p: name for name, p in model.module.named_parameters() if id(p) in ours}
+        self.layers = [TensorSpec(name, tuple(p.shape), p.dtype, p.device) for p, name in self.parameters.items()]
+        self.driver = TorchDist(model.process_group, timeout_s=options.timeout_s)
+        self.healed = self.bad_in_a_row = 0
+        self.warmup_until, self.paused = options.warmup_steps, False
+        self.compressed = self._exchanger(wanted)
+        self.plain = Exchanger(self.layers, Dense())
+        scale = options.scaler.get_scale if options.scaler is not None and options.scaler.is_enabled() else None
+        # in a static graph an unused parameter never has a gradient, so there is nothing of it to lose
+        used = model.reducer._get_local_used_map if model.find_unused_parameters and not model.static_graph else _no_map
+        self.hook = DDPHook(self.plain, self.driver, self.parameters, scale, used)
+        self.hook.before += [self._choose_exchanger, self._check_weights]
+        self.hook.after += [self._count_bad_steps]
+
+    def _exchanger(self, wanted: Wanted | Mapping[str, Wanted]) -> Exchanger:
+        rules = assigned(self.layers, wanted, self.options.small)
+        self.driver.run(agree_on(self._facts(rules)))
+        return Exchanger(self.layers, rules, seed=self.options.seed)
+
+    def _facts(self, rules: Mapping[str, Aggregator[Any]]) -> dict[str, Any]:
+        options = {k: v for k, v in vars(self.options).items() if isinstance(v, int | float | str)}
+        return {
+            "thinwire": __version__,
+            "parameter": {layer.name: f"{list(layer.shape)} {layer.dtype}" for layer in self.layers},
+            "setting": options | {"scaler": self.options.scaler is not None},
+            "composition": {name: to_text(rule) for name, rule in rules.items()},
+        }
+
+    # What happens around a step
+
+    def _choose_exchanger(self, step: int, world: World) -> Program[None]:
+        dense = self.paused or step < self.warmup_until
+        self.hook.exchanger = self.plain if dense else self.compressed
+        return
+        yield
+
+    def _check_weights(self, step: int, world: World) -> Program[None]:
+        every = self.options.check_every
+        if every and step % every == 0:
+            heal = self.options.on_divergence == "heal"
+            names, weights = list(self.parameters.values()), list(self.parameters)
+            self.healed += yield from compare_weights(names, weights, heal, step, world)
+
+    def _count_bad_steps(self, good: bool) -> None:
+        self.bad_in_a_row = 0 if good else self.bad_in_a_row + 1
+        most = self.options.most_bad_steps
+        if most and self.bad_in_a_row >= most:
+            raise NonFiniteError(
+                f"step {self.hook.step}: {most} steps in a row had a NaN or an infinity on some rank; the log of that "
+                "rank names the parameters. Lower the learning rate, clip gradients, or raise most_bad_steps"
+            )
+
+    # What a user may do between steps
+
+    def pause(self) -> None:
+        """Average densely from the next step on; residuals wait."""
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def detach(self) -> None:
+        """Average as DDP does from the next step on; attach again to compress again."""
+        self._let_go()
+
+    def change(self, wanted: Wanted | Mapping[str, Wanted]) -> None:
+        """Another composition from the next step on; residuals that both compositions keep are taken over."""
+        before, after = self.compressed, self._exchanger(wanted)
+        before.settle()
+        for name, state in after.memory.items():
+            old = before.memory[name]
+            if hasattr(state, "residual") and hasattr(old, "residual") and type(state.residual) is type(old.residual):
+                after.memory[name] = state._replace(residual=old.residual)
+        after.skipped_steps = before.skipped_steps
+        self.compressed = after
+
+    def report(self) -> WireReport:
+        """What was sent and saved, and where the time went, as this rank counted. Prints as a table."""
+        dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
+        return WireReport.of(
+            self.driver.meter, self.driver.world, self.hook.step, dense, self.hook.seconds, self._skipped, self.healed
+        )
+
+    @property
+    def _skipped(self) -> int:
+        return self.compressed.skipped_steps + self.plain.skipped_steps
+
+    # State
+
+    def state_dict(self, gather: bool = True) -> dict[str, Any]:
+        """Plain tensors and numbers by parameter name, of all ranks; gather=False: this rank's alone, silently."""
+        mine = self.compressed.state_dict() | {"step": self.hook.step}
+        rank, size = self.driver.world
+        ranks = self.driver.run(gather_states(mine)) if gather else {rank: mine}
+        return {"world_size": size, **{f"rank{r}": state for r, state in ranks.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken; if the world has another size, with the mean of all residuals."""
+        mine = own_state(state, self.driver.world, self.compressed)
+        self.hook.step = int(mine["step"])
+        self.compressed.load_state_dict(mine)
+
+
+def _no_map() -> None:
+    return None

@@ -1,0 +1,378 @@
+"""What worker processes do in the tests of `attach`: DDP models in every situation a training script may bring about."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
+
+import thinwire
+from jobs import digest
+
+EF_TOPK = "ef(topk(density=0.05))"
+
+
+class Net(nn.Module):
+    """Three layers that may be used or not, frozen or not, shared or not."""
+
+    def __init__(self, width=40, dtype=torch.float32, shared=False):
+        super().__init__()
+        self.first = nn.Linear(32, width, dtype=dtype)
+        self.second = nn.Linear(width, width, dtype=dtype)
+        self.third = self.second if shared else nn.Linear(width, width, dtype=dtype)
+        self.last = nn.Linear(width, 4, dtype=dtype)
+
+    def forward(self, x, skip=False):
+        x = torch.tanh(self.first(x))
+        x = torch.tanh(self.second(x))
+        if not skip:
+            x = torch.tanh(self.third(x))
+        return self.last(x)
+
+
+def data(step, rank, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    x = torch.randn(8, 32, generator=generator)
+    return x.to(dtype), x[:, :4].argmax(1)
+
+
+def ddp_of(driver, net=None, **options):
+    torch.manual_seed(7)
+    return DDP(net or Net(), process_group=driver.group, **options)
+
+
+def weights(model):
+    return digest({name: p.detach() for name, p in model.module.named_parameters()})
+
+
+def train(model, driver, steps, start=0, optimizer=None, forward=None, **forward_options):
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    dtype = next(model.parameters()).dtype
+    losses = []
+    for step in range(start, start + steps):
+        x, y = data(step, driver.world.rank, dtype)
+        optimizer.zero_grad()
+        output = model(x, **forward_options) if forward is None else forward(x, **forward_options)
+        loss = nn.functional.cross_entropy(output.float(), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def plain_and_attached(driver, composition, steps=6, **options):
+    """The weights after a few steps, with DDP's own average and with ours."""
+    results = []
+    for attached in (False, True):
+        model = ddp_of(driver, **options)
+        if attached:
+            wire = thinwire.attach(model, composition)
+        train(model, driver, steps)
+        results.append({name: p.detach().clone() for name, p in model.module.named_parameters()})
+    return results, wire.report().saving
+
+
+def trained(driver, composition=EF_TOPK, steps=6, net=None, ddp=None, attach=None, **forward_options):
+    """Digest of the weights and the report's figures."""
+    model = ddp_of(driver, net and Net(**net), **(ddp or {}))
+    wire = thinwire.attach(model, composition, **(attach or {}))
+    losses = train(model, driver, steps, **forward_options)
+    report = wire.report()
+    return weights(model), report.sent_bytes, losses, str(report)
+
+
+def accumulate(driver, micro):
+    """`micro` backward passes without synchronisation, then one with it: one step of the wire."""
+    model = ddp_of(driver)
+    wire = thinwire.attach(model, EF_TOPK)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        for part in range(micro):
+            x, y = data(10 * step + part, driver.world.rank)
+            if part < micro - 1:
+                with model.no_sync():
+                    nn.functional.cross_entropy(model(x), y).backward()
+            else:
+                nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return weights(model), wire.hook.step
+
+
+def leave_unused(driver):
+    """A layer nobody uses in some steps: its residual waits, and nothing of it is lost."""
+    model = ddp_of(driver, find_unused_parameters=True)
+    wire = thinwire.attach(model, "ef(topk(density=0.05))")
+    train(model, driver, 3)
+    before = {n: s.residual.clone() for n, s in wire.compressed.memory.items() if hasattr(s, "residual")}
+    grads = {n: p.grad for n, p in model.module.named_parameters()}
+    train(model, driver, 2, start=3, skip=True)
+    after = {n: s.residual for n, s in wire.compressed.memory.items() if hasattr(s, "residual")}
+    kept = {n: torch.equal(before[n], after[n]) for n in before}
+    train(model, driver, 2, start=5)
+    del grads
+    return kept, weights(model)
+
+
+def embed(driver):
+    """Rows of an embedding travel as rows."""
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(500, 16, sparse=True)
+            self.last = nn.Linear(16, 4)
+
+        def forward(self, x):
+            return self.last(self.embed(x).mean(1))
+
+    results = []
+    for attached in (False, True):
+        torch.manual_seed(3)
+        model = ddp_of(driver, Words())
+        if attached:
+            wire = thinwire.attach(model, EF_TOPK)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for step in range(4):
+            generator = torch.Generator().manual_seed(100 * step + driver.world.rank)
+            x = torch.randint(0, 500, (6, 5), generator=generator)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), x[:, 0] % 4).backward()
+            optimizer.step()
+        results.append({n: p.detach().clone() for n, p in model.module.named_parameters()})
+    return results, wire.report().by_layer
+
+
+def channels_last(driver):
+    def conv():
+        torch.manual_seed(7)
+        return nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.Flatten(), nn.Linear(16 * 16, 4))
+
+    digests = []
+    for form in (torch.contiguous_format, torch.channels_last):
+        model = ddp_of(driver, conv().to(memory_format=form))
+        thinwire.attach(model, "ef(topk(density=0.05))")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            generator = torch.Generator().manual_seed(10 * step + driver.world.rank)
+            x = torch.randn(4, 3, 8, 8, generator=generator).to(memory_format=form)
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        digests.append({n: p.detach().clone().contiguous() for n, p in model.module.named_parameters()})
+    return digests
+
+
+def scaled(driver, overflow_at=2):
+    """GradScaler on the CPU: residuals are kept without its factor, and an overflow changes no memory."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
+    model = ddp_of(driver)
+    wire = thinwire.attach(model, EF_TOPK, scaler=scaler)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scales, unchanged = [], None
+    for step in range(5):
+        x, y = data(step, driver.world.rank)
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(x).float(), y)
+        if step == overflow_at and driver.world.rank == 1:
+            loss = loss * float("inf")
+        before = {n: s.residual.clone() for n, s in wire.compressed.memory.items() if hasattr(s, "residual")}
+        start = weights(model)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        if step == overflow_at:
+            after = {n: s.residual for n, s in wire.compressed.memory.items() if hasattr(s, "residual")}
+            unchanged = all(torch.equal(before[n], after[n]) for n in before) and start == weights(model)
+    size = max(float(s.residual.abs().max()) for s in wire.compressed.memory.values() if hasattr(s, "residual"))
+    return weights(model), scales, unchanged, size
+
+
+def spoil(driver, with_test):
+    """A NaN on one rank: weights stay, with or without a test of the user's own; the next step is finite."""
+    model = ddp_of(driver)
+    wire = thinwire.attach(model, EF_TOPK)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    seen = []
+    for step in range(5):
+        x, y = data(step, driver.world.rank)
+        if step == 2 and driver.world.rank == 1:
+            x = x * float("nan")
+        optimizer.zero_grad()
+        before = weights(model)
+        nn.functional.cross_entropy(model(x), y).backward()
+        all_nan = all(bool(p.grad.isnan().all()) for p in model.parameters())
+        if not (with_test and all_nan):
+            optimizer.step()
+        seen.append((all_nan, before == weights(model)))
+    return seen, wire.report().skipped_steps, weights(model)
+
+
+def too_many_bad_steps(driver):
+    model = ddp_of(driver)
+    thinwire.attach(model, EF_TOPK, most_bad_steps=3)
+    for step in range(5):
+        x, y = data(step, driver.world.rank)
+        try:
+            nn.functional.cross_entropy(model(x * float("nan")), y).backward()
+        except thinwire.ThinwireError as error:
+            return step, type(error).__name__, str(error)
+    return None
+
+
+def join_uneven(driver):
+    model = ddp_of(driver)
+    wire = thinwire.attach(model, EF_TOPK)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Join([model]):
+        for step in range(3 + 2 * driver.world.rank):
+            x, y = data(step, driver.world.rank)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return wire.hook.step
+
+
+def two_models(driver):
+    models = [ddp_of(driver, Net(40)), ddp_of(driver, Net(56))]
+    wires = [thinwire.attach(m, c) for m, c in zip(models, (EF_TOPK, "ef(powersgd(rank=2))"), strict=True)]
+    for step in range(3):
+        for model in models:
+            train(model, driver, 1, start=step)
+    return [weights(m) for m in models], [w.hook.step for w in wires]
+
+
+def compiled(driver):
+    model = ddp_of(driver)
+    wire = thinwire.attach(model, EF_TOPK)
+    train(model, driver, 3, forward=torch.compile(model, backend="aot_eager"))
+    return weights(model), wire.hook.step
+
+
+def copy_it(driver):
+    """A copy says that it is one, and can be attached to. DDP can be copied with the default group only."""
+    torch.manual_seed(7)
+    model = DDP(Net())
+    thinwire.attach(model, EF_TOPK)
+    train(model, driver, 2)
+    twin = copy.deepcopy(model)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        train(twin, driver, 2, start=2)
+    again = thinwire.attach(twin, EF_TOPK)
+    train(twin, driver, 2, start=4)
+    return [str(w.message) for w in told if "thinwire" in str(w.message)], again.hook.step
+
+
+def live_a_life(driver):
+    """Warm-up, compression, pause, another composition, detached, attached again."""
+    model = ddp_of(driver)
+    wire = thinwire.attach(model, EF_TOPK, warmup_steps=2)
+    bytes_by_phase, sent = {}, 0.0
+
+    def phase(name, steps, start):
+        nonlocal sent
+        train(model, driver, steps, start=start)
+        total = wire.driver.meter.total().sent_bytes
+        bytes_by_phase[name], sent = (total - sent) / steps, total
+
+    phase("warm-up", 2, 0)
+    phase("compressed", 2, 2)
+    wire.pause()
+    phase("paused", 2, 4)
+    wire.resume()
+    phase("resumed", 2, 6)
+    residual = wire.compressed.memory["second.weight"].residual.clone()
+    wire.change("ef(powersgd(rank=1))")
+    carried = torch.equal(residual, wire.compressed.memory["second.weight"].residual)
+    phase("changed", 2, 8)
+    wire.detach()
+    phase("detached", 2, 10)
+    wire = thinwire.attach(model, EF_TOPK)
+    sent = 0.0
+    phase("attached again", 2, 12)
+    return bytes_by_phase, carried, weights(model)
+
+
+def resume(driver, composition, cap_mb):
+    """Six steps at a stretch, and four + save + load into new objects + two: the same weights to the last bit."""
+
+    def build():
+        model = ddp_of(driver, bucket_cap_mb=cap_mb)
+        return model, thinwire.attach(model, composition), torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    model, wire, optimizer = build()
+    train(model, driver, 6, optimizer=optimizer)
+    straight = weights(model)
+    model, wire, optimizer = build()
+    train(model, driver, 4, optimizer=optimizer)
+    saved = copy.deepcopy((model.module.state_dict(), optimizer.state_dict(), wire.state_dict()))
+    model, wire, optimizer = build()
+    model.module.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    wire.load_state_dict(saved[2])
+    train(model, driver, 2, start=4, optimizer=optimizer)
+    return straight == weights(model)
+
+
+def save_state(driver, composition):
+    model = ddp_of(driver)
+    wire = thinwire.attach(model, composition)
+    train(model, driver, 4)
+    return wire.state_dict()
+
+
+def load_state(driver, composition, state):
+    model = ddp_of(driver)
+    wire = thinwire.attach(model, composition)
+    wire.load_state_dict(state)
+    train(model, driver, 1, start=4)
+    wire.load_state_dict(state)
+    return wire.state_dict(gather=False)[f"rank{driver.world.rank}"]
+
+
+def quarrel(driver, kind):
+    odd = driver.world.rank == 1
+    net = Net(48 if odd and kind == "width" else 40) if kind == "width" else None
+    composition = "ef(topk(density=0.02))" if odd and kind == "composition" else EF_TOPK
+    options = {"seed": 5} if odd and kind == "seed" else {}
+    model = DDP(net or Net(), process_group=driver.group) if kind != "width" else None
+    if kind == "width":  # DDP itself compares shapes; ours is asked directly
+        from thinwire.integrations.agreement import agree_on
+
+        return driver.run(agree_on({"parameter": {n: list(p.shape) for n, p in net.named_parameters()}}))
+    return thinwire.attach(model, composition, **options)
+
+
+def drift(driver, on_divergence):
+    model = ddp_of(driver)
+    wire = thinwire.attach(model, EF_TOPK, check_every=2, on_divergence=on_divergence)
+    train(model, driver, 1)
+    if driver.world.rank == 1:
+        with torch.no_grad():
+            model.module.second.weight[3, 4] += 1e-6
+    train(model, driver, 3, start=1)
+    return weights(model), wire.report().healed
+
+
+def many_runs(driver, composition, cap_mb, runs, steps):
+    for run in range(runs):
+        torch.manual_seed(run)
+        net = nn.Sequential(
+            nn.Linear(32, 300),
+            nn.ReLU(),
+            *[m for _ in range(8) for m in (nn.Linear(300, 300), nn.ReLU())],
+            nn.Linear(300, 4),
+        )
+        model = DDP(net, process_group=driver.group, bucket_cap_mb=cap_mb)
+        thinwire.attach(model, composition)
+        train(model, driver, steps)
+    return weights(model)
