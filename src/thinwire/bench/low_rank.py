@@ -1,6 +1,7 @@
 """What factorising costs, in copies of the layer: `python -m thinwire.bench.low_rank [--json FILE] [--quick]`.
 
-Processor time of one thread, medians; the unit is one copy of the layer (memcpy), measured beside each.
+Processor time of one thread, medians; the unit is one copy of the layer (memcpy), measured beside each. A step of
+PowerSGD with error feedback is timed in a world of one: all its arithmetic and no network.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from ..catalog import parse_compressor
-from ..core import TensorSpec, derive_key
+from ..catalog import parse, parse_compressor
+from ..core import Context, TensorSpec, World, derive_key, loopback
 
 MATRICES = ((2048, 2048), (512, 4608))
 CONVOLUTION = (512, 512, 3, 3)
@@ -28,6 +29,13 @@ CASES = (
     ),
     ("tt(rank=8, dims=(8, 8, 8, 8, 8, 72))", MATRICES[1]),
     ("tt(rank=8, dims=(16, 32, 64, 72))", MATRICES[1]),
+)
+
+
+STEPS = tuple(
+    (text, shape)
+    for shape in (*MATRICES, (4096, 4096))
+    for text in ("ef(powersgd(rank=4))", "ef(powersgd(rank=4, halves=true))")
 )
 
 
@@ -56,6 +64,30 @@ def measure(text: str, shape: tuple[int, ...], seconds: float) -> Cost:
     return Cost(text, "×".join(map(str, shape)), encode_s / copy_s, decode_s / copy_s, 1e3 * copy_s, saving)
 
 
+@dataclass(frozen=True)
+class StepCost:
+    """Of a whole step, in copies of the layer."""
+
+    composition: str
+    shape: str
+    step: float
+    copy_ms: float
+
+
+def measure_step(text: str, shape: tuple[int, ...], seconds: float) -> StepCost:
+    """From a gradient and a residual to the average and the next residual."""
+    rule, layer = parse(text), torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    spec, target = TensorSpec.of("layer", layer), torch.empty_like(layer)
+    state = rule.init(spec, derive_key("bench low rank"))
+
+    def step() -> None:
+        nonlocal state
+        state = loopback(rule.reduce(layer, spec, state, Context(0, World(0, 1)))).state
+
+    copy_s = processor_s(lambda: target.copy_(layer), seconds / 4)
+    return StepCost(text, "×".join(map(str, shape)), processor_s(step, seconds) / copy_s, 1e3 * copy_s)
+
+
 def processor_s(work: Callable[[], object], seconds: float, least: int = 3) -> float:
     """The median of repetitions; others' work on the machine does not count, but for what it does to the caches."""
     work()
@@ -67,9 +99,9 @@ def processor_s(work: Callable[[], object], seconds: float, least: int = 3) -> f
     return statistics.median(times)
 
 
-def table(rows: Sequence[Cost]) -> str:
+def table(rows: Sequence[Cost] | Sequence[StepCost]) -> str:
     """One aligned line a case under a line of names."""
-    names = [field.name.replace("_", " ") for field in fields(Cost)]
+    names = [field.name.replace("_", " ") for field in fields(rows[0])]
     cells = [[_shown(value) for value in asdict(row).values()] for row in rows]
     widths = [max(len(line[i]) for line in (names, *cells)) for i in range(len(names))]
     lines = [[cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))]
@@ -88,11 +120,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     cases = [case for case in CASES if not (options.quick and case == ("svd(rank=4)", MATRICES[0]))]
-    rows = [measure(text, shape, 0.1 if options.quick else 1.0) for text, shape in cases]
-    print("encode and decode in copies of the layer; one thread, processor time")
+    seconds = 0.1 if options.quick else 1.0
+    steps = [measure_step(text, shape, seconds) for text, shape in STEPS]
+    print("a step, in copies of the layer; one thread, processor time")
+    print(table(steps), flush=True)
+    rows = [measure(text, shape, seconds) for text, shape in cases]
+    print("\nencode and decode, in copies of the layer")
     print(table(rows))
     if options.json is not None:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
+        figures = {"steps": [asdict(row) for row in steps], "operators": [asdict(row) for row in rows]}
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
