@@ -71,7 +71,7 @@ def _empty() -> Slot:
 
 
 def _tell_copies(model: torch.nn.Module, inputs: Any) -> None:
-    """A copy of a model (deepcopied, or saved and loaded whole) remembers its hooks, but DDP does not call them: say so once."""
+    """A copied model (deepcopy, saved and loaded whole) remembers hooks that DDP does not call: say so once."""
     slot = getattr(model, "_thinwire_slot", None)
     known = slot is not None and slot.reducer is model.reducer
     if not known and model.training and torch.is_grad_enabled() and not getattr(model, "_thinwire_told", False):
