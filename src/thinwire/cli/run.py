@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..experiments.named import SUMMARIES
 from .parsers import SubParsers
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def add_to(commands: SubParsers) -> None:
@@ -32,16 +35,16 @@ def run(options: argparse.Namespace) -> int:
     write_report(result, folder / "report.html")
     print_tables(result)
     if options.json:
-        save_result({key: result[key] for key in ("name", "command", "checks")} | {"rows": rows(result)}, options.json)
+        head = {key: result[key] for key in ("name", "command", "checks")}
+        save_result(head | {"rows": rows(result), "tables": result.get("tables", [])}, options.json)
     print(f"Result: {folder / 'result.json'}\nReport: {folder / 'report.html'}  (open it in a browser)")
     return 0 if all(check["holds"] for check in result["checks"]) else 1
 
 
 def rows(result: dict[str, Any]) -> list[dict[str, Any]]:
     """The table as plain figures: one row per run, without its curve."""
-    return [
-        {key: value for key, value in run.items() if key not in ("curve", "bytes_by_kind")} for run in result["runs"]
-    ]
+    left_out = ("curve", "bytes_by_kind")
+    return [{key: value for key, value in run.items() if key not in left_out} for run in result.get("runs", [])]
 
 
 def print_tables(result: dict[str, Any]) -> None:
@@ -49,8 +52,10 @@ def print_tables(result: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console()
-    target = result["target_loss"]
-    for title in dict.fromkeys(run["group"] for run in result["runs"]):
+    for table in result.get("tables", []):
+        console.print(_exhibit(table))
+    runs, target = result.get("runs", []), result.get("target_loss")
+    for title in dict.fromkeys(run["group"] for run in runs):
         table = Table(title=title, title_justify="left")
         table.add_column("method", no_wrap=True)
         columns = ["loss", "accuracy", "payload bytes", "wire bytes"] + (
@@ -58,13 +63,28 @@ def print_tables(result: dict[str, Any]) -> None:
         )
         for name in columns:
             table.add_column(name, justify="right")
-        for run in (r for r in result["runs"] if r["group"] == title):
+        for run in (r for r in runs if r["group"] == title):
             table.add_row(run["label"], *_figures(run)[: len(columns)])
         console.print(table)
     for check in result["checks"]:
         console.print(
             f"{'✓' if check['holds'] else '✗'} {check['text']} ({check['detail']})", highlight=False, markup=False
         )
+
+
+def _exhibit(table: dict[str, Any]) -> Table:
+    """A table of the result's own; its note is in the report."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..experiments.exhibits import cell_text, number_columns
+
+    shown = Table(title=Text(table["title"]), title_justify="left")
+    for name, right in zip(table["columns"], number_columns(table), strict=True):
+        shown.add_column(Text(name), justify="right" if right else "left")
+    for row in table["rows"]:
+        shown.add_row(*(Text(cell_text(value)) for value in row))
+    return shown
 
 
 def _figures(run: dict[str, Any]) -> list[str]:

@@ -19,21 +19,39 @@ DASHES = ("", "7 3", "2 3", "10 3 2 3", "5 2 2 2 2 2")
 # Kinds of bytes are muted blues, grey and sand: they must not be mistaken for methods.
 KIND_COLOURS = ("#24476b", "#5b8db8", "#a9c8e0", "#7d7d7d", "#cdb57a", "#8f7638")
 
-WIDTH, HEIGHT = 380, 270  # near the width in pixels at which a page shows a chart, so that text keeps its size
 LEFT, RIGHT, TOP, BOTTOM = 50, 24, 30, 48
-PLOT_WIDTH, PLOT_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
+class Size:
+    """Width and height near those in pixels at which a page shows a chart, so that text keeps its size."""
+
+    width: int
+    height: int
+
+    @property
+    def plot(self) -> tuple[int, int]:
+        """Width and height of what is inside the axes."""
+        return self.width - LEFT - RIGHT, self.height - TOP - BOTTOM
+
+
+SMALL, LARGE = Size(380, 270), Size(590, 400)
+
+
+@dataclass(frozen=True)
 class Curve:
-    """One line of a chart; `style` chooses its colour and dash, None stands for a value that was not finite."""
+    """One line of a chart; `style` chooses its colour and dash, None stands for a value that was not finite.
+
+    `points` draws marks and no line: for what was measured at a few places.
+    """
 
     label: str
     style: int
     xs: Sequence[float | None]
     ys: Sequence[float | None]
+    points: bool = False
 
 
 def segments(curve: Curve, x_log: bool, y_log: bool) -> list[list[Point]]:
@@ -58,55 +76,65 @@ def path_data(points: Sequence[Point]) -> str:
     return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in kept)
 
 
-def line_chart(curves: Sequence[Curve], x_axis: Axis, y_axis: Axis, mark: float | None = None) -> str:
+def line_chart(
+    curves: Sequence[Curve],
+    x_axis: Axis,
+    y_axis: Axis,
+    mark: float | None = None,
+    size: Size = SMALL,
+    capped: bool = True,
+) -> str:
     """Draw the curves in one SVG; `mark` is a level to draw across, if it is in view.
 
-    A log y axis ends at 100 times the highest start: a diverging curve leaves through the top and squeezes no other.
+    A capped log y axis ends at 100 times the highest start: a diverging curve leaves through the top and squeezes no
+    other.
     """
+    width, height = size.plot
     pieces = [segments(curve, x_axis.log, y_axis.log) for curve in curves]
     points = [point for piece in pieces for segment in piece for point in segment]
     if not points:
-        return _svg(x_axis, y_axis, _text(PLOT_WIDTH / 2 + LEFT, PLOT_HEIGHT / 2 + TOP, "no finite values", "middle"))
+        return _svg(x_axis, y_axis, _text(width / 2 + LEFT, height / 2 + TOP, "no finite values", "middle"), size)
     heights = [y for _, y in points]
-    if y_axis.log:
+    if y_axis.log and capped:
         starts = (next((y for y in curve.ys if y is not None and drawable(y, True)), 0.0) for curve in curves)
         ceiling = 100 * max(starts)
         heights = [y for y in heights if y <= ceiling] or heights
     x_range, y_range = padded_range([x for x, _ in points], x_axis.log), padded_range(heights, y_axis.log)
 
     def across(x: float) -> float:
-        return PLOT_WIDTH * place(x, *x_range, x_axis.log)
+        return width * place(x, *x_range, x_axis.log)
 
     def down(y: float) -> float:
-        return PLOT_HEIGHT * (1 - place(y, *y_range, y_axis.log))
+        return height * (1 - place(y, *y_range, y_axis.log))
 
     body = ""
     for tick in (log_ticks if x_axis.log else linear_ticks)(*x_range, most=5):
         x = LEFT + across(tick)
-        body += _line(x, TOP, x, TOP + PLOT_HEIGHT, 'stroke-opacity="0.13"')
-        body += _text(x, TOP + PLOT_HEIGHT + 16, x_axis.write(tick), "middle")
+        body += _line(x, TOP, x, TOP + height, 'stroke-opacity="0.13"')
+        body += _text(x, TOP + height + 16, x_axis.write(tick), "middle")
     for tick in (log_ticks if y_axis.log else linear_ticks)(*y_range):
         y = TOP + down(tick)
-        body += _line(LEFT, y, LEFT + PLOT_WIDTH, y, 'stroke-opacity="0.13"')
+        body += _line(LEFT, y, LEFT + width, y, 'stroke-opacity="0.13"')
         body += _text(LEFT - 6, y + 4, y_axis.write(tick), "end")
     if mark is not None and drawable(mark, y_axis.log) and y_range[0] <= mark <= y_range[1]:
         y = TOP + down(mark)
         body += f"<g><title>target {escape(y_axis.write(mark))}</title>"
-        body += _line(LEFT, y, LEFT + PLOT_WIDTH, y, 'stroke-opacity="0.6" stroke-dasharray="1 3"') + "</g>"
+        body += _line(LEFT, y, LEFT + width, y, 'stroke-opacity="0.6" stroke-dasharray="1 3"') + "</g>"
     lines = ""
     for curve, piece in zip(curves, pieces, strict=True):
-        if piece:
-            lines += _curve(curve, [[(across(x), down(y)) for x, y in segment] for segment in piece])
+        drawn = [[(across(x), down(y)) for x, y in segment] for segment in piece]
+        lines += _curve(curve, drawn) if drawn else '<g class="curve"/>'  # keeps its place: the legend counts
     # An inner svg clips what leaves the plot without needing an id that must be unique on the page.
-    plot = f'<svg x="{LEFT}" y="{TOP}" width="{PLOT_WIDTH}" height="{PLOT_HEIGHT}">{lines}</svg>'
-    return _svg(x_axis, y_axis, body + plot)
+    plot = f'<svg x="{LEFT}" y="{TOP}" width="{width}" height="{height}">{lines}</svg>'
+    return _svg(x_axis, y_axis, body + plot, size)
 
 
-def swatch(style: int) -> str:
-    """Draw the short line that stands for a style in a legend."""
+def swatch(style: int, points: bool = False) -> str:
+    """Draw the short line, or the mark, that stands for a style in a legend."""
+    drawn = f'<line x1="1" y1="5" x2="35" y2="5" {_stroke(style)} stroke-width="2.5"/>'
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" class="swatch" viewBox="0 0 36 10" width="36" height="10" '
-        f'aria-hidden="true"><line x1="1" y1="5" x2="35" y2="5" {_stroke(style)} stroke-width="2.5"/></svg>'
+        f'aria-hidden="true">{_mark(18, 5, style) if points else drawn}</svg>'
     )
 
 
@@ -132,19 +160,23 @@ def kind_colour(kind: str, kinds: Sequence[str]) -> str:
     return f"var(--kind-{index},{KIND_COLOURS[index]})"
 
 
-def _svg(x_axis: Axis, y_axis: Axis, body: str) -> str:
+def _svg(x_axis: Axis, y_axis: Axis, body: str, size: Size) -> str:
     name = escape(f"{y_axis.title} against {x_axis.title}")
-    frame = f'<rect x="{LEFT}" y="{TOP}" width="{PLOT_WIDTH}" height="{PLOT_HEIGHT}" fill="none" '
+    width, height = size.plot
+    frame = f'<rect x="{LEFT}" y="{TOP}" width="{width}" height="{height}" fill="none" '
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {size.width} {size.height}" role="img" '
         f'aria-label="{name}" font-size="11">{frame}stroke="currentColor" stroke-opacity="0.35"/>{body}'
         + _text(LEFT, TOP - 12, y_axis.title, "start", 'font-size="13" font-weight="600"')
-        + _text(LEFT + PLOT_WIDTH / 2, HEIGHT - 10, x_axis.title, "middle")
+        + _text(LEFT + width / 2, size.height - 10, x_axis.title, "middle")
         + "</svg>"
     )
 
 
 def _curve(curve: Curve, pieces: Sequence[Sequence[Point]]) -> str:
+    if curve.points:
+        marks = "".join(_mark(x, y, curve.style) for piece in pieces for x, y in piece)
+        return f'<g class="curve"><title>{escape(curve.label)}</title>{marks}</g>'
     path = "".join(path_data(piece) for piece in pieces)
     x, y = pieces[-1][-1]
     return (
@@ -156,10 +188,18 @@ def _curve(curve: Curve, pieces: Sequence[Sequence[Point]]) -> str:
     )
 
 
+def _mark(x: float, y: float, style: int) -> str:
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" style="fill:{_colour(style)}"/>'
+
+
 def _stroke(style: int) -> str:
-    colour, dash = style % len(SERIES_COLOURS), DASHES[style % len(DASHES)]
-    dashes = f' stroke-dasharray="{dash}"' if dash else ""
-    return f'style="stroke:var(--series-{colour},{SERIES_COLOURS[colour]})"{dashes}'
+    dash = DASHES[style % len(DASHES)]
+    return f'style="stroke:{_colour(style)}"' + (f' stroke-dasharray="{dash}"' if dash else "")
+
+
+def _colour(style: int) -> str:
+    colour = style % len(SERIES_COLOURS)
+    return f"var(--series-{colour},{SERIES_COLOURS[colour]})"
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, look: str) -> str:

@@ -1,9 +1,11 @@
-"""One self-contained HTML page from one result file: tables, curves, bytes by kind, and how to run it again."""
+"""One self-contained HTML page from one result file: tables, curves, bytes by kind, and how to run it again.
+
+A result may have "runs", shown by groups, and "tables" and "figures" of its own (exhibits.py), or only one of these.
+"""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -14,7 +16,8 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from thinwire.experiments.charts import Curve, kind_colour, line_chart, share_bar, swatch
-from thinwire.experiments.scales import Axis, format_bytes, format_number
+from thinwire.experiments.exhibits import figure_view, table_view
+from thinwire.experiments.scales import Axis, finite, format_bytes, format_number
 
 Run = Mapping[str, Any]  # one entry of the result's "runs", as json.load gives it
 
@@ -38,10 +41,12 @@ def write_report(result: Mapping[str, Any], path: Path) -> None:
 
 def render_report(result: Mapping[str, Any]) -> str:
     """Return the page for one result as HTML; all text of the result is escaped."""
-    runs: Sequence[Run] = result["runs"]
+    runs: Sequence[Run] = result.get("runs", [])
     target = finite(result.get("target_loss"))
     styles = method_styles(runs)
     groups = group_runs(runs)
+    figures = [figure_view(figure) for figure in result.get("figures", [])]
+    views = [group_view(name, members, styles, target) for name, members in groups.items()]
     source = files("thinwire.experiments").joinpath("report.html.j2").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     return environment.from_string(source).render(
@@ -49,20 +54,16 @@ def render_report(result: Mapping[str, Any]) -> str:
         title=result.get("title") or result["name"],
         about=result.get("about", ""),
         checks=result.get("checks", []),
+        tables=[table_view(table) for table in result.get("tables", [])],
+        figures=figures,
+        most_curves=max((len(view["legend"]) for view in (*figures, *views)), default=0),
         target=None if target is None else format_number(target),
-        groups=[group_view(name, members, styles, target) for name, members in groups.items()],
+        groups=views,
         kinds=kinds_view(next(iter(groups.items()), ("", []))),
         command=result.get("command", ""),
         config=json.dumps(result.get("config", {}), indent=2, ensure_ascii=False),
         versions=result.get("versions", {}),
     )
-
-
-def finite(value: object) -> float | None:
-    """Return the value as a float, or None if it is no finite number."""
-    if isinstance(value, int | float) and math.isfinite(value):
-        return float(value)
-    return None
 
 
 def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -112,6 +113,7 @@ def row_view(run: Run, dense: float | None) -> dict[str, str]:
     return {
         "label": run["label"],
         "composition": run["composition"],
+        "dense_layers": ", ".join(run.get("dense_layers", [])),
         "loss": format_number(final.get("loss"), pad=True),
         "accuracy": "–" if accuracy is None else f"{100 * accuracy:.1f} %",
         "payload": format_bytes(payload),

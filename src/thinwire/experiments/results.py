@@ -37,7 +37,8 @@ class Curve:
         final = {name: self.columns[name][-1] for name in MEASURES}
         measure = "sent_bytes" if self.meter.total().sent_bytes else "payload_bytes"  # a world of one sends nothing
         kinds = {str(kind): getattr(traffic, measure) for kind, traffic in self.meter.by("kind").items()}
-        return {"curve": self.columns, "final": final, "bytes_by_kind": kinds}
+        dense = sorted({where.layer for where in self.meter.rows if where.kind == "dense"})
+        return {"curve": self.columns, "final": final, "bytes_by_kind": kinds, "dense_layers": dense}
 
 
 def versions() -> dict[str, str]:

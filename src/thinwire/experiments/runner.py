@@ -17,17 +17,29 @@ from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
 from .config import Experiment, Group, Method
 from .results import Curve, plain, versions
-from .tasks.logistic import Logistic, mushrooms, split
+from .side_by_side import side_by_side
+from .tasks.logistic import Logistic, mushrooms, split, without
 
 Progress = Callable[[str, int, int], None]  # what runs, steps done, steps in all
-Look = Callable[[int, torch.Tensor], None]  # step, weights
+Look = Callable[..., None]  # step, weights, last: whether there will be more
+EXPLOSION = 1e12  # weights beyond this will not come back, and overflow soon
 
 
-def run_experiment(experiment: Experiment, progress: Progress, command: str) -> dict[str, Any]:
-    """The result of all its runs, as plain JSON."""
-    runs: list[dict[str, Any]] = []
-    for group in experiment.groups:
-        runs += run_group(experiment, group, progress)
+def run_experiment(
+    experiment: Experiment, progress: Progress, command: str, processes: int | None = 1
+) -> dict[str, Any]:
+    """The result of all its runs, as plain JSON. `processes` may share the groups; None takes as many as there are."""
+    if processes == 1:
+        parts = [run_group(experiment, group, progress) for group in experiment.groups]
+    else:
+        tasks = [{"experiment": experiment.to_dict(), "group": at} for at in range(len(experiment.groups))]
+        total = experiment.steps * sum(len(experiment.methods_of(group)) for group in experiment.groups)
+
+        def tell(share: float) -> None:
+            progress(experiment.name, round(total * share), total)
+
+        parts = side_by_side(f"{__name__}:one_group", tasks, tell, processes)
+    runs: list[dict[str, Any]] = [run for part in parts for run in part]
     return {
         "name": experiment.name, "title": experiment.title, "about": experiment.about, "command": command,
         "target_loss": experiment.target_loss, "config": experiment.to_dict(), "versions": versions(),
@@ -51,25 +63,42 @@ def run_group(experiment: Experiment, group: Group, progress: Progress) -> list[
     return [head | asdict(method) | run for method, run in zip(methods, runs, strict=True)]
 
 
+def one_group(task: dict[str, Any], share: Callable[[float], None]) -> list[dict[str, Any]]:
+    """A group on a process of its own."""
+    experiment = Experiment.from_dict(task["experiment"])
+    return run_group(experiment, experiment.groups[task["group"]], lambda _, done, total: share(done / total))
+
+
 def train(
     share: Logistic,
     exchanger: Exchanger,
     world: World,
     experiment: Experiment,
     step_size: float,
-    look: Callable[..., None],
+    look: Look,
 ) -> Program[None]:
-    """Gradient descent as one worker sees it: its own gradient, everybody's average, one step. Any driver will do."""
+    """Gradient descent as one worker sees it: its own gradient, everybody's average, one step. Any driver will do.
+
+    It ends early when the weights explode, on all ranks alike, since they hold the same weights.
+    """
     weights = torch.zeros(share.features.shape[1], dtype=share.features.dtype)
     for step in range(experiment.steps):
         look(step, weights)
         agreed = yield from exchanger.round({"weights": share.gradient(weights)}, step, world)
         weights = weights - step_size * agreed["weights"]
-    look(experiment.steps, weights)
+        if not bool(weights.abs().amax() < EXPLOSION):
+            break
+    look(step + 1, weights, last=True)
+
+
+def _problem(experiment: Experiment) -> tuple[Logistic, Logistic]:
+    """What is trained on, and what accuracy is measured on: all of it for both, if nothing is held out."""
+    whole = mushrooms(experiment.ridge)
+    return without(whole, experiment.held_out, experiment.seed) if experiment.held_out else (whole, whole)
 
 
 def _worker(experiment: Experiment, group: Group, method: Method, rank: int, look: Look) -> Program[None]:
-    whole = mushrooms(experiment.ridge)
+    whole, _ = _problem(experiment)
     share = split(whole, group.workers, group.split, experiment.seed)[rank]
     spec = TensorSpec("weights", (whole.features.shape[1],), whole.features.dtype)
     exchanger = Exchanger([spec], parse(method.composition), seed=experiment.seed)
@@ -83,21 +112,21 @@ class _Observer:
     def __init__(self, experiment: Experiment, at: int, meter: Meter, tell: Callable[[int], None]) -> None:
         self.experiment, self.tell = experiment, tell
         self.steps_before = at * experiment.steps
-        self.whole = mushrooms(experiment.ridge)
+        self.whole, self.test = _problem(experiment)
         self.curve = Curve(meter)
 
-    def __call__(self, step: int, weights: torch.Tensor) -> None:
-        if step % self.experiment.record_every and step != self.experiment.steps:
+    def __call__(self, step: int, weights: torch.Tensor, last: bool = False) -> None:
+        if step % self.experiment.record_every and not last:
             return
-        loss, gradient, accuracy = (f(weights) for f in (self.whole.loss, self.whole.gradient, self.whole.accuracy))
+        loss, gradient, accuracy = (f(weights) for f in (self.whole.loss, self.whole.gradient, self.test.accuracy))
         self.curve.add(step, float(loss), float(gradient.norm()), float(accuracy))
-        self.tell(self.steps_before + step)
+        self.tell(self.steps_before + (self.experiment.steps if last else step))
 
     def result(self) -> dict[str, Any]:
         return self.curve.to_dict() | {"steps_to_target": self.curve.steps_to(self.experiment.target_loss)}
 
 
-def _look_away(step: int, weights: torch.Tensor) -> None:
+def _look_away(step: int, weights: torch.Tensor, last: bool = False) -> None:
     """For the ranks that nobody observes."""
 
 

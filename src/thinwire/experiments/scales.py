@@ -84,6 +84,13 @@ def place(value: float, low: float, high: float, log: bool) -> float:
     return math.log(value / low) / math.log(high / low) if log else (value - low) / (high - low)
 
 
+def finite(value: object) -> float | None:
+    """Return the value as a float, or None if it is no finite number."""
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
+    return None
+
+
 def drawable(value: float | None, log: bool) -> bool:
     """Tell whether a value has a place on the axis; on a log axis 0 has none."""
     return value is not None and math.isfinite(value) and (value > 0 or not log)

@@ -58,6 +58,14 @@ def split(whole: Logistic, workers: int, how: str, seed: int) -> list[Logistic]:
     return [_take(whole, rows) for rows in np.array_split(order, workers)]
 
 
+@lru_cache(maxsize=2)
+def without(whole: Logistic, share: float, seed: int) -> tuple[Logistic, Logistic]:
+    """The rows without a share of them drawn at random, and that share."""
+    order = np.random.RandomState(seed).permutation(len(whole.labels))
+    cut = round(share * len(order))
+    return _take(whole, np.sort(order[cut:])), _take(whole, np.sort(order[:cut]))
+
+
 def _take(whole: Logistic, rows: Sequence[int] | np.ndarray) -> Logistic:
     index = torch.as_tensor(np.asarray(rows))
     return Logistic(whole.features[index], whole.labels[index], whole.ridge)

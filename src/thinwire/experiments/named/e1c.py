@@ -1,0 +1,99 @@
+"""E1c: E1's operators on a quadratic, a check that nothing in E1 hangs on the mushrooms.
+
+f(x) = x·Ax / 2 with 128 evenly spaced eigenvalues from 1 to 1000 in a random basis, step 1/L, k = 25 of 128, from a
+random point of length 1 until the gradient has shrunk by 1e-6. No Q: it sends nothing above 1, and these gradients
+begin at several hundred. w is found anew for every tenth message only, which makes the check ten times as quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..descent import Stop, descend
+from ..results import versions
+from ..side_by_side import side_by_side
+from .e1 import OPERATORS, SOLVERS, Operator
+
+DIM, SMALLEST, LARGEST, KEPT = 128, 1.0, 1000.0, 25
+STOP = Stop(messages=20_000)
+EVERY = 10
+ROWS = (Operator("dense", "dense()"), *(op for op in OPERATORS if op.step == 1.0 and "s = 1" not in op.label))
+
+
+class Quadratic:
+    """x·Ax / 2."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix = matrix
+
+    def gradient(self, weights: Tensor) -> Tensor:
+        return self.matrix @ weights
+
+
+@lru_cache(maxsize=1)
+def problem() -> tuple[Quadratic, Tensor]:
+    """The quadratic and where descent begins."""
+    draws = np.random.RandomState(18)
+    basis, _ = np.linalg.qr(draws.randn(DIM, DIM))
+    point = draws.randn(DIM)
+    matrix = basis @ np.diag(np.linspace(SMALLEST, LARGEST, DIM)) @ basis.T
+    return Quadratic(torch.tensor(matrix)), torch.tensor(point / np.linalg.norm(point))
+
+
+def on_one_process(task: dict[str, Any], share: Callable[[float], None]) -> dict[str, Any]:
+    operator, stop = Operator(**task["operator"]), Stop(**task["stop"])
+    quadratic, start = problem()
+    solver = replace(SOLVERS[operator.solver], refresh_every=EVERY) if operator.solver else None
+    text = operator.composition(False).replace("k=22", f"k={KEPT}")
+    tell = lambda done: share(done / stop.messages)  # noqa: E731
+    trace = descend(quadratic, text, start, operator.step / LARGEST, stop, solver, tell=tell)
+    return {"label": operator.label, "composition": text} | trace.figures() | {"curve": trace.thinned()}
+
+
+def run(progress: Callable[[str, int, int], None], command: str, stop: Stop = STOP) -> dict[str, Any]:
+    tasks = [{"operator": asdict(operator), "stop": asdict(stop)} for operator in ROWS]
+    found = side_by_side(f"{__name__}:on_one_process", tasks, lambda share: progress("E1c", int(1000 * share), 1000))
+    return {
+        "name": "e1c", "title": "E1c: E1's operators on a quadratic",
+        "about": (__doc__ or "").partition("\n\n")[2].replace("\n", " "),
+        "command": command, "versions": versions(), "found": found, "checks": checks(found, stop),
+        "config": {"dim": DIM, "mu": SMALLEST, "L": LARGEST, "k": KEPT, "every": EVERY, "stop": asdict(stop)},
+        "tables": [outcome(found, stop)], "figures": [curves(found)],
+    }  # fmt: skip
+
+
+def checks(found: list[dict[str, Any]], stop: Stop) -> list[dict[str, Any]]:
+    """At step 1/L neither dense descent nor Top-k can go up, and the latter sends less."""
+    dense, topk = found[0], found[1]
+    arrived = all(row["reached"] or row["iterations"] == stop.messages - 1 for row in (dense, topk))
+    falling = max(dense["norm"], topk["norm"]) < 1
+    detail = f"dense ends at {dense['norm']:.1e}, Top-k at {topk['norm']:.1e}"
+    return [{"text": "dense and Top-k descend without exploding", "holds": arrived and falling, "detail": detail}]
+
+
+def outcome(found: list[dict[str, Any]], stop: Stop) -> dict[str, Any]:
+    names = ("iterations", "payload_bytes")
+    rows = [[r["label"], *(r[name] if r["reached"] else None for name in names), r["norm"]] for r in found]
+    return {
+        "title": f"What it takes to shrink the gradient by {stop.tolerance:g}",
+        "note": f"A dash: not within {stop.messages:,} messages, or the gradient grew by {stop.explosion:g}.",
+        "columns": ["operator", "iterations", "payload bytes", "last norm"],
+        "rows": rows,
+    }
+
+
+def curves(found: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "title": "Relative gradient norm against payload bytes",
+        "note": "",
+        "x": {"title": "payload bytes", "log": False, "unit": "bytes"},
+        "y": {"title": "relative gradient norm", "log": True, "unit": "number"},
+        "curves": [{"label": r["label"], "x": r["curve"]["payload_bytes"], "y": r["curve"]["norm"]} for r in found],
+    }
