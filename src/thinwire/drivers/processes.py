@@ -91,8 +91,7 @@ def _watch(workers: Sequence[_Worker], deadline: float) -> None:
     while running:
         for worker in running:
             if worker.process.poll() not in (None, 0):
-                time.sleep(0.2)  # the first to end is not always the one at fault: let the others speak
-                blamed = next((w for w in workers if "PeerLostError" not in w.last_words() and w.last_words()), worker)
+                blamed = _at_fault(workers) or worker
                 raise PeerLostError(f"rank {blamed.rank} of {len(workers)} failed:\n{blamed.last_words()}")
         running = [worker for worker in running if worker.process.poll() is None]
         if running and time.monotonic() > deadline:
@@ -100,6 +99,18 @@ def _watch(workers: Sequence[_Worker], deadline: float) -> None:
         time.sleep(0.01)
     for worker in workers:
         worker.reader.join()
+
+
+def _at_fault(workers: Sequence[_Worker], patience_s: float = 5.0) -> _Worker | None:
+    """The rank that failed by itself: the first to end may be one that lost it, while it still writes its last words."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        failed = [worker for worker in workers if worker.process.poll() not in (None, 0)]
+        alone = next((worker for worker in failed if "PeerLostError" not in worker.last_words()), None)
+        ended = all(worker.process.poll() is not None for worker in workers)
+        if alone or ended or time.monotonic() > deadline:
+            return alone
+        time.sleep(0.01)
 
 
 def _worker(order: dict[str, Any]) -> None:
