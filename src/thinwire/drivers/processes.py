@@ -102,7 +102,7 @@ def _watch(workers: Sequence[_Worker], deadline: float) -> None:
 
 
 def _at_fault(workers: Sequence[_Worker], patience_s: float = 5.0) -> _Worker | None:
-    """The rank that failed by itself: the first to end may be one that lost it, while it still writes its last words."""
+    """The rank that failed by itself: the first to end may be one that lost it, while that still writes last words."""
     deadline = time.monotonic() + patience_s
     while True:
         failed = [worker for worker in workers if worker.process.poll() not in (None, 0)]
