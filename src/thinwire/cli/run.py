@@ -81,7 +81,7 @@ def _exhibit(table: dict[str, Any]) -> Table:
 
     shown = Table(title=Text(table["title"]), title_justify="left")
     for name, right in zip(table["columns"], number_columns(table), strict=True):
-        shown.add_column(Text(name), justify="right" if right else "left")
+        shown.add_column(Text(name), justify="right" if right else "left", overflow="fold")  # no digit is cut off
     for row in table["rows"]:
         shown.add_row(*(Text(cell_text(value)) for value in row))
     return shown

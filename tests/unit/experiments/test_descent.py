@@ -111,7 +111,7 @@ def test_claims_are_read_off_the_rows():
             found_row(operator.label, q, iterations.get(operator.label, 1010), reached, norm) for q in (True, False)
         ]
     held = [row[1] for row in claims(rows)["rows"]]
-    assert held == ["yes", "no", "yes", "1 of 4", "yes", "yes", "yes", "no"]
+    assert held == ["yes", "no", "yes", "1 of 4", "yes", "yes", "yes", "yes", "yes", "no"]
     table = outcome(rows)
     assert len(table["rows"]) == len(OPERATORS) and table["rows"][-1][1] is None
     assert [len(figure["curves"]) for figure in curves(rows)] == [len(OPERATORS)] * 3

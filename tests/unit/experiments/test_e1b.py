@@ -3,10 +3,14 @@
 import numpy as np
 import torch
 
+from thinwire.experiments.named.e1 import SMOOTHNESS, quick_mushrooms
 from thinwire.experiments.named.e1b import (
+    KEPT,
     KINDS,
     PUBLISHED,
+    TRIALS,
     histograms,
+    importance_at,
     look,
     noise_table,
     noisy,
@@ -25,10 +29,22 @@ def test_overlap_is_a_share_of_the_first_k():
 
 
 def test_overlaps_repeat_to_the_last_bit_and_have_a_row_beside_the_published_one():
-    first, again = overlaps("uniform", 2), overlaps("uniform", 2)
+    first, again = (overlaps("uniform", "w itself", 2) for _ in range(2))
     assert first == again and all(0 <= share <= 1 for share in first)
-    rows = overlap_table({"uniform": first, "normal": again})["rows"]
-    assert rows[-1] == ["published", PUBLISHED["mean"], PUBLISHED["least"], None] and len(rows) == 3
+    rows = overlap_table({("uniform", "w itself"): first, ("normal", "w / max w"): again})["rows"]
+    assert rows[-1] == ["published", "", PUBLISHED["mean"], PUBLISHED["least"], None] and len(rows) == 3
+
+
+def test_trials_that_take_w_itself_are_the_published_loop_without_its_division():
+    _, quick = quick_mushrooms()
+    weights = torch.linspace(-1, 1, 112, dtype=torch.float64)
+    g, gamma = quick.gradient(weights), KEPT / SMOOTHNESS
+    w = g * g / (g * g).sum()
+    for _ in range(200):
+        w = w * torch.exp(quick.gradient(weights - gamma * w * g) * gamma * g - 0.1 * w.log())
+        w = w / w.sum()
+    solver, scaled = TRIALS["w itself"]
+    torch.testing.assert_close(importance_at(quick, weights, scaled, solver) / 112, w, rtol=1e-9, atol=1e-13)
 
 
 def test_noise_stands_behind_the_true_columns_and_is_as_likely_as_they_are():

@@ -49,6 +49,8 @@ class Operator:
 
 OPERATORS = (
     Operator("TopK", "topk(k=22{q})"),
+    Operator("TopK, step 2/L", "topk(k=22{q})", step=2.0),
+    Operator("TopK, step (d/k)/L", "topk(k=22{q})", step=112 / 22),  # as long as scaled RandK's
     Operator("RandK, plain", "randomk(k=22, scaled=false{q})"),
     Operator("RandK, scaled", "randomk(k=22{q})"),
     Operator("SquareStochastic", "square(k=22{q})"),

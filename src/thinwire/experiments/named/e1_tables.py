@@ -19,7 +19,7 @@ def outcome(found: Sequence[Row]) -> dict[str, Any]:
     for label in dict.fromkeys(row["label"] for row in found):
         q, plain = (_row(found, label, quantised) for quantised in (True, False))
         with_q, without = ("iterations", "legacy_bits", "payload_bytes"), ("iterations", "payload_bytes")
-        rows.append([label, *_ends(q, with_q), q.get("norm"), *_ends(plain, without), plain.get("norm")])
+        rows.append([label, *_ends(q, with_q), short(q.get("norm")), *_ends(plain, without), short(plain.get("norm"))])
     return {
         "title": "What it takes to shrink the gradient by 1e-6",
         "note": (
@@ -36,7 +36,7 @@ def outcome(found: Sequence[Row]) -> dict[str, Any]:
 
 
 def claims(found: Sequence[Row]) -> dict[str, Any]:
-    """S0's claims beside what was measured with Q."""
+    """S0's claims, and three questions they raise, beside what was measured with Q."""
     its = {row["label"]: row["iterations"] if row["reached"] else math.inf for row in found if row["quantised"]}
     norms = {row["label"]: row["norm"] for row in found if row["quantised"]}
     topk, randk, scaled = its["TopK"], its["RandK, plain"], its["RandK, scaled"]
@@ -59,6 +59,10 @@ def claims(found: Sequence[Row]) -> dict[str, Any]:
         ["box forms want a longer step: 2/L is better",
          _verdict((its[longer[label]], norms[longer[label]]) < (its[label], norms[label]) for label in BOX),
          _list(its, tuple(longer.values()), norms)],
+        ["... which TopK does not want",
+         _verdict([its["TopK, step 2/L"] >= topk]), _list(its, ("TopK", "TopK, step 2/L"))],
+        ["the longer step of scaled RandK (d/k times 1/L) would do for TopK, too",
+         _verdict([its["TopK, step (d/k)/L"] < math.inf]), _list(its, ("RandK, scaled", "TopK, step (d/k)/L"), norms)],
         ["bits as S0 counts them are what travels", "no",
          f"TopK: {8 * sent['payload_bytes'] / sent['legacy_bits']:.2f} honest bits for a legacy bit "
          "(signs, positions, 8-bit exponents)"],
@@ -86,6 +90,7 @@ def curves(found: Sequence[Row]) -> list[dict[str, Any]]:
         (True, "payload_bytes", "bytes", "payload bytes", "with Q, against honest bytes"),
         (False, "payload_bytes", "bytes", "payload bytes", "without Q, against honest bytes"),
     )
+    styles = {label: style for style, label in enumerate(dict.fromkeys(row["label"] for row in found))}
     figures: list[dict[str, Any]] = []
     for quantised, column, unit, words, title in shown:
         rows = [row for row in found if row["quantised"] == quantised]
@@ -94,9 +99,15 @@ def curves(found: Sequence[Row]) -> list[dict[str, Any]]:
             "note": "Point at a name to see its curve alone." if not figures else "",
             "x": {"title": words, "log": False, "unit": unit},
             "y": {"title": "relative gradient norm", "log": True, "unit": "number"},
-            "curves": [{"label": r["label"], "x": r["curve"][column], "y": r["curve"]["norm"]} for r in rows],
+            "curves": [{"label": r["label"], "style": styles[r["label"]], "x": r["curve"][column],
+                        "y": r["curve"]["norm"]} for r in rows],
         })  # fmt: skip
     return figures
+
+
+def short(norm: float | None) -> float | None:
+    """Two digits, which is what a norm that was stopped somewhere deserves."""
+    return None if norm is None else float(f"{norm:.2g}")
 
 
 def _row(found: Sequence[Row], label: str, quantised: bool) -> Row:

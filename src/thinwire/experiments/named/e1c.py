@@ -20,6 +20,7 @@ from ..descent import Stop, descend
 from ..results import versions
 from ..side_by_side import side_by_side
 from .e1 import OPERATORS, SOLVERS, Operator
+from .e1_tables import short
 
 DIM, SMALLEST, LARGEST, KEPT = 128, 1.0, 1000.0, 25
 STOP = Stop(messages=20_000)
@@ -80,7 +81,7 @@ def checks(found: list[dict[str, Any]], stop: Stop) -> list[dict[str, Any]]:
 
 def outcome(found: list[dict[str, Any]], stop: Stop) -> dict[str, Any]:
     names = ("iterations", "payload_bytes")
-    rows = [[r["label"], *(r[name] if r["reached"] else None for name in names), r["norm"]] for r in found]
+    rows = [[r["label"], *(r[name] if r["reached"] else None for name in names), short(r["norm"])] for r in found]
     return {
         "title": f"What it takes to shrink the gradient by {stop.tolerance:g}",
         "note": f"A dash: not within {stop.messages:,} messages, or the gradient grew by {stop.explosion:g}.",

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from .e1_tables import short
+
 Run = dict[str, Any]  # one entry of the result's "runs"
 
 BIASED = ("Top-17", "Top-28", "SVD 1", "randomised SVD 1", "HOSVD", "ST-HOSVD", "tensor train 1", "PowerSGD 1")
@@ -42,9 +44,9 @@ def verdicts(runs: Sequence[Run], labels: Sequence[str], worlds: Sequence[str]) 
             cells: list[Any] = [label, world]
             for run in (look(label), look(_fed(label))):
                 norm, accuracy = run["final"]["grad_norm"], run["final"]["accuracy"]
-                cells += [verdict(run["curve"]["grad_norm"], dense), norm, f"{100 * accuracy:.2f} %"]
+                cells += [verdict(run["curve"]["grad_norm"], dense), short(norm), f"{100 * accuracy:.2f} %"]
             bare = look(label)
-            rows.append([*cells, bare["final"]["payload_bytes"] / bare["curve"]["step"][-1]])
+            rows.append([*cells, round(bare["final"]["payload_bytes"] / bare["curve"]["step"][-1])])
     return {
         "title": "Where each operator ends",
         "note": (
