@@ -18,7 +18,6 @@ from ..core import (
     Label,
     Payload,
     Program,
-    World,
     nbytes_of,
 )
 
@@ -69,23 +68,33 @@ def _fingerprint(tensor: Tensor) -> Tensor:
 
 
 def compare_weights(
-    names: Sequence[str], weights: Sequence[Tensor], heal: bool, step: int, world: World
-) -> Program[int]:
-    """How many tensors differed between ranks: an error unless `heal`, which gives all ranks rank 0's."""
-    marks = fingerprint(weights)
+    names: Sequence[str], weights: Sequence[Tensor], step: int, *, stop: bool, idle: bool = False
+) -> Program[list[int]]:
+    """Places of the tensors that differ between ranks; with `stop`, an error instead.
+
+    idle: this rank has run out of inputs (Join), so it does not take the others' steps; nothing is compared then.
+    """
+    marks = torch.cat([fingerprint(weights), torch.tensor([idle])])
     gathered: Gathered = yield AllGather(
         Payload((marks,)), (Label("", "fingerprint", 8 * len(marks), 64.0 * len(marks)),), step
     )
     by_rank = torch.stack([payload.parts[0] for payload in gathered])
-    differing = (by_rank != by_rank[0]).any(dim=0).nonzero().flatten().tolist()
-    if differing and not heal:
+    if by_rank[:, -1].any():
+        return []
+    differing: list[int] = (by_rank != by_rank[0]).any(dim=0).nonzero().flatten().tolist()
+    if differing and stop:
         others = (by_rank[:, differing[0]] != by_rank[0, differing[0]]).nonzero().flatten().tolist()
         raise DivergedError(
             f"step {step}: weights differ between ranks in {len(differing)} of {len(names)} parameters, first in "
             f"{names[differing[0]]} (rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))} against 0); "
             'on_divergence="heal" copies rank 0\'s weights instead of stopping'
         )
-    for at in differing:
+    return differing
+
+
+def heal_weights(names: Sequence[str], weights: Sequence[Tensor], places: Sequence[int], step: int) -> Program[None]:
+    """Give all ranks rank 0's tensors at these places; not during a backward pass, which may need the old ones."""
+    for at in places:
         own = weights[at].detach()
         payload = yield Broadcast(
             Payload((own.contiguous().view(-1),)),
@@ -94,4 +103,3 @@ def compare_weights(
             step,
         )
         own.copy_(payload.parts[0].view(own.shape))
-    return len(differing)

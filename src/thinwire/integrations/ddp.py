@@ -3,9 +3,8 @@
 DDP reads the annotations of a hook, so this module must not import annotations from __future__.
 """
 
-import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -42,7 +41,10 @@ class DDPHook:
         self.exchanger, self.driver, self.names, self.scale, self.unused = exchanger, driver, names, scale, unused
         self.step = 0
         self.good = True  # whether the last step was
+        self.idle = False  # whether this rank has run out of inputs and just plays along (Join)
+        self.backward_ended = False  # when the next step's buckets come: so it is once with static_graph
         self.before: list[Extra] = []  # programs that start a step, in this order
+        self.at_rest: list[Extra] = []  # programs that end a backward pass: weights are not in use then
         self.after: list[Callable[[bool], None]] = []  # told whether the step was good
         self.seconds = {"in hooks": 0.0, "encoding and decoding": 0.0, "sending": 0.0, "waiting": 0.0}
         self._answers: Answers = []  # of the step that is open
@@ -54,6 +56,7 @@ class DDPHook:
     def hook(self, bucket: GradBucket) -> Answer:
         began = time.perf_counter()
         if not self._answers:
+            self.idle = torch._C._current_graph_task_id() < 0  # not inside backward
             self._factor = self.scale() if self.scale else 1.0
             self._submit(self._begin())
         answer: Answer = torch.futures.Future()
@@ -65,9 +68,9 @@ class DDPHook:
         else:
             self._submit(self._exchange(dict(zip(names, bucket.gradients(), strict=True))))
         self._seen += len(names)
+        self.seconds["in hooks"] += time.perf_counter() - began
         if self._seen == len(self.names):  # bucket.is_last() is wrong in the first step of a static graph
             self._close()
-        self.seconds["in hooks"] += time.perf_counter() - began
         return answer
 
     def _begin(self) -> Program[None]:
@@ -88,29 +91,29 @@ class DDPHook:
         self._sparse_bad |= bad
 
     def _close(self) -> None:
-        """After the last bucket: settle, release, and let `backward` wait for it where it can raise our errors."""
+        """After the last bucket: settle, release, and let `backward` wait for it where it can raise our errors.
+
+        That is when autograd is done and DDP has noted which parameters were used, but has not asked for answers yet.
+        It is now for idle ranks, and in the first step of a static graph, which DDP makes when backward has ended.
+        """
         answers, queued = self._answers, self._queued
-        done = self._submit(self._end(answers))
         self._answers, self._queued, self._seen = [], [], 0
 
-        def wait() -> None:
-            began = time.perf_counter()
-            for future in queued:
+        def finish() -> None:
+            began, step = time.perf_counter(), self.step
+            done = self.driver.submit(timed(self._end(answers), self.seconds))
+            done.add_done_callback(lambda _: release([*queued, done], answers))
+            for future in (*queued, done):
                 future.result()
-            done.result()
+            for extra in self.at_rest:
+                self.driver.run(extra(step, self.driver.world))
             self.seconds["waiting"] += time.perf_counter() - began
 
-        def release(_: Future[None]) -> None:
-            error = next((f.exception() for f in (*queued, done) if f.exception() is not None), None)
-            for answer, buffer in answers:
-                if error is None:
-                    answer.set_result(buffer)
-                else:
-                    answer.set_exception(error)  # type: ignore[arg-type]
-
-        done.add_done_callback(release)
-        with contextlib.suppress(RuntimeError):  # not inside backward: a rank without inputs (Join) plays along
-            torch.autograd.Variable._execution_engine.queue_callback(wait)
+        if self.idle or self.backward_ended:
+            self.backward_ended = False
+            finish()
+        else:
+            torch.autograd.Variable._execution_engine.queue_callback(finish)
 
     def _end(self, answers: Answers) -> Program[None]:
         yield from self._keep_memory_of_unused()
@@ -133,10 +136,18 @@ class DDPHook:
             name for name, flag in zip(self.names.values(), anywhere.tolist(), strict=True) if not flag
         )
 
-    def _submit(self, program: Program[None]) -> Future[None]:
-        future = self.driver.submit(timed(program, self.seconds))
-        self._queued.append(future)
-        return future
+    def _submit(self, program: Program[None]) -> None:
+        self._queued.append(self.driver.submit(timed(program, self.seconds)))
+
+
+def release(exchanged: Sequence[Future[None]], answers: Answers) -> None:
+    """Answer DDP: with the averages, or with the first error."""
+    error = next((f.exception() for f in exchanged if f.exception() is not None), None)
+    for answer, buffer in answers:
+        if error is None:
+            answer.set_result(buffer)
+        else:
+            answer.set_exception(error)  # type: ignore[arg-type]
 
 
 def timed(program: Program[None], seconds: dict[str, float]) -> Program[None]:

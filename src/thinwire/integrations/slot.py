@@ -5,6 +5,7 @@ DDP reads the annotations of a hook, so this module must not import annotations 
 
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ class Slot:
 
     def __init__(self, model: DistributedDataParallel) -> None:
         self.wire: Wire | None = None
-        self.reducer: Any = model.reducer
+        self.reducer: Callable[[], Any] = weakref.ref(model.reducer)
         self.group: Any = model.process_group
 
     @classmethod
@@ -34,21 +35,18 @@ class Slot:
                 f"attach: a DistributedDataParallel model is needed, got {type(model).__name__}: wrap it first"
             )
         slot = getattr(model, "_thinwire_slot", None)
-        if isinstance(slot, cls) and slot.reducer is model.reducer:
+        if isinstance(slot, cls) and slot.reducer() is model.reducer:
             return slot
         if slot is not None:
             model._comm_hooks.clear()  # a copy: DDP remembers the hook of the original, but does not call it
         if model._comm_hooks:
             raise CompositionError("attach: this model has a communication hook already, and DDP takes one only")
         slot = cls(model)
-        model.register_comm_hook(None, slot.hook)
+        model.register_comm_hook(None, Door(slot).hook)
         model.register_forward_pre_hook(_tell_copies)
         object.__setattr__(model, "_thinwire_slot", slot)
         _slots.add(slot)
         return slot
-
-    def hook(self, state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        return allreduce_hook(self.group, bucket) if self.wire is None else self.wire.hook.hook(bucket)
 
     def hold(self, wire: Wire | None) -> None:
         """From the next step on; the wire that was held finishes what it has begun."""
@@ -66,14 +64,32 @@ class Slot:
 def _empty() -> Slot:
     """The slot of a copied model, which DDP does not call."""
     slot = object.__new__(Slot)
-    slot.wire, slot.reducer, slot.group = None, None, None
+    slot.wire, slot.reducer, slot.group = None, lambda: None, None
     return slot
+
+
+class Door:
+    """What DDP calls. It knows its slot weakly: what DDP's reducer holds for ever must not hold the reducer."""
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot, self.group = weakref.ref(slot), slot.group
+
+    def hook(self, state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        slot = self.slot()
+        wire = None if slot is None else slot.wire
+        return allreduce_hook(self.group, bucket) if wire is None else wire.hook.hook(bucket)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Door":
+        return Door(_empty())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Door, (_empty(),)
 
 
 def _tell_copies(model: torch.nn.Module, inputs: Any) -> None:
     """A copied model (deepcopy, saved and loaded whole) remembers hooks that DDP does not call: say so once."""
     slot = getattr(model, "_thinwire_slot", None)
-    known = slot is not None and slot.reducer is model.reducer
+    known = slot is not None and slot.reducer() is model.reducer
     if not known and model.training and torch.is_grad_enabled() and not getattr(model, "_thinwire_told", False):
         object.__setattr__(model, "_thinwire_told", True)
         warnings.warn(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
@@ -15,7 +16,7 @@ from ..catalog import to_text
 from ..core import Aggregator, CompositionError, NonFiniteError, Program, TensorSpec, World
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
-from .agreement import agree_on, compare_weights
+from .agreement import agree_on, compare_weights, heal_weights
 from .ddp import DDPHook
 from .gathering import gather_states, own_state
 from .report import WireReport
@@ -58,8 +59,7 @@ class Wire:
         let_go: Callable[[], None],
     ) -> None:
         self.options, self._let_go = options, let_go
-        ours = {id(parameter) for parameter in model._module_parameters}
-        self.parameters = {p: name for name, p in model.module.named_parameters() if id(p) in ours}
+        self.parameters = reduced_parameters(model)
         self.layers = [TensorSpec(name, tuple(p.shape), p.dtype, p.device) for p, name in self.parameters.items()]
         self.driver = TorchDist(model.process_group, timeout_s=options.timeout_s)
         self.healed = self.bad_in_a_row = 0
@@ -70,7 +70,10 @@ class Wire:
         # in a static graph an unused parameter never has a gradient, so there is nothing of it to lose
         used = model.reducer._get_local_used_map if model.find_unused_parameters and not model.static_graph else _no_map
         self.hook = DDPHook(self.plain, self.driver, self.parameters, scale, used)
+        self.hook.backward_ended = model.static_graph and not model._static_graph_delay_allreduce_enqueued
+        self._drifted: list[int] = []  # places of weights that differ between ranks, to be healed
         self.hook.before += [self._choose_exchanger, self._check_weights]
+        self.hook.at_rest += [self._heal_weights]
         self.hook.after += [self._count_bad_steps]
 
     def _exchanger(self, wanted: Wanted | Mapping[str, Wanted]) -> Exchanger:
@@ -98,9 +101,14 @@ class Wire:
     def _check_weights(self, step: int, world: World) -> Program[None]:
         every = self.options.check_every
         if every and step % every == 0:
-            heal = self.options.on_divergence == "heal"
+            stop = self.options.on_divergence == "stop"
             names, weights = list(self.parameters.values()), list(self.parameters)
-            self.healed += yield from compare_weights(names, weights, heal, step, world)
+            self._drifted = yield from compare_weights(names, weights, step, stop=stop, idle=self.hook.idle)
+
+    def _heal_weights(self, step: int, world: World) -> Program[None]:
+        places, self._drifted = self._drifted, []
+        yield from heal_weights(list(self.parameters.values()), list(self.parameters), places, step)
+        self.healed += len(places)
 
     def _count_bad_steps(self, good: bool) -> None:
         self.bad_in_a_row = 0 if good else self.bad_in_a_row + 1
@@ -160,6 +168,19 @@ class Wire:
         mine = own_state(state, self.driver.world, self.compressed)
         self.hook.step = int(mine["step"])
         self.compressed.load_state_dict(mine)
+
+
+def reduced_parameters(model: DistributedDataParallel) -> dict[Tensor, str]:
+    """The parameters whose gradients DDP exchanges, with their names: those that are neither ignored nor frozen."""
+    known = {id(parameter) for parameter in model._module_parameters if parameter.requires_grad}
+    named: dict[Tensor, str] = {p: name for name, p in model.module.named_parameters() if id(p) in known}
+    wrapped = model._get_ddp_logging_data()["num_parameter_tensors"]  # type: ignore[no-untyped-call]
+    if len(named) != wrapped:
+        raise CompositionError(
+            f"attach: DDP was made for {wrapped} parameters, and {len(named)} want gradients now; freeze and unfreeze "
+            "before you wrap the model, or wrap it again"
+        )
+    return named
 
 
 def _no_map() -> None:
