@@ -1,0 +1,135 @@
+"""A ResNet-18 on CIFAR-10 with DDP: through thinwire, or with `--composition none` as plain DDP.
+
+torchrun --nproc-per-node 2 examples/ddp_resnet.py --data FOLDER
+"""
+
+import argparse
+import os
+import statistics
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import thinwire
+
+
+class Block(nn.Module):
+    """Two convolutions and a way around them."""
+
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.around = nn.Identity()
+        if stride > 1 or inputs != outputs:
+            self.around = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        out = torch.relu(self.norm1(self.conv1(x)))
+        return torch.relu(self.norm2(self.conv2(out)) + self.around(x))
+
+
+class ResNet18(nn.Module):
+    """For images of 32 x 32: the first convolution keeps their size."""
+
+    def __init__(self, classes=10, width=64):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+        widths = [width * 2 ** (at // 2) for at in range(8)]  # two blocks of each width
+        self.blocks = nn.Sequential(
+            *(
+                Block(before, after, stride=1 if before == after else 2)
+                for before, after in zip([width, *widths], widths, strict=False)
+            )
+        )
+        self.head = nn.Linear(8 * width, classes)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.stem(x)).mean(dim=(2, 3)))
+
+
+def cifar10(folder):
+    """Images (N, 3, 32, 32) as bytes and their labels, from the binary version; the python version is pickle."""
+    files = sorted([*folder.glob("data_batch_*.bin"), *folder.glob("cifar-10-batches-bin/data_batch_*.bin")])
+    if not files:
+        raise SystemExit(
+            f"{folder}: no data_batch_*.bin here or in cifar-10-batches-bin; get CIFAR-10's binary version"
+        )
+    rows = torch.cat([torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8) for file in files])
+    rows = rows.view(-1, 1 + 3 * 32 * 32)
+    return rows[:, 1:].view(-1, 3, 32, 32), rows[:, 0].long()
+
+
+def synthetic(count=2000):
+    """Ten pictures of noise, each seen through more noise."""
+    numbers = torch.Generator().manual_seed(0)
+    pictures = torch.randint(0, 128, (10, 3, 32, 32), generator=numbers)
+    labels = torch.randint(0, 10, (count,), generator=numbers)
+    noise = torch.randint(0, 128, (count, 3, 32, 32), generator=numbers)
+    return (pictures[labels] + noise).to(torch.uint8), labels
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default=os.environ.get("THINWIRE_DATA"), help="folder of the binary version")
+    parser.add_argument("--synthetic", action="store_true", help="generated pictures instead")
+    parser.add_argument("--composition", default="ef(topk(density=0.01))", help="or none: plain DDP")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=32, help="pictures a rank and step")
+    parser.add_argument("--lr", type=float, default=0.02)
+    parser.add_argument("--width", type=int, default=64, help="channels of the first block")
+    return parser.parse_args()
+
+
+def main():
+    wanted = options()
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    if wanted.synthetic or not wanted.data:
+        images, labels = synthetic()
+        source = "generated pictures" + ("" if wanted.synthetic else ", as neither --data nor THINWIRE_DATA is given")
+    else:
+        images, labels = cifar10(Path(wanted.data))
+        source = f"CIFAR-10 of {wanted.data}"
+
+    torch.manual_seed(0)
+    model = DistributedDataParallel(ResNet18(width=wanted.width))
+    wire = None if wanted.composition == "none" else thinwire.attach(model, wanted.composition)
+    optimizer = torch.optim.SGD(model.parameters(), lr=wanted.lr, momentum=0.9, weight_decay=5e-4)
+    count = sum(p.numel() for p in model.parameters())
+    if rank == 0:
+        print(f"{len(images)} images, {source}; {count / 1e6:.1f} M parameters; {wanted.composition}", flush=True)
+
+    numbers = torch.Generator().manual_seed(1 + rank)  # every rank draws its own batches
+    losses, seconds = [], []
+    for step in range(wanted.steps):
+        began = time.perf_counter()
+        batch = torch.randint(len(images), (wanted.batch,), generator=numbers)
+        loss = cross_entropy(model(images[batch] / 128 - 1), labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        seconds.append(time.perf_counter() - began)
+        if rank == 0 and step % 10 == 0:
+            print(f"step {step:4}  loss {losses[-1]:.3f}", flush=True)
+
+    if rank == 0:
+        last = losses[-10:]
+        print(
+            f"loss {sum(last) / len(last):.3f} (mean of {len(last)})  step {statistics.median(seconds):.3f} s (median)"
+        )
+        dense = 4 * count * 2 * (dist.get_world_size() - 1) / dist.get_world_size()  # a ring all-reduce
+        print(wire.report() if wire else f"plain DDP sends {dense / 1e6:.3g} MB a step (by formula)", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
