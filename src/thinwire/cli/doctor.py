@@ -1,0 +1,57 @@
+"""`thinwire doctor`: versions, kernels, backend, links and a self-test; under torchrun, of the actual process group."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .parsers import SubParsers
+
+if TYPE_CHECKING:
+    from ..testbed.doctor import Finding
+
+
+def add_to(commands: SubParsers) -> None:
+    parser = commands.add_parser("doctor", help="is all well here? versions, links, self-test", description=__doc__)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's figures to FILE, too")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 if all is well, 1 if something is wrong; every rank of a group says the same, rank 0 tells."""
+    from ..drivers.joining import is_prepared, joined
+    from ..testbed.doctor import examine_group, examine_here, examine_machine
+
+    if not is_prepared():
+        findings = [*examine_machine(), *examine_here()]
+        return tell(findings, "this machine, with 2 processes", options.json)
+    with joined() as driver:
+        group = examine_group(driver)
+        if driver.world.rank:
+            return 1 if group.wrong else 0
+    findings = [*examine_machine(), *group.findings()]
+    return tell(findings, f"a group of {os.environ['WORLD_SIZE']} ranks, as rank 0 sees it", options.json)
+
+
+def tell(findings: Sequence[Finding], where: str, file: Path | None) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "what", "found", title=f"thinwire doctor: {where}", title_justify="left")
+    for finding in findings:
+        table.add_row({True: "✓", False: "✗", None: ""}[finding.well], finding.what, finding.found)
+    console = Console()
+    console.print(table)
+    wrong = [finding for finding in findings if finding.well is False]
+    if any(finding.what == "advice" for finding in findings):
+        console.print("The advice is a rule of thumb: model, batch and cores count as well. Try both.")
+    for finding in wrong:
+        console.print(f"✗ {finding.what}: {finding.found}", markup=False)
+    console.print("✗ Something is wrong." if wrong else "✓ All is well.")
+    if file is not None:
+        file.write_text(json.dumps({"well": not wrong, "findings": [f._asdict() for f in findings]}, indent=1) + "\n")
+    return 1 if wrong else 0

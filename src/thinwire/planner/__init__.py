@@ -1,0 +1,1 @@
+"""What a link can do, and what follows from it."""

@@ -1,0 +1,29 @@
+"""What worker processes do in the tests of `thinwire doctor`: one rank is not well."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from thinwire.testbed import doctor
+
+
+def examine(driver, illness):
+    """Every rank's Group; rank 1 has the illness."""
+    with pytest.MonkeyPatch.context() as patch:
+        if driver.world.rank == 1 and illness == "version":
+            patch.setattr(doctor, "__version__", "0.0.9")
+        if driver.world.rank == 1 and illness == "bit":
+            run = driver.run
+
+            def flip(program):
+                found = run(program)
+                if isinstance(found, list) and isinstance(found[0], torch.Tensor) and found[0].shape == (48, 40):
+                    found[0].view(torch.int32)[3, 4] ^= 1
+                return found
+
+            patch.setattr(driver, "run", flip)
+        if illness == "sums":  # on all ranks alike, so that replicas agree
+            honest = doctor.fingerprint
+            patch.setattr(doctor, "fingerprint", lambda tensors: honest([tensor.mul_(1.1) for tensor in tensors]))
+        return doctor.examine_group(driver)

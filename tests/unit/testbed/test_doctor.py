@@ -1,0 +1,33 @@
+import json
+
+import pytest
+
+from doctor_jobs import examine
+from thinwire.testbed.doctor import SELF_TESTS, Group, examine_machine
+
+
+def test_a_group_that_is_well_is_told_so_and_survives_json(pool):
+    groups = pool.run(3, examine, "none")
+    assert all(group == groups[0] for group in groups)
+    group = groups[0]
+    assert not group.wrong and all(finding.well is not False for finding in group.findings())
+    assert Group.of_json(json.loads(json.dumps(group.as_json()))) == group
+
+
+@pytest.mark.parametrize(
+    ("illness", "words"),
+    [("version", "0.0.9"), ("bit", "rank 1 has other averages"), ("sums", "averages are off by")],
+)
+def test_what_is_wrong_is_found_by_all_ranks_and_named(pool, illness, words):
+    groups = pool.run(2, examine, illness)
+    assert groups[0].wrong == groups[1].wrong
+    assert set(groups[0].wrong) == ({"settings"} if illness == "version" else set(SELF_TESTS))
+    assert all(words in text for text in groups[0].wrong.values())
+    assert any(finding.well is False and words in finding.found for finding in groups[0].findings())
+
+
+def test_the_machine_is_described():
+    found = {finding.what: finding for finding in examine_machine()}
+    assert found["thinwire"].found and found["backend"].well
+    assert "torch reference" in found["kernels"].found
+    assert "namespaces" in found["testbed"].found
