@@ -302,25 +302,30 @@ def live_a_life(driver):
     return bytes_by_phase, carried, weights(model)
 
 
-def resume(driver, composition, cap_mb):
-    """Six steps at a stretch, and four + save + load into new objects + two: the same weights to the last bit."""
+def resume(driver, composition, cap_mb, steps=6, stop=4):
+    """Steps at a stretch, and some + save + load into new objects + the rest: the same weights to the last bit."""
 
     def build():
         model = ddp_of(driver, bucket_cap_mb=cap_mb)
         return model, thinwire.attach(model, composition), torch.optim.AdamW(model.parameters(), lr=0.01)
 
     model, wire, optimizer = build()
-    train(model, driver, 6, optimizer=optimizer)
+    train(model, driver, steps, optimizer=optimizer)
     straight = weights(model)
     model, wire, optimizer = build()
-    train(model, driver, 4, optimizer=optimizer)
+    train(model, driver, stop, optimizer=optimizer)
     saved = copy.deepcopy((model.module.state_dict(), optimizer.state_dict(), wire.state_dict()))
     model, wire, optimizer = build()
     model.module.load_state_dict(saved[0])
     optimizer.load_state_dict(saved[1])
     wire.load_state_dict(saved[2])
-    train(model, driver, 2, start=4, optimizer=optimizer)
+    train(model, driver, steps - stop, start=stop, optimizer=optimizer)
     return straight == weights(model)
+
+
+def resume_each(driver, compositions, cap_mb):
+    """Those of the compositions that did not continue as if nothing had happened."""
+    return [text for text in compositions if not resume(driver, text, cap_mb, steps=4, stop=2)]
 
 
 def save_state(driver, composition):
@@ -339,19 +344,6 @@ def load_state(driver, composition, state):
     return wire.state_dict(gather=False)[f"rank{driver.world.rank}"]
 
 
-def quarrel(driver, kind):
-    odd = driver.world.rank == 1
-    net = Net(48 if odd and kind == "width" else 40) if kind == "width" else None
-    composition = "ef(topk(density=0.02))" if odd and kind == "composition" else EF_TOPK
-    options = {"seed": 5} if odd and kind == "seed" else {}
-    model = DDP(net or Net(), process_group=driver.group) if kind != "width" else None
-    if kind == "width":  # DDP itself compares shapes; ours is asked directly
-        from thinwire.integrations.agreement import agree_on
-
-        return driver.run(agree_on({"parameter": {n: list(p.shape) for n, p in net.named_parameters()}}))
-    return thinwire.attach(model, composition, **options)
-
-
 def drift(driver, on_divergence):
     model = ddp_of(driver)
     wire = thinwire.attach(model, EF_TOPK, check_every=2, on_divergence=on_divergence)
@@ -361,18 +353,3 @@ def drift(driver, on_divergence):
             model.module.second.weight[3, 4] += 1e-6
     train(model, driver, 3, start=1)
     return weights(model), wire.report().healed
-
-
-def many_runs(driver, composition, cap_mb, runs, steps):
-    for run in range(runs):
-        torch.manual_seed(run)
-        net = nn.Sequential(
-            nn.Linear(32, 300),
-            nn.ReLU(),
-            *[m for _ in range(8) for m in (nn.Linear(300, 300), nn.ReLU())],
-            nn.Linear(300, 4),
-        )
-        model = DDP(net, process_group=driver.group, bucket_cap_mb=cap_mb)
-        thinwire.attach(model, composition)
-        train(model, driver, steps)
-    return weights(model)

@@ -1,8 +1,8 @@
 """One worker per process, among the ranks of a torch process group.
 
-Bytes travel through gloo on the CPU. Only the plain all-reduce is gloo's own; everything else is point to point, so
-that messages of differing length travel without padding, a shaped link is filled, and the bytes counted are the bytes
-handed over to be sent.
+Bytes travel through gloo on the CPU. Only the all-reduce of long tensors is gloo's own; everything else is point to
+point, so that messages of differing length travel without padding, a shaped link is filled, and the bytes counted are
+the bytes handed over to be sent.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ _TEXT_BYTES = 1024  # what a rank tells of its request when ranks disagree
 _INTEGERS = {torch.uint8, torch.int8, torch.int32, torch.int64}  # of those gloo can reduce; others go in rank order
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _RING_BYTES = 1 << 17  # shorter messages are sent to all at once: a ring's hops would cost more time than they save
+_GLOO_SENDER, _GLOO_RECEIVER = 96, 48  # bytes of gloo's own that each side of a message sends
 _OPS = {Op.SUM: dist.ReduceOp.SUM, Op.MAX: dist.ReduceOp.MAX, Op.OR: dist.ReduceOp.BOR}
 
 
@@ -75,8 +76,10 @@ def _own_group(group: dist.ProcessGroup | None, world: World, timeout: timedelta
 class TorchDist:
     """Carries programs over a group of its own; one thread issues all collectives, in the order of submission.
 
-    ordered: sum in rank order at each shard's owner instead of by the backend's all-reduce. The same bytes travel; the
-    result is then bit for bit that of `lockstep`, whatever the backend. timeout_s: how long a peer may be silent.
+    ordered: sum long tensors, too, in rank order at each shard's owner instead of by the backend's all-reduce. The same
+    bytes travel; the result is then bit for bit that of `lockstep`, whatever the backend. timeout_s: how long a peer
+    may be silent. messages: how many were sent and received so far; gloo puts bytes of its own around each, which the
+    meter does not count and `gloo_bytes` does.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class TorchDist:
         self._thread = CommThread()
         self._failure: BaseException | None = None
         self._sent = self._received = 0
+        self.messages = [0, 0]  # sent, received
         self._buffer = torch.empty(0, dtype=torch.uint8)
 
     def run(self, program: Program[T]) -> T:
@@ -105,6 +109,11 @@ class TorchDist:
     def submit(self, program: Program[T]) -> Future[T]:
         """Queue a whole program for the communication thread; programs never interleave."""
         return self._thread.submit(lambda: self._drive(program))
+
+    def gloo_bytes(self) -> tuple[int, int]:
+        """What gloo has sent and received so far beside what it was given."""
+        sent, received = self.messages
+        return _GLOO_SENDER * sent + _GLOO_RECEIVER * received, _GLOO_SENDER * received + _GLOO_RECEIVER * sent
 
     def close(self) -> None:
         """Finish what was submitted. Connections end with the driver."""
@@ -189,7 +198,8 @@ class TorchDist:
         return headers
 
     def _all_reduce(self, request: AllReduce) -> Tensor:
-        if self.ordered or request.tensor.dtype not in _INTEGERS | _FLOATS:
+        short = nbytes_of(request.tensor) < _RING_BYTES
+        if self.ordered or short or request.tensor.dtype not in _INTEGERS | _FLOATS:
             return self._ordered_reduce(request)
         total = request.tensor.detach().to("cpu", copy=True).contiguous()  # gloo reduces a strided tensor wrongly
         options = dist.AllreduceOptions()
@@ -197,10 +207,16 @@ class TorchDist:
         self._wait(self._wires.allreduce([total], options), None, request)
         sent, received = wire_bytes(request, self.world)
         self._sent, self._received = self._sent + sent, self._received + received
+        around = 4 * (self.world.size - 1)  # gloo's ring goes round twice, with two segments for each rank
+        self.messages = [count + around for count in self.messages]
         return total.to(request.tensor.device)
 
     def _ordered_reduce(self, request: AllReduce) -> Tensor:
-        """Every rank adds up one shard of all tensors in rank order and sends the result to all."""
+        """Every rank adds up one shard of all tensors in rank order and sends the result to all.
+
+        Two hops and half the messages of gloo's ring, so that short tensors go this way; long ones fill a link better
+        by the ring.
+        """
         rank, size = self.world
         flat = request.tensor.contiguous().flatten()
         counts = shard_sizes(flat.numel(), size)
@@ -270,10 +286,12 @@ class TorchDist:
 
     def _send(self, data: Tensor, to: int) -> Any:
         self._sent += data.numel()
+        self.messages[0] += 1
         return self._wires.send([data], to, 0)
 
     def _receive(self, into: Tensor, source: int) -> Any:
         self._received += into.numel()
+        self.messages[1] += 1
         return self._wires.recv([into], source, 0)
 
     def _wait(self, work: dist.Work, peer: int | None, request: Request) -> None:

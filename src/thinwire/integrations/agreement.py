@@ -26,7 +26,7 @@ Facts = Mapping[str, Any]
 
 def agree_on(facts: Facts) -> Program[None]:
     """Compare plain facts over ranks; a ConfigMismatch on every rank names the field, the values and who has them."""
-    text = json.dumps(_flat(facts), sort_keys=True).encode()
+    text = json.dumps(_flat(facts)).encode()
     mine = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     gathered: Gathered = yield AllGather(Payload((mine,)), (Label("", "settings", len(text), 8.0 * len(text)),))
     by_rank = [json.loads(bytes(payload.parts[0].tolist())) for payload in gathered]

@@ -23,6 +23,7 @@ from .report import WireReport
 from .rules import SMALL, Wanted, assigned
 
 ON_DIVERGENCE = ("stop", "heal")
+DDP_SETTINGS = ("bucket_bytes_cap", "find_unused_parameters", "static_graph")  # all ranks need the same, too
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Wire:
     ) -> None:
         self.options, self._let_go = options, let_go
         self.parameters = reduced_parameters(model)
+        self._ddp = {name: getattr(model, name) for name in DDP_SETTINGS}
         self.layers = [TensorSpec(name, tuple(p.shape), p.dtype, p.device) for p, name in self.parameters.items()]
         self.driver = TorchDist(model.process_group, timeout_s=options.timeout_s)
         self.healed = self.bad_in_a_row = 0
@@ -82,11 +84,14 @@ class Wire:
         return Exchanger(self.layers, rules, seed=self.options.seed)
 
     def _facts(self, rules: Mapping[str, Aggregator[Any]]) -> dict[str, Any]:
+        """In the order in which they are compared: causes before what follows from them."""
         options = {k: v for k, v in vars(self.options).items() if isinstance(v, int | float | str)}
         return {
             "thinwire": __version__,
-            "parameter": {layer.name: f"{list(layer.shape)} {layer.dtype}" for layer in self.layers},
             "setting": options | {"scaler": self.options.scaler is not None},
+            "DDP": self._ddp,
+            "parameters in order": [layer.name for layer in self.layers],
+            "parameter": {layer.name: f"{list(layer.shape)} {layer.dtype}" for layer in self.layers},
             "composition": {name: to_text(rule) for name, rule in rules.items()},
         }
 
@@ -158,15 +163,17 @@ class Wire:
 
     def state_dict(self, gather: bool = True) -> dict[str, Any]:
         """Plain tensors and numbers by parameter name, of all ranks; gather=False: this rank's alone, silently."""
-        mine = self.compressed.state_dict() | {"step": self.hook.step}
+        mine = self.compressed.state_dict() | {"step": self.hook.step, "paused": self.paused}
         rank, size = self.driver.world
         ranks = self.driver.run(gather_states(mine)) if gather else {rank: mine}
         return {"world_size": size, **{f"rank{r}": state for r, state in ranks.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken; if the world has another size, with the mean of all residuals."""
+        steps = {int(value["step"]) for key, value in state.items() if key.startswith("rank")}
+        self.driver.run(agree_on({"stored": {"world_size": int(state["world_size"]), "step": sorted(steps)}}))
         mine = own_state(state, self.driver.world, self.compressed)
-        self.hook.step = int(mine["step"])
+        self.hook.step, self.paused = int(mine["step"]), bool(mine["paused"])
         self.compressed.load_state_dict(mine)
 
 

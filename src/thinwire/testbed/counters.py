@@ -7,7 +7,6 @@ import subprocess
 from typing import NamedTuple
 
 FRAME_BYTES = 66  # Ethernet 14, IP 20, TCP 32 with its time stamps; a segment of up to 64 KB counts as one packet
-GLOO_BYTES = 144  # gloo's own around each message, measured between two ranks; the meter does not count them
 
 
 class Counts(NamedTuple):

@@ -27,12 +27,13 @@ _TURNS = 3  # TCP may send again what was only late on a busy machine: the turn 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two counts of the same bytes. `headers` are the driver's own among the expected ones."""
+    """Two counts of the same bytes. Among the expected ones are the driver's headers, and gloo's around messages."""
 
     rank: int
     what: str  # "payload": claimed bits and bytes handed over; "sent", "received": metered and seen on the interface
     expected_bytes: float
     headers: float
+    gloo: float
     found_bytes: float
 
     @property
@@ -93,9 +94,10 @@ def compare(composition: str, shape: tuple[int, int], steps: int, counted: Seque
     for rank, turn in enumerate(counted):
         total, headers = Traffic(**turn["total"]), Traffic(**turn["headers"])
         sent, received = Counts(*turn["counts"]).without_frames()
-        rows.append(Comparison(rank, "payload", total.model_bits / 8, 0.0, total.payload_bytes))
-        rows.append(Comparison(rank, "sent", total.sent_bytes, headers.sent_bytes, sent))
-        rows.append(Comparison(rank, "received", total.received_bytes, headers.received_bytes, received))
+        out, back = turn["gloo"]
+        rows.append(Comparison(rank, "payload", total.model_bits / 8, 0.0, 0.0, total.payload_bytes))
+        rows.append(Comparison(rank, "sent", total.sent_bytes + out, headers.sent_bytes, out, sent))
+        rows.append(Comparison(rank, "received", total.received_bytes + back, headers.received_bytes, back, received))
     bits = sum(turn["total"]["model_bits"] for turn in counted)
     return Verified(composition, len(counted), shape, steps, bits, counted[0]["total"]["requests"], tuple(rows))
 
@@ -128,7 +130,7 @@ def count_turn(driver: TorchDist, argument: dict[str, Any], turn: str) -> dict[s
     rank, size = driver.world
     layer = TensorSpec("layer", tuple(argument["shape"]))
     exchanger = Exchanger([layer], parse(argument["composition"]))
-    folder, driver.meter = Path(argument["folder"]), Meter()
+    folder, driver.meter, gloo_before = Path(argument["folder"]), Meter(), driver.gloo_bytes()
     _meet(folder, f"{turn}-before", rank, size)
     before = read_counts(DEVICE)
     _meet(folder, f"{turn}-start", rank, size)
@@ -139,7 +141,8 @@ def count_turn(driver: TorchDist, argument: dict[str, Any], turn: str) -> dict[s
     _meet(folder, f"{turn}-end", rank, size)
     counts = read_counts(DEVICE).since(before)
     headers = driver.meter.by("kind").get(HEADER, Traffic())
-    return {"total": asdict(driver.meter.total()), "headers": asdict(headers), "counts": list(counts)}
+    gloo = [now - then for now, then in zip(driver.gloo_bytes(), gloo_before, strict=True)]
+    return {"total": asdict(driver.meter.total()), "headers": asdict(headers), "gloo": gloo, "counts": list(counts)}
 
 
 def _meet(folder: Path, name: str, rank: int, size: int) -> None:

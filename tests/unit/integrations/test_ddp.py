@@ -132,15 +132,6 @@ def test_warm_up_pause_change_and_detach(pool):
     assert sent["attached again"] < sent["warm-up"] / 2
 
 
-@pytest.mark.parametrize("kind", ("composition", "seed", "width"))
-def test_ranks_that_disagree_find_out_before_the_first_step(pool, kind):
-    with pytest.raises(RankFailed) as failed:
-        pool.run(2, jobs.quarrel, kind)
-    for name, text in failed.value.errors:
-        assert name == "ConfigMismatch" and "on rank 0" in text and "on rank 1" in text
-        assert {"composition": "density=0.02", "seed": "setting: seed", "width": "first.bias"}[kind] in text
-
-
 def test_drifted_weights_stop_the_job(pool):
     with pytest.raises(RankFailed) as failed:
         pool.run(2, jobs.drift, "stop")

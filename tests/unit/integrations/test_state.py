@@ -4,23 +4,23 @@ import pytest
 import torch
 
 import ddp_jobs as jobs
+from drawn import COMPOSITION_TEXTS
 
-COMPOSITIONS = (
-    "ef(topk(density=0.05))",
-    "ef(powersgd(rank=2))",
-    "ef21(topk(density=0.05))",
-    "scam(topk(density=0.05))",
-    "dgc(topk(density=0.05))",
-    'ef(qsgd(bits=4), residual="int8")',
-    'ef(sign(), residual="bf16")',
-    "randomk(density=0.2)",
-)
+BUCKETS = {"one bucket": 100.0, "many buckets": 0.002}  # DDP's size of a bucket in MB
+GROUPS = 8  # of compositions that share a job
 
 
-@pytest.mark.parametrize("cap_mb", (100.0, 0.002), ids=("one bucket", "many buckets"))
-@pytest.mark.parametrize("composition", COMPOSITIONS)
-def test_a_resumed_job_continues_bit_for_bit(pool, composition, cap_mb):
-    assert pool.run(2, jobs.resume, composition, cap_mb) == [True, True]
+@pytest.mark.parametrize("cap_mb", BUCKETS.values(), ids=BUCKETS)
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_a_resumed_job_continues_bit_for_bit_with_every_composition(pool, group, cap_mb):
+    different = pool.run(2, jobs.resume_each, COMPOSITION_TEXTS[group::GROUPS], cap_mb, within_s=120.0)
+    assert different == [[], []]
+
+
+@pytest.mark.parametrize("stop", (1, 3, 5))
+@pytest.mark.parametrize("composition", ("ef(powersgd(rank=2))", 'ef(qsgd(bits=4), residual="int8")', "dgc(topk(k=9))"))
+def test_it_does_not_matter_when_a_job_was_stopped(pool, composition, stop):
+    assert pool.run(2, jobs.resume, composition, 0.002, 6, stop) == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ def test_a_layer_is_as_square_as_its_divisors_allow(numel, shape):
     assert near_square(numel) == shape
 
 
-def turn(bits=80_000, payload=10_000, metered=10_050, seen=10_100, packets=7):
+def turn(bits=80_000, payload=10_000, metered=9_990, gloo=60, seen=10_100, packets=7):
     """What one rank counted: like figures in both directions."""
     wire = seen + FRAME_BYTES * packets
     total = Traffic(requests=5, model_bits=bits, payload_bytes=payload, sent_bytes=metered, received_bytes=metered)
     headers = Traffic(requests=5, sent_bytes=50, received_bytes=50)
-    return {"total": asdict(total), "headers": asdict(headers), "counts": [wire, packets, wire, packets]}
+    counts = [wire, packets, wire, packets]
+    return {"total": asdict(total), "headers": asdict(headers), "gloo": [gloo, gloo], "counts": counts}
 
 
 def test_counts_that_agree_hold():
