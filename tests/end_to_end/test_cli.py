@@ -17,8 +17,8 @@ def thinwire(*arguments, folder):
 def test_a_run_leaves_tables_a_result_and_a_report(tmp_path, monkeypatch, capsys):
     e1c = importlib.import_module("thinwire.experiments.named.e1c")
     monkeypatch.setattr(e1c, "ROWS", e1c.ROWS[:3])  # dense, TopK, RandK: all of it would take a minute
-    whole = e1c.run
-    monkeypatch.setattr(e1c, "run", lambda progress, command: whole(progress, command, Stop(1e-1, 200)))
+    whole = e1c.plan
+    monkeypatch.setattr(e1c, "plan", lambda full, data: whole(full, data, Stop(1e-1, 200)))
     assert main(["run", "e1c", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "e1c.json")]) == 0
     printed = capsys.readouterr().out
     assert "TopK" in printed and "dense and Top-k descend without exploding" in printed

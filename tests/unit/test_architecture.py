@@ -21,7 +21,8 @@ STOREYS = [
     {"catalog"},
     {"sync", "moments", "integrations", "planner", "describe"},
     {"api"},
-    {"experiments", "testbed", "bench"},
+    {"testbed"},
+    {"experiments", "bench"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}

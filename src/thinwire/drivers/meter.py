@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..core import Broadcast, Label, Request, World
 
@@ -73,6 +74,16 @@ class Meter:
             key = "all" if what == "all" else getattr(where, what)
             sums.setdefault(key, Traffic()).add(traffic)
         return sums
+
+    def state_dict(self) -> dict[str, Any]:
+        """All rows, so that a meter that loads them goes on as if it had counted them itself."""
+        rows = [[*where, *(getattr(traffic, f.name) for f in fields(traffic))] for where, traffic in self.rows.items()]
+        return {"rows": rows, "steps": list(self._steps)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        width = len(Where._fields)
+        self.rows = {Where(*row[:width]): Traffic(*row[width:]) for row in state["rows"]}
+        self._steps = dict.fromkeys(state["steps"])
 
     def _add(self, where: Where, traffic: Traffic) -> None:
         self.rows.setdefault(where, Traffic()).add(traffic)

@@ -24,6 +24,10 @@ from ..core import PeerLostError
 Tell = Callable[[Any], None]
 
 
+class Stopped(Exception):
+    """Workers were ended because somebody wished so."""
+
+
 def run_ranks(
     size: int,
     job: str,
@@ -32,11 +36,13 @@ def run_ranks(
     tell: Tell | None = None,
     timeout_s: float = 600.0,
     starts: Sequence[Sequence[str]] | None = None,
+    stop: threading.Event | None = None,
 ) -> list[Any]:
     """Results of `job(driver, argument, tell)` on `size` processes, in rank order.
 
     What rank 0 tells on its way reaches `tell`. If a rank fails or time runs out, all are ended; the error names the
     rank at fault and ends with its own error text. starts: how each rank's command begins, to run it somewhere else.
+    stop: once it is set, by another thread, all are ended, too, and Stopped is raised.
     """
     starts = starts or [()] * size
     with tempfile.TemporaryDirectory(prefix="thinwire-") as folder:
@@ -46,7 +52,7 @@ def run_ranks(
             for order, start in zip(orders, starts, strict=True)
         ]
         try:
-            _watch(workers, time.monotonic() + timeout_s)
+            _watch(workers, time.monotonic() + timeout_s, stop or threading.Event())
             return [worker.result for worker in workers]
         finally:
             for worker in workers:
@@ -58,10 +64,12 @@ class _Worker:
         self.rank: int = order["rank"]
         self.result: Any = None
         self._errors = folder / f"rank{self.rank}.err"
+        place = folder / f"rank{self.rank}.json"  # a command line may not be as long as some orders
+        place.write_text(json.dumps(order))
         environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | dict(os.environ)
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
-                [*start, sys.executable, "-m", "thinwire.drivers.processes", json.dumps(order)],
+                [*start, sys.executable, "-m", "thinwire.drivers.processes", str(place)],
                 stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True, env=environment,
             )  # fmt: skip
         assert self.process.stdout is not None
@@ -86,9 +94,11 @@ class _Worker:
         self.reader.join()
 
 
-def _watch(workers: Sequence[_Worker], deadline: float) -> None:
+def _watch(workers: Sequence[_Worker], deadline: float, stop: threading.Event) -> None:
     running = list(workers)
     while running:
+        if stop.is_set():
+            raise Stopped
         for worker in running:
             if worker.process.poll() not in (None, 0):
                 blamed = _at_fault(workers) or worker
@@ -139,4 +149,4 @@ def _say(kind: str, what: Any) -> None:
 
 
 if __name__ == "__main__":
-    _worker(json.loads(sys.argv[1]))
+    _worker(json.loads(Path(sys.argv[1]).read_text()))

@@ -115,6 +115,10 @@ class TorchDist:
         sent, received = self.messages
         return _GLOO_SENDER * sent + _GLOO_RECEIVER * received, _GLOO_SENDER * received + _GLOO_RECEIVER * sent
 
+    def barrier(self) -> None:
+        """Return when all ranks have called it. For saving and the like: it belongs to no algorithm, and no meter."""
+        self._thread.submit(lambda: self._wires.barrier().wait(self.timeout)).result()
+
     def close(self) -> None:
         """Finish what was submitted. Connections end with the driver."""
         self._thread.close()

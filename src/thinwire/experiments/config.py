@@ -1,85 +1,240 @@
-"""What an experiment is: plain values, checked when they are put together."""
+"""What an experiment is: plain values out of a TOML file or a Python function, checked before anything starts."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from ..catalog import parse
-from ..core import CompositionError
+from ..core import CompositionError, IncompatibleParts
+from ..importance import ImportanceSolver
+from ..testbed.network import rate_bits
+from .tables import ConfigError, Table, build, choose, positive
 
-SPLITS = ("label-sorted", "iid")
 DRIVERS = ("lockstep", "processes")
+OPTIMIZERS = ("sgd", "adamw")
+SCHEDULES = ("constant", "cosine")
+MEASURES = ("loss", "train_loss", "accuracy", "perplexity", "grad_norm")
+_OVER_L = re.compile(r"([0-9.]+)/L")
+
+
+def check_rate(lr: Any, key: str) -> None:
+    if isinstance(lr, str) and not _OVER_L.fullmatch(lr):
+        raise ConfigError(f'{key}: a number, or text such as "1/L" or "0.5/L", got {lr!r}')
+    if not isinstance(lr, str):
+        positive(key, lr)
+
+
+def rate(lr: float | str, smoothness: float | None, key: str = "lr") -> float:
+    """A learning rate as a number."""
+    if not isinstance(lr, str):
+        return float(lr)
+    match = _OVER_L.fullmatch(lr)
+    if match is None or smoothness is None:
+        raise ConfigError(f"{key}: {lr!r} needs a task that knows its smoothness L (logistic does); give a number")
+    return float(match[1]) / smoothness
 
 
 @dataclass(frozen=True)
 class Method:
-    """One composition under the name that tables and legends show."""
+    """One composition under the name that tables and legends show; what is set here counts instead of the common."""
 
     label: str
     composition: str
+    lr: float | str | None = None
+    importance: Mapping[str, Any] | None = None  # settings of the ImportanceSolver; without, parts like impk have w = 1
+
+    def __post_init__(self) -> None:
+        try:
+            parse(self.composition)
+        except (CompositionError, IncompatibleParts) as error:
+            raise ConfigError(f"methods: {self.label}: {error}") from error
+        if self.lr is not None:
+            check_rate(self.lr, f"methods: {self.label}: lr")
+        self.solver()
+
+    def solver(self) -> ImportanceSolver | None:
+        if self.importance is None:
+            return None
+        try:
+            return ImportanceSolver(**self.importance)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"methods: {self.label}: importance: {error}") from error
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that belong into one table: the same workers, split and driver."""
+    """Runs that belong into one table: the same workers, split, driver and link."""
 
-    title: str
-    workers: int
+    title: str = ""
+    workers: int = 4
     split: str = "iid"
     driver: str = "lockstep"
+    link: str = "none"
     labels: tuple[str, ...] = ()  # of the methods that run here; none named: all of them
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise CompositionError(f"Group: workers must be at least 1, got {self.workers}")
-        for name, value, allowed in (("split", self.split, SPLITS), ("driver", self.driver, DRIVERS)):
-            if value not in allowed:
-                raise CompositionError(f"Group: {name} must be one of {', '.join(allowed)}, got {value!r}")
+        positive("workers", self.workers)
+        choose("driver", self.driver, DRIVERS)
+        try:
+            rate_bits(self.link)
+        except ValueError as error:
+            raise ConfigError(f"link: {error}") from error
+        if self.link != "none" and self.driver == "lockstep":
+            raise ConfigError(f'link: {self.link!r} needs real processes: driver = "processes", or link = "none"')
+        if self.driver == "processes" and self.workers < 2:
+            raise ConfigError(f"workers: real processes need 2 or more, got {self.workers}")
+        if not self.title:
+            where = "lockstep" if self.driver == "lockstep" else f"processes, link {self.link}"
+            object.__setattr__(self, "title", f"{self.workers} workers, {self.split}, {where}")
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """What every worker does with the average: lr is a number, or "1/L" where the task knows its smoothness L."""
+
+    name: str = "sgd"
+    lr: float | str = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    schedule: str = "constant"
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        choose("optimizer.name", self.name, OPTIMIZERS)
+        choose("optimizer.schedule", self.schedule, SCHEDULES)
+        check_rate(self.lr, "optimizer.lr")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A run is marked where it first gets this far; with `stop` it ends there."""
+
+    measure: str
+    value: float
+    stop: bool = False
+
+    def __post_init__(self) -> None:
+        choose("target.measure", self.measure, MEASURES)
+
+    def reached(self, value: float) -> bool:
+        return value >= self.value if self.measure == "accuracy" else value <= self.value
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """A task's name and its own settings, which it checks itself."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Logistic regression with a ridge on the mushrooms, by gradient descent with a fixed step for all methods.
-
-    The step is `step_over_L` / L, L being the smoothness of the whole problem. A share `held_out` of the rows, drawn
-    with the seed, is kept from training and used for the accuracy alone; L is then that of the rest.
-    """
+    """Every method in every group with every seed: the same task, optimizer and number of steps."""
 
     name: str
-    title: str
-    about: str
-    groups: tuple[Group, ...]
+    task: TaskConfig
     methods: tuple[Method, ...]
-    steps: int
-    step_over_L: float = 1.0  # noqa: N815 (L is the literature's name)
-    ridge: float = 1e-3
-    held_out: float = 0.0
-    target_loss: float = 0.1
+    groups: tuple[Group, ...] = (Group(),)
+    title: str = ""
+    about: str = ""
+    optimizer: Optimizer = Optimizer()
+    steps: int = 0
+    epochs: float = 0.0  # instead of steps
+    seeds: tuple[int, ...] = (1,)
     record_every: int = 5
-    seed: int = 1
+    checkpoint_every: int = 100
+    bucket_mb: float = 25.0
+    target: Target | None = None
+    trace_steps: int = 2  # of a run on real processes, the last ones
 
     def __post_init__(self) -> None:
-        for method in self.methods:
-            parse(method.composition)
+        if bool(self.steps) == bool(self.epochs):
+            raise ConfigError(f"steps, epochs: one of them is needed, got steps={self.steps}, epochs={self.epochs}")
+        for name in ("record_every", "checkpoint_every", "bucket_mb", "steps" if self.steps else "epochs"):
+            positive(name, getattr(self, name))
+        if not re.fullmatch(r"[\w.-]+", self.name):
+            raise ConfigError(f"name: letters, digits, '.', '-' and '_' make a folder's name, got {self.name!r}")
+        for name in ("methods", "groups", "seeds"):
+            if not getattr(self, name):
+                raise ConfigError(f"{name}: at least one is needed")
+        self._check_names()
+
+    def _check_names(self) -> None:
+        for what, names in (
+            ("methods", [method.label for method in self.methods]),
+            ("groups", [group.title for group in self.groups]),
+            ("seeds", [str(seed) for seed in self.seeds]),
+        ):
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise ConfigError(f"{what}: {twice[0]!r} is there twice")
         known = {method.label for method in self.methods}
         for group in self.groups:
             if unknown := [label for label in group.labels if label not in known]:
-                raise CompositionError(f"Group {group.title}: no method is called {', '.join(unknown)}")
-        if not 0 <= self.held_out < 1:
-            raise CompositionError(f"Experiment {self.name}: held_out must be in [0, 1), got {self.held_out}")
-        for name in ("steps", "record_every", "step_over_L"):
-            if not getattr(self, name) > 0:
-                raise CompositionError(f"Experiment {self.name}: {name} must be positive, got {getattr(self, name)}")
+                raise ConfigError(
+                    f"groups: {group.title}: no method is called {unknown[0]!r}; there are {sorted(known)}"
+                )
 
     def methods_of(self, group: Group) -> tuple[Method, ...]:
         return tuple(method for method in self.methods if not group.labels or method.label in group.labels)
 
+    def with_seeds(self, seeds: tuple[int, ...]) -> Experiment:
+        return replace(self, seeds=seeds)
+
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """As a config file has it: what equals the default is left out."""
+        config = _without_defaults(self)
+        config["task"] = {"name": self.task.name, **self.task.settings}
+        config["methods"] = {
+            m.label: {key: value for key, value in asdict(m).items() if key != "label" and value is not None}
+            for m in self.methods
+        }
+        config["groups"] = [_without_defaults(group) | {"title": group.title} for group in self.groups]
+        config["optimizer"] = _without_defaults(self.optimizer)
+        return config
 
     @classmethod
-    def from_dict(cls, config: dict[str, Any]) -> Experiment:
-        groups = tuple(Group(**(group | {"labels": tuple(group["labels"])})) for group in config["groups"])
-        methods = tuple(Method(**method) for method in config["methods"])
-        return cls(**(config | {"groups": groups, "methods": methods}))
+    def from_dict(cls, config: Mapping[str, Any], name: str = "") -> Experiment:
+        """Out of a TOML or JSON file. Unknown keys, missing ones and wrong types are a ConfigError."""
+        table = Table(config)
+        common = table.take_some([f.name for f in fields(Group) if f.name not in ("title", "labels")])
+        if common and "groups" in config:
+            raise ConfigError(f"{next(iter(common))}: belongs into the groups, since there are some")
+        if "methods" not in config:
+            raise ConfigError('methods: missing; a table such as [methods] "Top-k" = "ef(topk(density=0.01))"')
+        if "task" not in config:
+            raise ConfigError('task: missing; a table such as [task] name = "logistic"')
+        values: dict[str, Any] = {
+            "task": _task(table.take("task")),
+            "methods": tuple(_method(label, value) for label, value in table.take_table("methods").items()),
+            "groups": tuple(build(Group, group, "groups") for group in table.take("groups", [common])),
+        }
+        if "optimizer" in config:
+            values["optimizer"] = build(Optimizer, table.take_table("optimizer"), "optimizer")
+        if config.get("target") is not None:
+            values["target"] = build(Target, table.take_table("target"), "target")
+        rest = {"name": name} if name and "name" not in config else {}
+        return build(cls, {**rest, **table.rest()}, "", **values)
+
+
+def _task(value: Any) -> TaskConfig:
+    if isinstance(value, str):
+        return TaskConfig(value)
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        raise ConfigError(f"task: a name, or a table with a name, is needed, got {value!r}")
+    return TaskConfig(value["name"], {key: setting for key, setting in value.items() if key != "name"})
+
+
+def _method(label: str, value: Any) -> Method:
+    if isinstance(value, str):
+        return Method(label, value)
+    return build(Method, value, f"methods: {label}", label=label)
+
+
+def _without_defaults(value: Any) -> dict[str, Any]:
+    default = {f.name: f.default for f in fields(value)}
+    return {key: held for key, held in asdict(value).items() if getattr(value, key) != default[key]}

@@ -21,6 +21,19 @@ LAYER = "weights"
 Tell = Callable[[int], None]
 
 
+def telling(tell: Callable[[Any], None], steps: int, before: int = 0) -> Tell:
+    """What a descent tells, as a job does: at most once a second, since it speaks at every step."""
+    last = time.monotonic()
+
+    def told(done: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > 1:
+            last = time.monotonic()
+            tell({"step": before + done, "steps": steps})
+
+    return told
+
+
 class Problem(Protocol):
     def gradient(self, weights: Tensor) -> Tensor: ...
 

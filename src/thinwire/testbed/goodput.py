@@ -20,7 +20,6 @@ from ..core import AllReduce, Program
 from ..drivers.processes import run_ranks
 from ..drivers.torch_dist import TorchDist
 from .network import Network, rate_bits
-from .verify import starts
 
 # how long a message lasts at the rate, and the shares of the rate at which it may arrive: frames take 5 %, the burst
 # gives a little to short ones, and a busy machine takes some away again
@@ -47,7 +46,7 @@ def check(net: Network) -> list[Goodput]:
     bits = rate_bits(net.rate)
     sizes = [int(max(_LEAST_BYTES, (bits or _UNSHAPED_BITS) / 8 * seconds)) for seconds, _, _ in MESSAGES.values()]
     argument = {"addresses": [place.address for place in net.places], "sizes": sizes}
-    measured = run_ranks(len(net.places), "thinwire.testbed.goodput:send_round", argument, starts=starts(net))
+    measured = run_ranks(len(net.places), "thinwire.testbed.goodput:send_round", argument, starts=net.starts())
     return [
         judge(name, size, bits, of) for name, size, of in zip(MESSAGES, sizes, zip(*measured, strict=True), strict=True)
     ]

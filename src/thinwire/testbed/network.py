@@ -57,6 +57,10 @@ class Network:
         """Whether nobody else's bytes pass through its devices."""
         return bool(self.places[0].namespace)
 
+    def starts(self) -> list[list[str]]:
+        """How the commands of ranks begin, so that each runs in its place and gloo uses that place's device."""
+        return [place.inside("env", f"GLOO_SOCKET_IFNAME={place.device}") for place in self.places]
+
 
 def rate_bits(rate: str) -> float | None:
     """Bits a second of a rate as `tc` writes it; None for "none" and "lo", which are not shaped."""

@@ -19,7 +19,7 @@ from ..drivers.processes import run_ranks
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
 from .counters import Counts, read_counts
-from .network import DEVICE, Network, network
+from .network import DEVICE, network
 
 LIMIT_PERCENT = 3.0
 _TURNS = 3  # TCP may send again what was only late on a busy machine: the turn with the fewest bytes has least of that
@@ -81,7 +81,7 @@ def verify(composition: str, workers: int = 2, numel: int = 1_000_000, steps: in
         raise ValueError(f"verify: alone nothing is sent, got workers={workers}; give 2 or more")
     with network(workers) as net, tempfile.TemporaryDirectory(prefix="thinwire-") as folder:
         argument = {"composition": composition, "shape": shape, "steps": steps, "folder": folder}
-        results = run_ranks(workers, "thinwire.testbed.verify:exchange_and_count", argument, starts=starts(net))
+        results = run_ranks(workers, "thinwire.testbed.verify:exchange_and_count", argument, starts=net.starts())
     if refusals := [result["refused"] for result in results if "refused" in result]:
         raise CompositionError(f"{composition}: {refusals[0]}")
     turn = min(range(_TURNS), key=lambda t: sum(result["turns"][t]["counts"][0] for result in results))
@@ -108,11 +108,6 @@ def near_square(numel: int) -> tuple[int, int]:
         raise ValueError(f"verify: numel must be at least 1, got {numel}")
     rows = next(n for n in range(math.isqrt(numel), 0, -1) if numel % n == 0)
     return rows, numel // rows
-
-
-def starts(net: Network) -> list[list[str]]:
-    """How the commands of ranks begin, so that each runs in its place and gloo uses that place's device."""
-    return [place.inside("env", f"GLOO_SOCKET_IFNAME={place.device}") for place in net.places]
 
 
 def exchange_and_count(driver: TorchDist, argument: dict[str, Any], tell: object) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from thinwire.experiments.named.e1b import (
     histograms,
     importance_at,
     look,
+    noise_job,
     noise_table,
     noisy,
-    on_one_process,
     outline,
     overlap,
     overlap_table,
@@ -65,7 +65,7 @@ def test_histograms_count_every_column_once():
 
 
 def test_a_kind_of_noise_gives_rows_and_figures():
-    found = on_one_process({"kind": "Bernoulli", "messages": 1, "looks": [0]}, lambda share: None)
+    found = noise_job(None, {"kind": "Bernoulli", "messages": 1, "looks": [0]}, lambda news: None)
     assert set(found["runs"]) == {"TopK", "RandK, plain", "MD Greedy"}
     assert len(noise_table([found])["rows"]) == 2
     assert [figure["title"].split()[0] for figure in histograms([found])] == ["w", "|g|"]

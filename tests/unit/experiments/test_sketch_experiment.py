@@ -10,7 +10,8 @@ from thinwire.experiments.report import render_report
 @pytest.fixture
 def result(monkeypatch):
     monkeypatch.setattr(named, "WORKERS", (2, 8))
-    return named.run(lambda *_: None, "test")
+    plan = named.plan()
+    return {"name": "sketch", "command": "", **plan.head, **named.everything(None, {}, lambda news: None)}
 
 
 def test_everything_it_claims_holds_and_formulas_stay_apart_from_what_was_metered(result):

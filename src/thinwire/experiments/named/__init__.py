@@ -1,15 +1,13 @@
-"""One file per published or built-in experiment. Each gives a result that tables and reports can read."""
+"""One file per published or built-in experiment. Each gives a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
-from typing import Any
 
-Progress = Callable[[str, int, int], None]
+from ..plan import Plan
 
 SUMMARIES = {
-    "demo": "dense, Random-k, Top-k, EF(Top-k), QSGD, EF(sign) on 10 and 2 workers, in lockstep and on real processes",
+    "demo": "every way of sending on 10, 4 and 2 workers, in lockstep and on real processes (1 minute)",
     "e1": "S0's mushrooms protocol: TopK, RandK, importance operators, with and without powers of two (10 minutes)",
     "e1b": "E1's importance: its overlap with the gradient, and what it makes of features that are noise",
     "e1c": "E1's operators on a quadratic of condition 1000",
@@ -18,11 +16,6 @@ SUMMARIES = {
 }
 
 
-def run_named(name: str, progress: Progress, command: str) -> dict[str, Any]:
-    """The result of a named experiment; modules are imported here, because they need torch."""
-    if name == "demo":
-        from ..runner import run_experiment
-        from .demo import DEMO
-
-        return run_experiment(DEMO, progress, command)
-    return import_module(f".{name}", __name__).run(progress, command)  # type: ignore[no-any-return]
+def named_plan(name: str, full: bool = False, data: str | None = None) -> Plan:
+    """Modules are imported here, because they need torch. full: the published size; data: the folder data are in."""
+    return import_module(f".{name}", __name__).plan(full, data)  # type: ignore[no-any-return]

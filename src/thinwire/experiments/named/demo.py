@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..config import Experiment, Group, Method
+from ..config import Experiment, Group, Method, Optimizer, Target, TaskConfig
+from ..laboratory import plan_of
+from ..plan import Plan
 
 SPARSE = (
     Method("Random-k 25 %", "randomk(density=0.25)"),
@@ -69,6 +71,7 @@ DEMO = Experiment(
         "methods that forget what they did not send are left behind. All methods take the same number of steps of the "
         "same length; what differs is what they send. The layer is tiny, so headers weigh more than in real models."
     ),
+    task=TaskConfig("logistic"),
     groups=(
         Group("10 label-sorted workers: sparse", 10, "label-sorted", labels=_labels(SPARSE)),
         Group("10 label-sorted workers: quantised", 10, "label-sorted", labels=_labels(QUANTISED)),
@@ -79,5 +82,12 @@ DEMO = Experiment(
         Group("2 workers, real processes", 2, driver="processes", labels=FEW),
     ),
     methods=(Method("dense", "dense()"), *SPARSE, *QUANTISED, *REMEMBERED, *FACTORED, *EXCHANGED),
+    optimizer=Optimizer(lr="1/L"),
     steps=150,
+    target=Target("loss", 0.1),
+    checkpoint_every=150,
 )
+
+
+def plan(full: bool = False, data: str | None = None) -> Plan:
+    return plan_of(DEMO)

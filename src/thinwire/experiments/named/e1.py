@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from ...importance import ImportanceSolver
-from ..descent import Stop, Trace, descend
-from ..results import versions
-from ..side_by_side import side_by_side
+from ..descent import Stop, Trace, descend, telling
+from ..plan import Job, Plan, slug
 from ..tasks.factored import Factored
 from ..tasks.logistic import Logistic, mushrooms
 from .e1_tables import claims, curves, outcome, time_spent
@@ -92,24 +91,31 @@ def run_one(operator: Operator, quantised: bool, stop: Stop, tell: Callable[[int
     return descend(problem, operator.composition(quantised), start(), gamma, stop, solver, quick, tell)
 
 
-def on_one_process(task: dict[str, Any], share: Callable[[float], None]) -> dict[str, Any]:
+def row(driver: object, task: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
     """One row with or without Q, as plain JSON."""
     operator, quantised = Operator(**task["operator"]), task["quantised"]
     stop = WITH_Q if quantised else WITHOUT_Q
-    trace = run_one(operator, quantised, stop, lambda done: share(done / stop.messages))
+    trace = run_one(operator, quantised, stop, telling(tell, stop.messages))
     head = {"label": operator.label, "composition": operator.composition(quantised), "quantised": quantised}
     seconds = {"seconds": trace.seconds, "solver_seconds": trace.solver_seconds}
     return head | trace.figures() | {"curve": trace.thinned()} | seconds
 
 
-def run(progress: Callable[[str, int, int], None], command: str) -> dict[str, Any]:
-    runs = [(operator, q) for q in (True, False) for operator in OPERATORS if q or operator.step == 1.0]
-    tasks = [{"operator": asdict(operator), "quantised": q} for operator, q in runs]
-    found = side_by_side(f"{__name__}:on_one_process", tasks, lambda share: progress("E1", int(1000 * share), 1000))
+def plan(full: bool = False, data: str | None = None) -> Plan:
+    """A job for every row; there is one size only."""
+    rows = [(operator, q) for q in (True, False) for operator in OPERATORS if q or operator.step == 1.0]
+    jobs = [
+        Job(f"{'with' if q else 'without'}-q-{slug(operator.label)}", f"{__name__}:row",
+            {"operator": asdict(operator), "quantised": q}, f"{operator.label}, {'with' if q else 'without'} Q")
+        for operator, q in rows
+    ]  # fmt: skip
+    about = (__doc__ or "").partition("\n\n")[2].replace("\n", " ")
+    head = {"title": "E1: S0's operators on the mushrooms", "about": about, "config": config()}
+    return Plan("e1", head, jobs, shown)
+
+
+def shown(found: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "name": "e1", "title": "E1: S0's operators on the mushrooms",
-        "about": (__doc__ or "").partition("\n\n")[2].replace("\n", " "),
-        "command": command, "versions": versions(), "config": config(),
         "found": [{key: value for key, value in row.items() if "seconds" not in key} for row in found],
         "checks": [*reproduced(found), repeatable()],
         "tables": [outcome(found), claims(found), time_spent(found)], "figures": curves(found),

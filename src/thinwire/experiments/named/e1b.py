@@ -21,9 +21,8 @@ from torch import Tensor
 from ...core import loopback
 from ...importance import ImportanceSolver
 from ...kernels import largest
-from ..descent import LAYER, GradientOnly, Problem, Stop, descend
-from ..results import versions
-from ..side_by_side import side_by_side
+from ..descent import LAYER, GradientOnly, Problem, Stop, descend, telling
+from ..plan import Job, Plan, slug
 from ..tasks.logistic import Logistic, mushrooms
 from .e1 import RIDGE, SMOOTHNESS, SOLVERS, Q, quick_mushrooms
 
@@ -76,16 +75,16 @@ def noisy(kind: str) -> Logistic:
     return Logistic(torch.cat((problem.features, noise.to(torch.float64)), 1), problem.labels, RIDGE)
 
 
-def on_one_process(task: dict[str, Any], share: Callable[[float], None]) -> dict[str, Any]:
+def noise_job(driver: object, task: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
     """One kind of noise: what w and |g| look like along Top-k's way, and how far each method gets."""
     problem, messages = noisy(task["kind"]), task["messages"]
     draws = np.random.RandomState(18).rand(224)
     start, gamma = torch.tensor(draws / np.linalg.norm(draws) * 0.5), 1 / problem.smoothness
     runs = {}
     for at, (label, text) in enumerate(METHODS.items()):
-        tell = lambda done, at=at: share((at + done / messages) / len(METHODS))  # noqa: E731
+        told = telling(tell, messages * len(METHODS), at * messages)
         solver = SOLVERS["simplex"] if label.startswith("MD") else None
-        trace = descend(problem, text, start, gamma, Stop(messages=messages), solver, tell=tell)
+        trace = descend(problem, text, start, gamma, Stop(messages=messages), solver, tell=told)
         runs[label] = trace.figures() | {"curve": trace.thinned()}
     looks = [look(problem, way(problem, start, gamma, after), gamma) | {"after": after} for after in task["looks"]]
     return {"kind": task["kind"], "L": problem.smoothness, "runs": runs, "looks": looks}
@@ -111,28 +110,38 @@ def look(problem: Logistic, weights: Tensor, gamma: float) -> dict[str, Any]:
     } for name, v in shown.items()} | {"overlap": overlap(w, g, 2 * KEPT)}  # fmt: skip
 
 
-def run(
-    progress: Callable[[str, int, int], None], command: str, points: int = POINTS, messages: int = MESSAGES
-) -> dict[str, Any]:
-    found = {}
+def overlap_job(driver: object, task: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+    return {"shares": overlaps(task["kind"], task["trial"], task["points"])}
+
+
+def plan(full: bool = False, data: str | None = None, points: int = POINTS, messages: int = MESSAGES) -> Plan:
     cases = [(kind, trial) for kind in POINTS_AT for trial in TRIALS]
-    for at, case in enumerate(cases):
-        found[case] = overlaps(*case, points)
-        progress("E1b, overlap", (at + 1) * points, len(cases) * points)
     looks = [after for after in LOOKS if after <= messages]
-    tasks = [{"kind": kind, "messages": messages, "looks": looks} for kind in KINDS]
-    told = lambda share: progress("E1b, noise", int(1000 * share), 1000)  # noqa: E731
-    noise = side_by_side(f"{__name__}:on_one_process", tasks, told)
-    again, overlap_by_case = overlaps(*cases[0], 3), {", ".join(case): shares for case, shares in found.items()}
-    return {
-        "name": "e1b", "title": "E1b: what the importance knows",
-        "about": (__doc__ or "").partition("\n\n")[2].replace("\n", " "),
-        "command": command, "versions": versions(), "found": {"overlap": overlap_by_case, "noise": noise},
+    jobs = [
+        *(Job(f"overlap-{slug(kind)}-{slug(trial)}", f"{__name__}:overlap_job",
+              {"kind": kind, "trial": trial, "points": points}, f"overlap, {kind}, {trial}") for kind, trial in cases),
+        *(Job(f"noise-{slug(kind)}", f"{__name__}:noise_job", {"kind": kind, "messages": messages, "looks": looks},
+              f"noise, {kind}") for kind in KINDS),
+    ]  # fmt: skip
+    head = {
+        "title": "E1b: what the importance knows", "about": (__doc__ or "").partition("\n\n")[2].replace("\n", " "),
         "config": {"solver": asdict(FROM_SQUARES), "points": points, "messages": messages},
-        "checks": [{"text": "a repeated run gives the same overlaps", "holds": again == found[cases[0]][: len(again)],
-                    "detail": f"{len(again)} points, to the last bit"}],
-        "tables": [overlap_table(found), noise_table(noise)], "figures": histograms(noise),
     }  # fmt: skip
+
+    def shown(results: list[dict[str, Any]]) -> dict[str, Any]:
+        found = {case: result["shares"] for case, result in zip(cases, results[: len(cases)], strict=True)}
+        noise, again = results[len(cases) :], overlaps(*cases[0], 3)
+        check = {
+            "text": "a repeated run gives the same overlaps", "holds": again == found[cases[0]][: len(again)],
+            "detail": f"{len(again)} points, to the last bit",
+        }  # fmt: skip
+        by_case = {", ".join(case): shares for case, shares in found.items()}
+        return {
+            "found": {"overlap": by_case, "noise": noise}, "checks": [check],
+            "tables": [overlap_table(found), noise_table(noise)], "figures": histograms(noise),
+        }  # fmt: skip
+
+    return Plan("e1b", head, jobs, shown)
 
 
 def overlap_table(found: dict[tuple[str, str], list[float]]) -> dict[str, Any]:

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..descent import Stop, descend
-from ..results import versions
-from ..side_by_side import side_by_side
+from ..descent import Stop, descend, telling
+from ..plan import Job, Plan, slug
 from .e1 import OPERATORS, SOLVERS, Operator
 from .e1_tables import short
 
@@ -48,26 +47,29 @@ def problem() -> tuple[Quadratic, Tensor]:
     return Quadratic(torch.tensor(matrix)), torch.tensor(point / np.linalg.norm(point))
 
 
-def on_one_process(task: dict[str, Any], share: Callable[[float], None]) -> dict[str, Any]:
+def row(driver: object, task: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
     operator, stop = Operator(**task["operator"]), Stop(**task["stop"])
     quadratic, start = problem()
     solver = replace(SOLVERS[operator.solver], refresh_every=EVERY) if operator.solver else None
     text = operator.composition(False).replace("k=22", f"k={KEPT}")
-    tell = lambda done: share(done / stop.messages)  # noqa: E731
-    trace = descend(quadratic, text, start, operator.step / LARGEST, stop, solver, tell=tell)
+    told = telling(tell, stop.messages)
+    trace = descend(quadratic, text, start, operator.step / LARGEST, stop, solver, tell=told)
     return {"label": operator.label, "composition": text} | trace.figures() | {"curve": trace.thinned()}
 
 
-def run(progress: Callable[[str, int, int], None], command: str, stop: Stop = STOP) -> dict[str, Any]:
-    tasks = [{"operator": asdict(operator), "stop": asdict(stop)} for operator in ROWS]
-    found = side_by_side(f"{__name__}:on_one_process", tasks, lambda share: progress("E1c", int(1000 * share), 1000))
-    return {
-        "name": "e1c", "title": "E1c: E1's operators on a quadratic",
-        "about": (__doc__ or "").partition("\n\n")[2].replace("\n", " "),
-        "command": command, "versions": versions(), "found": found, "checks": checks(found, stop),
-        "config": {"dim": DIM, "mu": SMALLEST, "L": LARGEST, "k": KEPT, "every": EVERY, "stop": asdict(stop)},
-        "tables": [outcome(found, stop)], "figures": [curves(found)],
-    }  # fmt: skip
+def plan(full: bool = False, data: str | None = None, stop: Stop = STOP) -> Plan:
+    jobs = [
+        Job(slug(op.label), f"{__name__}:row", {"operator": asdict(op), "stop": asdict(stop)}, op.label) for op in ROWS
+    ]
+    about = (__doc__ or "").partition("\n\n")[2].replace("\n", " ")
+    config = {"dim": DIM, "mu": SMALLEST, "L": LARGEST, "k": KEPT, "every": EVERY, "stop": asdict(stop)}
+    head = {"title": "E1c: E1's operators on a quadratic", "about": about, "config": config}
+
+    def shown(found: list[dict[str, Any]]) -> dict[str, Any]:
+        tables, figures = [outcome(found, stop)], [curves(found)]
+        return {"found": found, "checks": checks(found, stop), "tables": tables, "figures": figures}
+
+    return Plan("e1c", head, jobs, shown)
 
 
 def checks(found: list[dict[str, Any]], stop: Stop) -> list[dict[str, Any]]:

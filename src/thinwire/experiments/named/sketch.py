@@ -23,7 +23,7 @@ from ...drivers.lockstep import lockstep
 from ...drivers.meter import HEADER, Meter
 from ...exchange import Exchanger
 from ...kernels import distinct_positions
-from ..results import plain, versions
+from ..plan import Job, Plan
 
 NUMEL = 1 << 16
 WORKERS = (2, 4, 8, 16, 32)
@@ -176,17 +176,13 @@ def _check(text: str, holds: bool, detail: str) -> dict[str, Any]:
     return {"text": text, "holds": holds, "detail": detail}
 
 
-def run(progress: Callable[[str, int, int], None], command: str) -> dict[str, Any]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # many short operations: threads would only wait for one another
-    try:
-        found = meter_all(lambda done, total: progress("sketches against their rivals", done, total))
-    finally:
-        torch.set_num_threads(threads)
+def everything(driver: object, argument: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+    found = meter_all(lambda done, total: tell({"step": done, "steps": total}))
+    return {"tables": tables(found), "figures": figures(found), "checks": checks(found)}
+
+
+def plan(full: bool = False, data: str | None = None) -> Plan:
     config = {"numel": NUMEL, "workers": WORKERS, "densities": DENSITIES, "supports": list(OVERLAPS), "ways": WAYS}
-    result = {
-        "name": "sketch", "title": "When a sketch pays", "about": (__doc__ or "").replace("\n", " "),
-        "command": command, "versions": versions(), "config": config, "target_loss": None, "runs": [],
-        "tables": tables(found), "figures": figures(found), "checks": checks(found),
-    }  # fmt: skip
-    return dict(plain(result))
+    head = {"title": "When a sketch pays", "about": (__doc__ or "").replace("\n", " "), "config": config}
+    jobs = [Job("all", f"{__name__}:everything", {}, "sketches against their rivals")]
+    return Plan("sketch", head, jobs, lambda results: results[0])

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from .mushrooms import load_mushrooms
+from .splits import Split, shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,13 @@ class Logistic:
     def gradient(self, weights: Tensor) -> Tensor:
         errors = torch.sigmoid(self.features @ weights) - self.labels
         return self.features.T @ errors / len(self.labels) + self.ridge * weights
+
+    def loss_and_gradient(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Both to the bits of `loss` and `gradient`, with one product less."""
+        scores = self.features @ weights
+        loss = (softplus(scores) - self.labels * scores).mean() + self.ridge / 2 * weights.square().sum()
+        errors = torch.sigmoid(scores) - self.labels
+        return loss, self.features.T @ errors / len(self.labels) + self.ridge * weights
 
     def accuracy(self, weights: Tensor) -> Tensor:
         return ((self.features @ weights > 0) == (self.labels > 0.5)).to(torch.float64).mean()
@@ -48,14 +56,8 @@ def mushrooms(ridge: float, dtype: torch.dtype = torch.float32) -> Logistic:
 
 
 def split(whole: Logistic, workers: int, how: str, seed: int) -> list[Logistic]:
-    """Shares of nearly equal size: by label, so that workers see different worlds, or at random."""
-    labels = whole.labels.numpy()
-    order = (
-        np.argsort(labels, kind="stable")
-        if how == "label-sorted"
-        else np.random.RandomState(seed).permutation(len(labels))
-    )
-    return [_take(whole, rows) for rows in np.array_split(order, workers)]
+    """One share for each worker; `how` is the text of a Split."""
+    return [take(whole, rows) for rows in shares(whole.labels.numpy(), workers, Split.parse(how), seed)]
 
 
 @lru_cache(maxsize=2)
@@ -63,9 +65,10 @@ def without(whole: Logistic, share: float, seed: int) -> tuple[Logistic, Logisti
     """The rows without a share of them drawn at random, and that share."""
     order = np.random.RandomState(seed).permutation(len(whole.labels))
     cut = round(share * len(order))
-    return _take(whole, np.sort(order[cut:])), _take(whole, np.sort(order[:cut]))
+    return take(whole, np.sort(order[cut:])), take(whole, np.sort(order[:cut]))
 
 
-def _take(whole: Logistic, rows: Sequence[int] | np.ndarray) -> Logistic:
-    index = torch.as_tensor(np.asarray(rows))
+def take(whole: Logistic, rows: Tensor | NDArray[np.int64]) -> Logistic:
+    """The same problem on some of its rows."""
+    index = torch.as_tensor(rows)
     return Logistic(whole.features[index], whole.labels[index], whole.ridge)

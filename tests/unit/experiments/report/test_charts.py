@@ -5,30 +5,25 @@ from xml.etree import ElementTree
 
 import pytest
 
-from thinwire.experiments.charts import (
-    DASHES,
-    SERIES_COLOURS,
-    Curve,
-    line_chart,
-    path_data,
-    segments,
-    share_bar,
-    swatch,
-)
-from thinwire.experiments.scales import (
+from thinwire.experiments.report.charts import Curve, line_chart, path_data, segments
+from thinwire.experiments.report.scales import (
     Axis,
+    factor_of,
     format_bytes,
     format_number,
+    format_seconds,
     linear_ticks,
     log_ticks,
     padded_range,
     place,
+    short,
 )
+from thinwire.experiments.report.svg import DASHES, SERIES_COLOURS, fit, fit_layer, standalone, swatch, text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
-X = Axis("wire bytes", format_bytes, log=True)
-LOG = Axis("loss", format_number, log=True)
-LINEAR = Axis("accuracy", format_number, log=False)
+X = Axis("wire bytes", "bytes", log=True)
+LOG = Axis("loss", "number", log=True)
+LINEAR = Axis("accuracy", "number", log=False)
 
 
 def texts(svg: str) -> list[str]:
@@ -37,7 +32,7 @@ def texts(svg: str) -> list[str]:
 
 def visible_paths(svg: str) -> list[str]:
     paths = ElementTree.fromstring(svg).iter(f"{SVG}path")
-    return [path.attrib["d"] for path in paths if path.get("stroke-opacity") != "0"]
+    return [path.attrib["d"] for path in paths if path.get("class") == "line"]
 
 
 @pytest.mark.parametrize(
@@ -109,8 +104,8 @@ def test_numbers_are_written_short_and_the_non_finite_as_a_dash() -> None:
 
 
 def test_a_chart_is_well_formed_and_names_its_axes_and_curves() -> None:
-    svg = line_chart([Curve("a <b> & c", 0, [0, 10, 100, 1000], [2, 1, 0.5, 0.1])], X, LOG, mark=0.2)
-    assert {"wire bytes", "loss", "10 B", "100 B", "1 kB"} <= set(texts(svg))
+    svg = line_chart([Curve("a <b> & c", 0, [0, 10, 100, 1000], [2, 1, 0.5, 0.1])], X, LOG, target=0.2)
+    assert {"wire bytes (log scale)", "loss (log scale)", "10 B", "100 B", "1 kB"} <= set(texts(svg))
     titles = [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}title")]
     assert titles == ["target 0.2", "a <b> & c"]
 
@@ -162,11 +157,69 @@ def test_forty_styles_differ_in_colour_or_dash() -> None:
     ElementTree.fromstring(swatch(41))
 
 
-def test_a_share_bar_fills_its_width_and_names_its_parts() -> None:
-    bar = ElementTree.fromstring(share_bar({"values": 300, "a<b": 100}, ["header", "values", "a<b"]))
-    assert sum(float(rect.attrib["width"]) for rect in bar.iter(f"{SVG}rect")) == pytest.approx(100)
-    assert [title.text for title in bar.iter(f"{SVG}title")] == ["values: 300 B (75 %)", "a<b: 100 B (25 %)"]
+def test_seconds_are_written_in_the_unit_that_suits_them() -> None:
+    written = [format_seconds(value) for value in (0, 2.5e-5, 0.0123, 0.9999, 3.14159, 999.9, 12345, 2e24, None)]
+    assert written == ["0 s", "25 µs", "12.3 ms", "1 s", "3.14 s", "1,000 s", "12,300 s", "2·10²⁴ s", "–"]
 
 
-def test_a_share_bar_of_nothing_is_empty() -> None:
-    assert not list(ElementTree.fromstring(share_bar({}, [])))
+def test_a_factor_is_what_the_unit_in_use_stands_for() -> None:
+    assert factor_of("bytes", 12_345) == (1000, " kB")
+    assert factor_of("seconds", 0.02) == (1e-3, " ms")
+    assert factor_of("percent", 0.5) == (0.01, " %")
+    assert factor_of("number", 1e9) == (1, "")
+
+
+def test_whole_numbers_stay_whole_in_the_page() -> None:
+    assert [short(v) for v in (3.0, 123456789012.0, 1 / 3, None, math.inf)] == [3, 123456789012, 0.33333333, None, None]
+
+
+def test_an_axis_of_no_known_unit_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="Axis: no unit 'parsec'; there are bytes, number"):
+        Axis("x", "parsec", log=False)
+
+
+def test_a_histogram_keeps_each_value_until_the_next_edge() -> None:
+    curve = Curve("a", 0, [0, 1, 2, 3], [5.0, 0.0, 7.0, None], steps=True)
+    assert segments(curve, False, False) == [[(0, 5.0), (1, 5.0), (1, 0.0), (2, 0.0), (2, 7.0), (3, 7.0)]]
+    assert segments(curve, False, True) == [[(0, 5.0), (1, 5.0)], [(2, 7.0), (3, 7.0)]]
+
+
+def bands(svg: str) -> list[str]:
+    return [path.attrib["d"] for path in ElementTree.fromstring(svg).iter(f"{SVG}path") if path.get("class") == "band"]
+
+
+def test_a_band_is_drawn_where_there_is_a_spread_and_never_stretches_a_log_axis() -> None:
+    curve = Curve("a", 1, [1, 2, 3], [1.0, 1.0, 2.0], spread=[0.1, None, 5.0])
+    (path,) = bands(line_chart([curve], X, LINEAR))
+    assert path.count("Z") == 2
+    without = Curve("a", 1, curve.xs, curve.ys)
+    assert texts(line_chart([curve], X, LOG)) == texts(line_chart([without], X, LOG))
+    assert texts(line_chart([curve], X, LINEAR)) != texts(line_chart([without], X, LINEAR))
+    assert not bands(line_chart([without], X, LOG))
+
+
+def test_a_chart_with_a_key_names_every_curve_and_grows_for_it() -> None:
+    curves = [Curve(f"method number {at}", at, [1, 2], [1.0, 2.0], points=at == 3) for at in range(9)]
+    plain, keyed = (ElementTree.fromstring(line_chart(curves, X, LOG, key=key)) for key in (False, True))
+    assert {curve.label for curve in curves} <= {e.text for e in keyed.iter(f"{SVG}text")}
+    assert float(keyed.attrib["viewBox"].split()[3]) >= float(plain.attrib["viewBox"].split()[3]) + 3 * 18
+
+
+def test_a_standalone_picture_has_colours_ground_and_size_of_its_own() -> None:
+    alone = standalone(line_chart([Curve("a", 1, [1, 2], [1.0, 2.0])], X, LOG))
+    root = ElementTree.fromstring(alone)
+    assert root.attrib["width"] == "400" and "sans-serif" in root.attrib["font-family"]
+    assert "var(" not in alone and "currentColor" not in alone and "#0072b2" in alone
+    with pytest.raises(ValueError, match="standalone: needs one of our pictures, got 'hello'"):
+        standalone("hello")
+
+
+def test_long_names_fit_and_names_of_layers_still_differ() -> None:
+    names = [f"transformer.blocks.{at}.{part}.weight" for at in (0, 11) for part in ("attention.project", "norm")]
+    assert [fit(names[0], 1000), fit_layer(names[0], 1000)] == [names[0]] * 2
+    assert fit(names[0], 100).startswith("transformer") and fit(names[0], 100).endswith("…")
+    for room in (60, 100, 130, 160):
+        short = [fit_layer(name, room) for name in names]
+        assert all(text_width(one) <= room for one in short)
+        assert len(set(short)) == 4 or room < 100
+    assert fit_layer("t.b.0.attention.weight", 110) == "t.b.0.a.weight"

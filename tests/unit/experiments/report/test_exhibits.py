@@ -6,11 +6,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from thinwire.cli.run import print_tables
-from thinwire.experiments.charts import SMALL, Curve, line_chart, swatch
-from thinwire.experiments.exhibits import cell_text, figure_view, number_columns, table_view
+from thinwire.cli.showing import print_result
 from thinwire.experiments.report import render_report
-from thinwire.experiments.scales import Axis, format_number
+from thinwire.experiments.report.charts import SMALL, Curve, line_chart
+from thinwire.experiments.report.exhibits import cell_text, figure_plot, number_columns, table_view
+from thinwire.experiments.report.scales import Axis
+from thinwire.experiments.report.svg import swatch
 
 SVG = "{http://www.w3.org/2000/svg}"
 TABLE: dict[str, Any] = {
@@ -22,7 +23,7 @@ TABLE: dict[str, Any] = {
 FIGURE: dict[str, Any] = {
     "title": "Bytes by ranks",
     "note": "",
-    "x": {"title": "ranks", "log": True, "unit": "number"},
+    "x": {"title": "ranks (log scale)", "log": True, "unit": "number"},
     "y": {"title": "sent", "log": True, "unit": "bytes"},
     "curves": [
         {"label": "by formula", "x": [1, 2, 4], "y": [10, 20, 1e6]},
@@ -45,13 +46,17 @@ def test_cells_are_written_for_people():
 def test_columns_of_numbers_are_set_to_the_right_even_with_gaps():
     assert number_columns(TABLE) == [False, True, True]
     assert number_columns(TABLE | {"rows": []}) == [True, True, True]
-    assert table_view(TABLE)["rows"][1] == [("[red]unknown", "words"), ("–", "number"), ("–", "number")]
+    last = table_view(TABLE).rows[1]
+    assert [(cell.text, cell.side) for cell in last] == [("[red]unknown", "words"), ("–", "number"), ("–", "number")]
+    assert [cell.order for cell in last] == ["[red]unknown", None, None]
 
 
 def test_a_result_of_tables_and_figures_alone_makes_a_page():
     page = render_report(result(tables=[TABLE], figures=[FIGURE]))
     assert (
-        "Claims &lt;b&gt;" in page and "as measured" in page and '<td class="number" data-name="bits">111,178' in page
+        "Claims &lt;b&gt;" in page
+        and "as measured" in page
+        and '<td class="number" data-name="bits" data-order="111178.0">111,178' in page
     )
     assert "Bytes are those rank 0 sent" not in page
     (chart,) = re.findall(r'<svg [^>]*class="chart".*?</svg>.*?</svg>', page, re.DOTALL)
@@ -59,18 +64,24 @@ def test_a_result_of_tables_and_figures_alone_makes_a_page():
 
 
 def test_points_are_marks_without_a_line_in_the_style_they_ask_for():
-    view = figure_view(FIGURE)
-    curves = list(ElementTree.fromstring(view["chart"]).iter(f"{SVG}g"))
-    line, nothing, marks = (curve for curve in curves if curve.get("class") == "curve")
-    assert len(list(line.iter(f"{SVG}path"))) == 2 and not list(nothing)
+    drawn = figure_plot(FIGURE, "f").svg("x", "y")
+    curves = [g for g in ElementTree.fromstring(drawn).iter(f"{SVG}g") if g.get("class") == "curve"]
+    line, nothing, marks = curves
+    assert len(list(line.iter(f"{SVG}path"))) == 1 and not list(nothing)
     assert len(list(marks.iter(f"{SVG}circle"))) == 1 and not list(marks.iter(f"{SVG}path"))
-    assert [label for label, _ in view["legend"]] == ["by formula", "nothing", "metered"]
-    assert "<circle" in view["legend"][2][1] and view["legend"][2][1] == swatch(0, points=True)
+    page = render_report(result(figures=[FIGURE]))
+    assert page.count(swatch(0, points=True)) == 1
+    assert re.findall(r"</svg><span>([^<]*)</span>", page) == ["by formula", "nothing", "metered"]
+
+
+def test_a_title_says_log_scale_once():
+    texts = [e.text for e in ElementTree.fromstring(figure_plot(FIGURE, "f").svg("x", "y")).iter(f"{SVG}text")]
+    assert "ranks (log scale)" in texts and "sent (log scale)" in texts
 
 
 def test_a_figure_shows_all_of_a_growing_curve_and_a_run_chart_cuts_a_diverging_one():
     growing = Curve("a", 0, [1, 2, 3], [1.0, 10.0, 1e8])
-    x, y = Axis("x", format_number, log=False), Axis("y", format_number, log=True)
+    x, y = Axis("x", "number", log=False), Axis("y", "number", log=True)
     assert "10⁸" in line_chart([growing], x, y, size=SMALL, capped=False)
     assert "10⁸" not in line_chart([growing], x, y)
 
@@ -81,6 +92,6 @@ def test_layers_that_travelled_dense_are_named_under_their_method():
 
 
 def test_tables_are_printed_as_they_are_written(capsys: pytest.CaptureFixture[str]):
-    print_tables(result(tables=[TABLE]))
+    print_result(result(tables=[TABLE]))
     printed = capsys.readouterr().out
     assert "Claims <b>" in printed and "[red]unknown" in printed and "111,178" in printed

@@ -6,14 +6,27 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
+
 
 @dataclass(frozen=True)
 class Axis:
-    """What stands beside an axis, how its ticks are written, and whether it is logarithmic."""
+    """What stands beside an axis, how its ticks are written ("bytes", "number", ...), whether it is logarithmic."""
 
     title: str
-    write: Callable[[float], str]
+    unit: str
     log: bool
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise ValueError(f"Axis: no unit {self.unit!r}; there are {', '.join(UNITS)}")
+
+    @property
+    def heading(self) -> str:
+        return self.title + (" (log scale)" if self.log else "")
+
+    def write(self, value: float) -> str:
+        return UNITS[self.unit](value)
 
 
 def format_number(value: float | None, digits: int = 4, pad: bool = False) -> str:
@@ -32,11 +45,40 @@ def format_bytes(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     rounded = float(f"{value:.3g}")  # first, because 999.9 B is 1 kB
-    units = ("B", "kB", "MB", "GB", "TB", "PB")
     power = 0
-    while abs(rounded) >= 1000 and power + 1 < len(units):
+    while abs(rounded) >= 1000 and power + 1 < len(BYTES):
         rounded, power = rounded / 1000, power + 1
-    return f"{rounded:.3g} {units[power]}"
+    return f"{rounded:.3g} {BYTES[power]}"
+
+
+def format_seconds(value: float | None) -> str:
+    """Write with three significant digits in µs, ms or s; from a thousand seconds on, whole seconds."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    factor, suffix = factor_of("seconds", value)
+    rounded = float(f"{value / factor:.3g}")
+    return (f"{rounded:,.0f}" if 1000 <= rounded < 1e6 else format_number(rounded, 3)) + suffix
+
+
+def factor_of(unit: str, value: float) -> tuple[float, str]:
+    """Return by what a value of this size is divided before it is written, and what stands behind it."""
+    if unit == "percent":
+        return 0.01, " %"
+    if unit == "bytes":
+        name = format_bytes(value).rpartition(" ")[2]
+        return 1000.0 ** BYTES.index(name), f" {name}"
+    if unit == "seconds":
+        rounded = abs(float(f"{value:.3g}"))
+        return (1.0, " s") if rounded >= 1 or not rounded else (1e-3, " ms") if rounded >= 1e-3 else (1e-6, " µs")
+    return 1.0, ""
+
+
+UNITS: dict[str, Callable[[float], str]] = {
+    "bytes": format_bytes,
+    "number": lambda value: format_number(value, 6),
+    "percent": lambda value: format_number(100 * value, 6) + " %",
+    "seconds": format_seconds,
+}
 
 
 def linear_ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -89,6 +131,13 @@ def finite(value: object) -> float | None:
     if isinstance(value, int | float) and math.isfinite(value):
         return float(value)
     return None
+
+
+def short(value: float | None) -> float | int | None:
+    """Return the value as JSON is to carry it: whole numbers whole, others with eight digits."""
+    if value is None or not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) and abs(value) < 2**53 else float(f"{value:.8g}")
 
 
 def drawable(value: float | None, log: bool) -> bool:

@@ -1,0 +1,75 @@
+"""`thinwire show FOLDER`: the tables of a stored run. `thinwire compare A B`: two runs side by side.
+
+`thinwire report FOLDER`: its page once more, and with --figures all pictures as files.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .parsers import SubParsers
+
+
+def add_to(commands: SubParsers) -> None:
+    parser = commands.add_parser("show", help="show the tables of a run", description="Show the tables of a run.")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of a run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the tables' figures to FILE, too")
+    parser.set_defaults(command=show)
+    parser = commands.add_parser("compare", help="compare two runs", description="Compare final figures of two runs.")
+    parser.add_argument("folders", type=Path, nargs=2, metavar=("A", "B"), help="folders of runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's figures to FILE, too")
+    parser.set_defaults(command=compare)
+    parser = commands.add_parser("report", help="write a run's report again", description="Write a run's report again.")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of a run")
+    parser.add_argument(
+        "--figures", action="store_true", help="write every picture as a file, too, and its data as CSV"
+    )
+    parser.set_defaults(command=report)
+
+
+def _result(path: Path) -> dict[str, Any]:
+    from ..experiments.folder import RunFolder, RunFolderError
+
+    folder = RunFolder.existing(path)
+    if not (path / "result.json").is_file():
+        raise RunFolderError(f"{path} has no result yet; go on with: thinwire resume {path}")
+    return folder.read("result.json")
+
+
+def show(options: argparse.Namespace) -> int:
+    from .showing import print_result, write_figures_of
+
+    result = _result(options.folder)
+    print_result(result)
+    if options.json:
+        write_figures_of(result, options.json)
+    return 0
+
+
+def compare(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from ..experiments.comparing import comparison
+    from ..experiments.folder import write_json
+    from .showing import exhibit
+
+    one, other = options.folders
+    table = comparison(_result(one), _result(other), str(one), str(other))
+    Console().print(exhibit(table))
+    if options.json:
+        write_json(options.json, table)
+    return 0
+
+
+def report(options: argparse.Namespace) -> int:
+    from ..experiments.report import write_figures, write_report
+
+    result = _result(options.folder)
+    write_report(result, options.folder / "report.html")
+    print(f"Report: {options.folder / 'report.html'}  (open it in a browser)")
+    if options.figures:
+        written = write_figures(result, options.folder / "figures")
+        print(f"Figures: {len(written)} files in {options.folder / 'figures'}")
+    return 0

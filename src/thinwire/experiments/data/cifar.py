@@ -1,0 +1,112 @@
+"""CIFAR-10 and CIFAR-100, binary version: label bytes, then 3072 pixel bytes of a red, a green and a blue plane.
+
+The python version is pickle and is not read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .where import Archive, DataError, DataSet, Pin, load
+
+PIXELS = 3 * 32 * 32
+_PER_FILE = 10_000
+_URL = "https://www.cs.toronto.edu/~kriz"
+_BATCH = _PER_FILE * (1 + PIXELS)  # bytes of one of CIFAR-10's files
+
+CIFAR10 = DataSet(
+    title="CIFAR-10 (binary version)",
+    folder="cifar-10-batches-bin",
+    files={
+        "data_batch_1.bin": Pin(_BATCH, "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
+        "data_batch_2.bin": Pin(_BATCH, "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
+        "data_batch_3.bin": Pin(_BATCH, "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
+        "data_batch_4.bin": Pin(_BATCH, "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
+        "data_batch_5.bin": Pin(_BATCH, "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
+        "test_batch.bin": Pin(_BATCH, "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
+    },
+    archive=Archive(
+        f"{_URL}/cifar-10-binary.tar.gz",
+        Pin(170_052_171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),
+    ),
+)
+CIFAR100 = DataSet(
+    title="CIFAR-100 (binary version)",
+    folder="cifar-100-binary",
+    files={
+        "train.bin": Pin(153_700_000, "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"),
+        "test.bin": Pin(30_740_000, "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"),
+    },
+    archive=Archive(
+        f"{_URL}/cifar-100-binary.tar.gz",
+        Pin(168_513_733, "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"),
+    ),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """The first images of the training and of the test set, in the official order, which is random."""
+
+    train: Tensor  # (n, 3, 32, 32) bytes
+    train_labels: Tensor  # (n,) int64
+    test: Tensor
+    test_labels: Tensor
+    classes: int
+    mean: tuple[float, float, float]  # of the training pixels / 255, by channel
+    deviation: tuple[float, float, float]
+    origin: str
+
+
+def files_of(classes: int, images: int) -> tuple[DataSet, list[str]]:
+    """The set with so many classes, and the files that hold its first images; the last is the test set's."""
+    data = CIFAR10 if classes == 10 else CIFAR100
+    *train, test = data.files
+    return data, [*train[: -(-images // _PER_FILE)], test]
+
+
+@lru_cache(maxsize=2)
+def read_cifar(classes: int, images: int, test_images: int, folder: str | None = None) -> Images:
+    """CIFAR-10 or, with its fine labels, CIFAR-100. Remembered: all workers of a process share one copy."""
+    data, names = files_of(classes, images)
+    rows, origin = _rows(data, names, folder)
+    if sum(map(len, rows[:-1])) < images:  # files of fewer images than the official ones
+        rows, origin = _rows(data, list(data.files), folder)
+    train, test = np.concatenate(rows[:-1]), rows[-1]
+    first, second = _first(train, images, data, "training"), _first(test, test_images, data, "test")
+    mean, deviation = (
+        ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+        if classes == 10
+        else ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+    )
+    return Images(*_split(first, classes, data), *_split(second, classes, data), classes, mean, deviation, origin)
+
+
+def _rows(data: DataSet, names: list[str], folder: str | None) -> tuple[list[NDArray[np.uint8]], str]:
+    """The rows of each file, and their origin."""
+    loaded = load(data, names, folder)
+    width = PIXELS + (1 if data is CIFAR10 else 2)
+    for name, content in loaded.files.items():
+        if len(content) % width or not content:
+            raise DataError(f"{data.title}: {name} has {len(content):,} bytes, no whole number of rows of {width}")
+    return [np.frombuffer(loaded.files[name], np.uint8).reshape(-1, width) for name in names], loaded.origin
+
+
+def _first(rows: NDArray[np.uint8], count: int, data: DataSet, what: str) -> NDArray[np.uint8]:
+    if count > len(rows):
+        raise DataError(f"{data.title}: {count:,} {what} images are asked for, there are {len(rows):,}")
+    return rows[:count]
+
+
+def _split(rows: NDArray[np.uint8], classes: int, data: DataSet) -> tuple[Tensor, Tensor]:
+    labels = rows[:, -PIXELS - 1].astype(np.int64)  # CIFAR-100's fine label stands after the coarse one
+    if labels.max() >= classes:
+        raise DataError(f"{data.title}: label {labels.max()} in a row, there are {classes} classes; get the files anew")
+    pixels = np.ascontiguousarray(rows[:, -PIXELS:]).reshape(-1, 3, 32, 32)
+    return torch.from_numpy(pixels), torch.from_numpy(labels)

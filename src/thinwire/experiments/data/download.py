@@ -1,0 +1,83 @@
+"""Downloads: whole and checked, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from .where import DataError, DataSet, Pin, Tell, check, members
+
+_PIECE = 1 << 18
+_TIMEOUT_S = 30.0
+
+
+def download(data: DataSet, names: Sequence[str], folder: Path, tell: Tell | None = None) -> None:
+    """These files of the set into `folder`, as its archive has them. OSError if the network does not give them."""
+    tell = tell or Lines()
+    place = folder / data.folder
+    place.mkdir(parents=True, exist_ok=True)
+    if data.urls:
+        for name in names:
+            fetch(data.urls[name], data.files[name], place / name, tell)
+        return
+    if data.archive is None or data.archive.pin is None:
+        raise DataError(f"{data.title}: no address is known to download it from")
+    path = folder / data.archive.name
+    fetch(data.archive.url, data.archive.pin, path, tell)
+    for name, content in members(path, data, list(data.files)).items():
+        check(f"{path}/{name}", content, data.files[name])
+        write_whole(place / name, content)
+    path.unlink()  # its files are there now
+
+
+def fetch(url: str, pin: Pin, target: Path, tell: Tell) -> None:
+    """The file at an address, under its name only when all of it is there and has the SHA-256 it should have."""
+    part = target.with_name(f".{target.name}.part-{os.getpid()}")  # two processes may want it at once
+    request = urllib.request.Request(url, headers={"User-Agent": "thinwire"})
+    digest, count = hashlib.sha256(), 0
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer, part.open("wb") as file:
+            while piece := answer.read(_PIECE):
+                count += len(piece)
+                if count > pin.nbytes:
+                    raise DataError(f"{url} gives more than the {pin.nbytes:,} bytes it should have; nothing was kept")
+                digest.update(piece)
+                file.write(piece)
+                tell(url, count, pin.nbytes)
+            file.flush()
+            os.fsync(file.fileno())
+        if count < pin.nbytes:
+            raise ConnectionError(f"{url} ended after {count:,} of {pin.nbytes:,} bytes; nothing was kept")
+        if digest.hexdigest() != pin.sha256:
+            raise DataError(f"{url}: expected sha256 {pin.sha256}, found {digest.hexdigest()}; nothing was kept")
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_whole(target: Path, content: bytes) -> None:
+    part = target.with_name(f".{target.name}.part-{os.getpid()}")
+    try:
+        part.write_bytes(content)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+class Lines:
+    """Progress as plain lines on standard error, one every few seconds."""
+
+    def __init__(self, every_s: float = 5.0) -> None:
+        self.every_s = every_s
+        self.spoken = -every_s
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if time.monotonic() - self.spoken < self.every_s and done < total:
+            return
+        self.spoken = time.monotonic()
+        print(f"{what}: {done / 1e6:.1f} of {total / 1e6:.1f} MB", file=sys.stderr, flush=True)

@@ -1,0 +1,57 @@
+"""A decoder like GPT-2: learned places, norms first, the head tied to the embedding. No dropout: batches say it all."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, linear, scaled_dot_product_attention
+
+from .initial import initialised
+
+
+class Block(nn.Module):
+    """Attention to what came before, then a small network for each place."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.queries = nn.Linear(width, 3 * width)  # and keys and values
+        self.out = nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        parts = self.queries(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        queries, keys, values = parts
+        seen = scaled_dot_product_attention(
+            queries, keys, values, is_causal=True
+        )  # (batch, heads, length, width / heads)
+        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(gelu(self.up(self.norm2(x))))  # type: ignore[no-any-return]
+
+
+class GPT(nn.Module):
+    """Scores of the next token at every place."""
+
+    def __init__(self, tokens: int, context: int, layers: int, width: int, heads: int) -> None:
+        super().__init__()
+        self.embed, self.embed_place = nn.Embedding(tokens, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.embed(tokens) + self.embed_place(places)
+        return linear(self.norm(self.blocks(x)), self.embed.weight)
+
+
+def gpt(tokens: int, context: int, layers: int, width: int, heads: int, seed: int) -> GPT:
+    """Its first weights are as wide as GPT-2's: 0.02, and less for what each block adds to the stream."""
+
+    def deviation(name: str, weights: Tensor) -> float:
+        return 0.02 / math.sqrt(2 * layers) if name.endswith(("out.weight", "down.weight")) else 0.02
+
+    return initialised(lambda: GPT(tokens, context, layers, width, heads), seed, deviation)

@@ -1,0 +1,68 @@
+"""Where a plan comes from: a named experiment, a TOML file, a Python function, or the config that a run left."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .config import Experiment
+from .laboratory import plan_of, read_experiment
+from .named import SUMMARIES, named_plan
+from .plan import Plan
+from .tables import ConfigError
+
+
+def find_plan(
+    what: str, full: bool = False, data: str | None = None, seeds: tuple[int, ...] = ()
+) -> tuple[Plan, dict[str, Any]]:
+    """A plan, and the config that makes it again. what: a name, FILE.toml, FILE.json, or FILE.py:FUNCTION."""
+    if what in SUMMARIES:
+        if seeds:
+            raise ConfigError(f"--seeds: {what} has its own; only experiments out of files take others")
+        return named_plan(what, full, data), {"named": what, "full": full, "data": data}
+    path, _, function = what.partition(":")
+    if not Path(path).is_file():
+        near = difflib.get_close_matches(what, list(SUMMARIES), 1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{what}: neither a file nor one of {', '.join(SUMMARIES)}{meant}")
+    if full:
+        raise ConfigError("--full: only named experiments have a published size")
+    if path.endswith(".json"):
+        stored = _stored(Path(path))
+        if "named" in stored:
+            return find_plan(stored["named"], stored["full"], data or stored["data"], seeds)
+        data = data or stored.pop("data", None)
+        experiment = Experiment.from_dict(stored, name=Path(path).stem)
+    else:
+        experiment = _by_function(Path(path), function) if function else read_experiment(Path(path))
+    if seeds:
+        experiment = replace(experiment, seeds=seeds)
+    return plan_of(experiment, data), {**experiment.to_dict(), **({"data": data} if data else {})}
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    try:
+        stored = json.loads(path.read_text())
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if not isinstance(stored, dict):
+        raise ConfigError(f"{path}: a table of keys and values is needed, got a {type(stored).__name__}")
+    return stored
+
+
+def _by_function(path: Path, name: str) -> Experiment:
+    """What the function of a user's own file returns: an Experiment, or a dict as a TOML file has it."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path}: a Python file is needed for FILE.py:FUNCTION")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ConfigError(f"{path}: has no function called {name!r}")
+    made = function()
+    return made if isinstance(made, Experiment) else Experiment.from_dict(made, name=path.stem)

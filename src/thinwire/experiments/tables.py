@@ -1,0 +1,106 @@
+"""Tables of a config file made into dataclasses: unknown keys and wrong types are refused by name."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
+
+from ..core import ThinwireError
+
+T = TypeVar("T")
+
+
+class ConfigError(ThinwireError, ValueError):
+    """A config is wrong: the text has the key, the value and what would do. Nothing has started."""
+
+
+class Table:
+    """A mapping of which keys are taken one by one; what is left is for somebody else."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"a config is a table of keys and values, got a {type(values).__name__}")
+        self._values = dict(values)
+
+    def take(self, key: str, default: Any = None) -> Any:
+        return self._values.pop(key, default)
+
+    def take_table(self, key: str) -> Mapping[str, Any]:
+        value = self.take(key)
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{key}: a table is needed, got {value!r}")
+        return value
+
+    def take_some(self, keys: Iterable[str]) -> dict[str, Any]:
+        return {key: self._values.pop(key) for key in keys if key in self._values}
+
+    def rest(self) -> dict[str, Any]:
+        return self._values
+
+
+def build(cls: type[T], values: Any, where: str, **given: Any) -> T:
+    """A dataclass out of a table; `given` fields are set already and may not be in it."""
+    inside = f"{where}: " if where else ""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{inside}a table is needed, got {values!r}")
+    hints = typing.get_type_hints(cls)
+    free = {f.name: f for f in fields(cls) if f.name not in given}  # type: ignore[arg-type]
+    for key in values:
+        if key not in free:
+            raise ConfigError(f"{inside}{key}: no such key{_meant(key, free)}; there are {', '.join(free)}")
+    for name, f in free.items():
+        if name not in values and f.default is MISSING and f.default_factory is MISSING:
+            raise ConfigError(f"{inside}{name}: missing")
+    read = {key: _read(value, hints[key], f"{inside}{key}") for key, value in values.items()}
+    try:
+        return cls(**read, **given)
+    except ConfigError as complaint:
+        raise ConfigError(f"{inside}{str(complaint).removeprefix(inside)}") from complaint
+
+
+def choose(key: str, value: Any, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{key}: one of {', '.join(allowed)} is needed, got {value!r}{_meant(str(value), allowed)}")
+
+
+def positive(key: str, value: float) -> None:
+    if not value > 0:
+        raise ConfigError(f"{key}: must be above 0, got {value}")
+
+
+def _read(value: Any, hint: Any, key: str) -> Any:
+    """The value, lists as tuples; an error if it is of another type."""
+    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for kind in allowed:
+        origin = typing.get_origin(kind) or kind
+        if origin is tuple and isinstance(value, list | tuple):
+            inner = typing.get_args(kind)[0]
+            return tuple(_read(item, inner, f"{key}[{at}]") for at, item in enumerate(value))
+        if origin is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return value
+        if origin is int and isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if origin in (bool, str) and isinstance(value, origin):
+            return value
+        if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
+            return value
+        if kind is type(None) and value is None:
+            return value
+    wanted = " or ".join(_words(kind) for kind in allowed if kind is not type(None))
+    raise ConfigError(f"{key}: {wanted} is needed, got {value!r}")
+
+
+def _words(kind: Any) -> str:
+    origin = typing.get_origin(kind) or kind
+    if origin is tuple:
+        return "a list"
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(origin, "a table")
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
