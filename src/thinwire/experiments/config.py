@@ -14,7 +14,7 @@ from ..testbed.network import rate_bits
 from .tables import ConfigError, Table, build, choose, positive
 
 DRIVERS = ("lockstep", "processes")
-OPTIMIZERS = ("sgd", "adamw")
+OPTIMIZERS = ("sgd", "adamw", "cadamw")
 SCHEDULES = ("constant", "cosine")
 MEASURES = ("loss", "train_loss", "accuracy", "perplexity", "grad_norm")
 _OVER_L = re.compile(r"([0-9.]+)/L")

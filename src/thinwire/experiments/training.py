@@ -23,6 +23,7 @@ from .clock import Clock, chrome_trace, waiting_and_sending
 from .config import Experiment, Group, Method, rate
 from .folder import write_json
 from .observing import Observer, Watch
+from .optimizers import make_optimizer, rate_at
 from .tasks import make_task
 from .tasks.base import Learner, Task
 from .tasks.splits import Split
@@ -110,22 +111,6 @@ class Worker:
         self.clock.sums = dict(state["sums"])
         self.clock.requests = [(asked, answered) for asked, answered in state["requests"]]
         self.gradient_norm = state["gradient_norm"]
-
-
-def make_optimizer(settings: Any, parameters: list[Tensor], lr: float) -> torch.optim.Optimizer:
-    if settings.name == "adamw":
-        return torch.optim.AdamW(parameters, lr=lr, betas=settings.betas, weight_decay=settings.weight_decay)
-    return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
-
-
-def rate_at(step: int, steps: int, lr: float, schedule: str, warmup_steps: int) -> float:
-    """The learning rate of a step: up along a line, then constant or down along half a cosine."""
-    if step < warmup_steps:
-        return lr * (step + 1) / warmup_steps
-    if schedule == "constant":
-        return lr
-    done = (step - warmup_steps) / max(1, steps - warmup_steps)
-    return lr * 0.5 * (1 + math.cos(math.pi * done))
 
 
 def buckets(layers: Sequence[TensorSpec], most_mb: float) -> list[list[str]]:

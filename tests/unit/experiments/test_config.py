@@ -41,7 +41,7 @@ def changed(**changes):
         (changed(methods={"x": {"composition": "dense()", "speed": 1}}), ["methods: x", "speed"]),
         (changed(methods={"x": {"composition": "dense()", "lr": "fast"}}), ["methods: x", "lr", "'fast'"]),
         (changed(methods={"x": {"composition": "dense()", "importance": {"stps": 1}}}), ["importance", "stps"]),
-        (changed(optimizer={"name": "adam"}), ["optimizer", "sgd, adamw", "'adam'"]),
+        (changed(optimizer={"name": "adam"}), ["optimizer", "sgd, adamw, cadamw", "'adam'"]),
         (changed(optimizer={"lr": 0.0}), ["optimizer", "lr", "above 0"]),
         (changed(optimizer={"momentum": "much"}), ["optimizer", "momentum", "'much'"]),
         (changed(target={"measure": "beauty", "value": 1}), ["target", "measure", "beauty"]),

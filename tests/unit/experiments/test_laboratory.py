@@ -18,7 +18,7 @@ from thinwire.experiments.laboratory import plan_of
 from thinwire.experiments.running import carry_out, found
 from thinwire.experiments.sources import find_plan
 from thinwire.experiments.tables import ConfigError
-from thinwire.experiments.training import buckets, rate_at
+from thinwire.experiments.training import buckets
 
 CONFIG = {
     "name": "small", "task": "logistic", "steps": 12, "record_every": 3, "checkpoint_every": 5, "bucket_mb": 1e-5,
@@ -157,11 +157,6 @@ def test_plans_come_from_names_files_and_functions(tmp_path):
             find_plan(what)
     with pytest.raises(ConfigError, match="--full"):
         find_plan(f"{file}:small", full=True)
-
-
-def test_rates_follow_their_schedule():
-    assert rate_at(0, 100, 1.0, "constant", 4) == 0.25 and rate_at(50, 100, 1.0, "constant", 4) == 1.0
-    assert rate_at(0, 100, 1.0, "cosine", 0) == 1.0 and rate_at(50, 100, 1.0, "cosine", 0) == pytest.approx(0.5)
 
 
 def test_buckets_begin_with_the_last_layer_and_hold_every_layer_once():

@@ -44,3 +44,8 @@ def test_every_rank_gets_all_ranks_states(pool):
         for rank in range(3):
             residual = state[f"rank{rank}"]["layers"]["second.weight"]["residual"]
             assert torch.equal(residual, states[rank][f"rank{rank}"]["layers"]["second.weight"]["residual"])
+
+
+@pytest.mark.parametrize("composition", ("ef(topk(density=0.05))", 'ef(qsgd(bits=4), residual="int8")'))
+def test_torchs_distributed_checkpoints_take_a_wire_as_it_is(pool, tmp_path, composition):
+    assert pool.run(2, jobs.resume_by_dcp, composition, str(tmp_path)) == [(True, 6, True)] * 2
