@@ -1,4 +1,4 @@
-"""`thinwire run`: run an experiment, show its tables, leave a folder with all of it. `thinwire resume`: go on with it."""
+"""`thinwire run`: run an experiment, show its tables, leave a folder of it all. `thinwire resume`: go on with it."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ def add_to(commands: SubParsers) -> None:
     parser.add_argument(
         "--figures", action="store_true", help="write every picture as a file, too, and its data as CSV"
     )
+    parser.add_argument("--png", action="store_true", help="with --figures: as PNG, too (extra `figures`)")
     parser.set_defaults(command=report)
 
 
@@ -66,10 +67,12 @@ def compare(options: argparse.Namespace) -> int:
 def report(options: argparse.Namespace) -> int:
     from ..experiments.report import write_figures, write_report
 
+    if options.png and not options.figures:
+        raise RunFolderError("--png: says how --figures are written; give both")
     result = _result(options.folder)
     write_report(result, options.folder / "report.html")
     print(f"Report: {options.folder / 'report.html'}  (open it in a browser)")
     if options.figures:
-        written = write_figures(result, options.folder / "figures")
+        written = write_figures(result, options.folder / "figures", png=options.png)
         print(f"Figures: {len(written)} files in {options.folder / 'figures'}")
     return 0

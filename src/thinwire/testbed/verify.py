@@ -125,7 +125,7 @@ def count_turn(driver: TorchDist, argument: dict[str, Any], turn: str) -> dict[s
     rank, size = driver.world
     layer = TensorSpec("layer", tuple(argument["shape"]))
     exchanger = Exchanger([layer], parse(argument["composition"]))
-    folder, driver.meter, gloo_before = Path(argument["folder"]), Meter(), driver.gloo_bytes()
+    folder, driver.meter, gloo_before = Path(argument["folder"]), Meter(), driver.peers.gloo_bytes()
     _meet(folder, f"{turn}-before", rank, size)
     before = read_counts(DEVICE)
     _meet(folder, f"{turn}-start", rank, size)
@@ -136,7 +136,7 @@ def count_turn(driver: TorchDist, argument: dict[str, Any], turn: str) -> dict[s
     _meet(folder, f"{turn}-end", rank, size)
     counts = read_counts(DEVICE).since(before)
     headers = driver.meter.by("kind").get(HEADER, Traffic())
-    gloo = [now - then for now, then in zip(driver.gloo_bytes(), gloo_before, strict=True)]
+    gloo = [now - then for now, then in zip(driver.peers.gloo_bytes(), gloo_before, strict=True)]
     return {"total": asdict(driver.meter.total()), "headers": asdict(headers), "gloo": gloo, "counts": list(counts)}
 
 

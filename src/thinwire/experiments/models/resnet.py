@@ -46,5 +46,5 @@ def resnet18(classes: int) -> ResNet:
 
 
 def slim_resnet(classes: int) -> ResNet:
-    """0.3 M parameters: one block for each of three widths, none of them on the whole image, where most time would go."""
+    """0.3 M parameters: one block for each of three widths, none on the whole image, where most time would go."""
     return ResNet(classes, 16, (32, 64, 128))

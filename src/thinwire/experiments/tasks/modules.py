@@ -36,7 +36,7 @@ class ModuleLearner:
 
     def measure(self) -> dict[str, float]:
         with untouched(self.model), torch.no_grad():
-            self.model.eval()
+            self.model.train(False)
             return self._figures(self.model)
 
     def objective(self, step: int) -> Objective:
