@@ -57,3 +57,55 @@ def test_the_version_is_told(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["--version"])
     assert stopped.value.code == 0 and "thinwire 0." in capsys.readouterr().out
+
+
+SMALL = """
+steps = 6
+record_every = 2
+workers = 2
+seeds = [1, 2]
+task = "logistic"
+optimizer = { lr = "1/L" }
+[methods]
+dense = "dense()"
+"EF(Top-k)" = "ef(topk(density=0.1))"
+"""
+
+
+def test_a_file_is_run_shown_compared_reported_and_resumed(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(SMALL)
+    assert main(["run", "mine.toml", "--tensorboard", "events", "--json", "first.json"]) == 0
+    assert "runs/mine/report.html" in capsys.readouterr().out
+    assert "±" in str(json.loads((tmp_path / "first.json").read_text())["tables"])
+    assert len(list(tmp_path.glob("events/*--seed*/events*"))) == 4
+    assert main(["run", "runs/mine/config.json", "--out", "again"]) == 0
+    capsys.readouterr()
+    assert main(["compare", "runs/mine", "again", "--json", "c.json"]) == 0
+    assert {row[-1] for row in json.loads((tmp_path / "c.json").read_text())["rows"]} == {"+0.00 %"}
+    capsys.readouterr()
+    assert main(["show", "again", "--json", "s.json"]) == 0
+    assert "EF(Top-k)" in capsys.readouterr().out and (tmp_path / "s.json").exists()
+    assert main(["report", "again", "--figures", "--png"]) == 0
+    assert {file.suffix for file in (tmp_path / "again" / "figures").iterdir()} == {".svg", ".csv", ".png"}
+    (tmp_path / "again" / "result.json").unlink()
+    assert main(["show", "again"]) == 2 and "thinwire resume again" in capsys.readouterr().err
+    assert main(["resume", "again"]) == 0 and (tmp_path / "again" / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("stepps = 3\n", "did you mean 'steps'"),
+        ('link = "100mbit"\n', "real processes"),
+        ("seeds = 3\n", "seeds"),
+        ("= 3\n", "bad.toml"),
+        ('task = "logistics"\n', "did you mean logistic"),
+    ],
+)
+def test_a_bad_config_is_one_line_before_anything_starts(tmp_path, change, words):
+    text = change + "\n".join(line for line in SMALL.splitlines() if line.split("=")[0] != change.split("=")[0])
+    (tmp_path / "bad.toml").write_text(text)
+    done = thinwire("run", "bad.toml", folder=tmp_path)
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()

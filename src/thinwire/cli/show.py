@@ -66,9 +66,10 @@ def compare(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     from ..experiments.report import write_figures, write_report
+    from ..experiments.tables import ConfigError
 
     if options.png and not options.figures:
-        raise RunFolderError("--png: says how --figures are written; give both")
+        raise ConfigError("--png: says how --figures are written; give both")
     result = _result(options.folder)
     write_report(result, options.folder / "report.html")
     print(f"Report: {options.folder / 'report.html'}  (open it in a browser)")

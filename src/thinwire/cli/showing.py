@@ -44,7 +44,8 @@ def run_tables(result: dict[str, Any]) -> list[dict[str, Any]]:
     tables = []
     for title in dict.fromkeys(run["group"] for run in runs):
         group = [run for run in runs if run["group"] == title]
-        shown = [name for name in MEASURES if any(name in run["final"] for run in group)]
+        known = [name for name in MEASURES if any(name in run["final"] for run in group)]
+        shown = [name for name in known if name != "train_loss" or "loss" not in known]
         columns = ["method", *shown, "payload", "wire"]
         if target:
             columns.append(f"steps to {target['measure']} {target['value']:g}")

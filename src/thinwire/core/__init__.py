@@ -9,6 +9,7 @@ from .errors import (
     DecodeError,
     DivergedError,
     IncompatibleParts,
+    MissingExtra,
     NonFiniteError,
     PeerLostError,
     ProtocolError,
@@ -60,7 +61,7 @@ __all__ = [
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
     "parts_of", "rebuilt", "weighed",
     "flatten_state", "restore_state", "mean_state",
-    "ConfigMismatch", "DivergedError", "NonFiniteError",
+    "ConfigMismatch", "DivergedError", "MissingExtra", "NonFiniteError",
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
     "CheckpointError",
 ]  # fmt: skip

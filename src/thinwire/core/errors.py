@@ -43,5 +43,9 @@ class DivergedError(ThinwireError, RuntimeError):
     """Replicas that must be equal are not; the text names the first parameter and the ranks."""
 
 
+class MissingExtra(ThinwireError, ImportError):
+    """A package that only some wish for is not installed; the text has the command that installs it."""
+
+
 class NonFiniteError(ThinwireError, ArithmeticError):
     """Too many steps in a row had a NaN or an infinity; the text names ranks and parameters."""

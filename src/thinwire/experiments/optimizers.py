@@ -33,9 +33,7 @@ class CautiousAdamW(torch.optim.AdamW):
 
 def make_optimizer(settings: Optimizer, parameters: Sequence[Tensor], lr: float) -> torch.optim.Optimizer:
     if settings.name == "sgd":
-        return torch.optim.SGD(
-            list(parameters), lr=lr, momentum=settings.momentum, weight_decay=settings.weight_decay
-        )
+        return torch.optim.SGD(list(parameters), lr=lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
     kind = CautiousAdamW if settings.name == "cadamw" else torch.optim.AdamW
     return kind(list(parameters), lr=lr, betas=settings.betas, weight_decay=settings.weight_decay)
 

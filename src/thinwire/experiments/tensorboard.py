@@ -6,12 +6,8 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from ..core import ThinwireError
+from ..core import MissingExtra
 from .plan import slug
-
-
-class MissingExtra(ThinwireError, ImportError):
-    """A package that only some wish for is not there."""
 
 
 def check_extra() -> None:

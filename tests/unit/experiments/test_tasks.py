@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import tiny_data
-from thinwire.core import CompositionError, derive_key
+from thinwire.core import CompositionError, MissingExtra, derive_key
 from thinwire.experiments.data import DataError, digits
 from thinwire.experiments.tasks import TASKS, make_task
 from thinwire.experiments.tasks.batches import batch_positions, cropped_and_flipped
@@ -91,6 +91,7 @@ def test_a_batch_follows_from_seed_rank_and_step_alone(make, kind):
     torch.rand(5), np.random.rand(5)
     assert one.gradients(7)[0] == two.gradients(7)[0] == later[0]
     assert same(two.gradients(7)[1], later[1])
+    assert all(gradient.is_contiguous() for gradient in later[1].values())
     assert not same(other.gradients(7)[1], later[1])
 
 
@@ -335,5 +336,5 @@ def test_what_is_missing_is_said_when_a_task_is_prepared(tmp_path):
 def test_without_scikit_learn_the_digits_say_what_to_install(monkeypatch):
     digits.read_digits.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'thinwire\[lab\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'thinwire\[lab\]'"):
         make_task("digits").prepare(1, IID)

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .where import DataError
+from ...core import MissingExtra
 
 
 @lru_cache(maxsize=1)
@@ -17,7 +17,7 @@ def read_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     try:
         source = importlib.import_module("sklearn.datasets")  # by name: it is an extra and has no types
     except ImportError as error:
-        raise DataError(
+        raise MissingExtra(
             f"digits: they come with scikit-learn, which cannot be imported ({error}); "
             "pip install 'thinwire[lab]' would do, or another task"
         ) from error

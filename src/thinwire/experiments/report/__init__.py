@@ -1,6 +1,6 @@
 """One self-contained page from one result file, and the same pictures as files."""
 
-from .figures import NoPng, write_figures
+from .figures import write_figures
 from .page import render_report, write_report
 
-__all__ = ["render_report", "write_report", "write_figures", "NoPng"]
+__all__ = ["render_report", "write_report", "write_figures"]

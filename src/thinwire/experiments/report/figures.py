@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...core import MissingExtra
 from .charts import LARGE
 from .exhibits import figure_plot
 from .pictures import Picture, heat_picture, kind_picture, layer_picture, modelled_pictures, time_picture
@@ -18,10 +19,6 @@ from .svg import standalone
 from .tables import modelled_groups, target_of
 
 ZOOM = 2  # pixels of a PNG per unit of its SVG
-
-
-class NoPng(RuntimeError):
-    """PNG files were asked for and nothing here can draw them."""
 
 
 def write_figures(result: Mapping[str, Any], folder: Path, png: bool = False) -> list[Path]:
@@ -47,11 +44,11 @@ def write_figures(result: Mapping[str, Any], folder: Path, png: bool = False) ->
 
 
 def png_renderer() -> Callable[[str], bytes]:
-    """Return what turns an SVG text into the bytes of a PNG; NoPng says how to get it."""
+    """Return what turns an SVG text into the bytes of a PNG; MissingExtra says how to get it."""
     try:
         resvg = importlib.import_module("resvg_py")
     except ImportError:
-        raise NoPng(
+        raise MissingExtra(
             'figures: PNG files need resvg_py, which is not installed; pip install "thinwire[figures]", '
             "or take the SVG files"
         ) from None

@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from made_result import made_result
-from thinwire.experiments.report import NoPng, write_figures
+from thinwire.core import MissingExtra
+from thinwire.experiments.report import write_figures
 from thinwire.experiments.report.figures import all_pictures, slug
 
 
@@ -59,6 +60,6 @@ def test_without_the_extra_nothing_is_written(
     result: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "resvg_py", None)  # as if it were not installed
-    with pytest.raises(NoPng, match=r"pip install \"thinwire\[figures\]\""):
+    with pytest.raises(MissingExtra, match=r"pip install \"thinwire\[figures\]\""):
         write_figures(result, tmp_path / "none", png=True)
     assert not (tmp_path / "none").exists()
