@@ -64,7 +64,8 @@ def steps_of(experiment: Experiment, group: Group, about: Mapping[str, Any]) -> 
     examples, batch = about.get("examples"), about.get("batch")
     if not isinstance(examples, int) or not isinstance(batch, int):
         raise ConfigError(f"epochs: this task has no epochs (batch is {batch!r}); give steps")
-    return math.ceil(experiment.epochs * examples / (batch * group.workers))
+    each = batch * int(about.get("context", 1))  # text has its length in tokens, and batches in windows
+    return math.ceil(experiment.epochs * examples / (each * group.workers))
 
 
 def _job(experiment: Experiment, at: int, group: Group, label: str, seed: int, steps: int, data: str | None) -> Job:

@@ -11,6 +11,9 @@ SUMMARIES = {
     "e1": "S0's mushrooms protocol: TopK, RandK, importance operators, with and without powers of two (10 minutes)",
     "e1b": "E1's importance: its overlap with the gradient, and what it makes of features that are noise",
     "e1c": "E1's operators on a quadratic of condition 1000",
+    "e2": "S0's importance operators on CIFAR-10, 20 % kept: a slim ResNet, 10,000 images (15 minutes)",
+    "e3": "TopK and ImpK with EF and SCAM on CIFAR-10, 1 % kept: a slim ResNet, 10,000 images (20 minutes)",
+    "e4": "TopK and ImpK with EF and SCAM on WikiText-2, 1 % kept: a small GPT, a million tokens (30 minutes)",
     "e5": "low-rank and other operators, with and without EF21, on 1 worker, 10 iid and 10 label-sorted (5 minutes)",
     "sketch": "bytes of count sketches, unions, gathers and two hops against workers, by formula and metered",
 }
