@@ -77,7 +77,8 @@ def test_a_file_is_run_shown_compared_reported_and_resumed(tmp_path, capsys, mon
     (tmp_path / "mine.toml").write_text(SMALL)
     assert main(["run", "mine.toml", "--tensorboard", "events", "--json", "first.json"]) == 0
     assert "runs/mine/report.html" in capsys.readouterr().out
-    assert "±" in str(json.loads((tmp_path / "first.json").read_text())["tables"])
+    (table,) = json.loads((tmp_path / "first.json").read_text())["tables"]
+    assert [row[0] for row in table["rows"]] == ["dense", "EF(Top-k)"] and all(row[1] < 0.5 for row in table["rows"])
     assert len(list(tmp_path.glob("events/*--seed*/events*"))) == 4
     assert main(["run", "runs/mine/config.json", "--out", "again"]) == 0
     capsys.readouterr()
@@ -86,7 +87,8 @@ def test_a_file_is_run_shown_compared_reported_and_resumed(tmp_path, capsys, mon
     capsys.readouterr()
     assert main(["show", "again", "--json", "s.json"]) == 0
     assert "EF(Top-k)" in capsys.readouterr().out and (tmp_path / "s.json").exists()
-    assert main(["report", "again", "--figures", "--png"]) == 0
+    assert main(["report", "again", "--figures", "--png", "--markdown", "page.md"]) == 0
+    assert "| EF(Top-k) | " in (tmp_path / "page.md").read_text() and "±" in (tmp_path / "page.md").read_text()
     assert {file.suffix for file in (tmp_path / "again" / "figures").iterdir()} == {".svg", ".csv", ".png"}
     (tmp_path / "again" / "result.json").unlink()
     assert main(["show", "again"]) == 2 and "thinwire resume again" in capsys.readouterr().err

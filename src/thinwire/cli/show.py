@@ -26,6 +26,7 @@ def add_to(commands: SubParsers) -> None:
     parser.add_argument(
         "--figures", action="store_true", help="write every picture as a file, too, and its data as CSV"
     )
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE, as Markdown")
     parser.add_argument("--png", action="store_true", help="with --figures: as PNG, too (extra `figures`)")
     parser.set_defaults(command=report)
 
@@ -50,22 +51,21 @@ def show(options: argparse.Namespace) -> int:
 
 
 def compare(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from ..experiments.comparing import comparison
     from ..experiments.folder import write_json
-    from .showing import exhibit
+    from ..experiments.report.exhibits import table_view
+    from .showing import shown, wide_console
 
     one, other = options.folders
     table = comparison(_result(one), _result(other), str(one), str(other))
-    Console().print(exhibit(table))
+    wide_console().print(shown(table_view(table)))
     if options.json:
         write_json(options.json, table)
     return 0
 
 
 def report(options: argparse.Namespace) -> int:
-    from ..experiments.report import write_figures, write_report
+    from ..experiments.report import write_figures, write_markdown, write_report
     from ..experiments.tables import ConfigError
 
     if options.png and not options.figures:
@@ -76,4 +76,6 @@ def report(options: argparse.Namespace) -> int:
     if options.figures:
         written = write_figures(result, options.folder / "figures", png=options.png)
         print(f"Figures: {len(written)} files in {options.folder / 'figures'}")
+    if options.markdown:
+        write_markdown(result, options.markdown)
     return 0

@@ -7,7 +7,8 @@ from importlib import import_module
 from ..plan import Plan
 
 SUMMARIES = {
-    "demo": "every way of sending on 10, 4 and 2 workers, in lockstep and on real processes (1 minute)",
+    "demo": "the main job in small: an MLP on real processes, accuracy against bytes, links thin and fast (1 minute)",
+    "tour": "every part of the catalog on 10, 4 and 2 workers, in lockstep and on real processes (3 minutes)",
     "e1": "S0's mushrooms protocol: TopK, RandK, importance operators, with and without powers of two (10 minutes)",
     "e1b": "E1's importance: its overlap with the gradient, and what it makes of features that are noise",
     "e1c": "E1's operators on a quadratic of condition 1000",

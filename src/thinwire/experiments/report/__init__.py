@@ -2,5 +2,6 @@
 
 from .figures import write_figures
 from .page import render_report, write_report
+from .words import write_markdown
 
-__all__ = ["render_report", "write_report", "write_figures"]
+__all__ = ["render_report", "write_report", "write_figures", "write_markdown"]
