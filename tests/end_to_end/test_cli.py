@@ -102,7 +102,7 @@ def test_a_file_is_run_shown_compared_reported_and_resumed(tmp_path, capsys, mon
         ('link = "100mbit"\n', "real processes"),
         ("seeds = 3\n", "seeds"),
         ("= 3\n", "bad.toml"),
-        ('task = "logistics"\n', "did you mean logistic"),
+        ('task = "logistics"\n', "did you mean 'logistic'"),
     ],
 )
 def test_a_bad_config_is_one_line_before_anything_starts(tmp_path, change, words):

@@ -51,7 +51,7 @@ def build(cls: type[T], values: Any, where: str, **given: Any) -> T:
     free = {f.name: f for f in fields(cls) if f.name not in given}  # type: ignore[arg-type]
     for key in values:
         if key not in free:
-            raise ConfigError(f"{inside}{key}: no such key{_meant(key, free)}; there are {', '.join(free)}")
+            raise ConfigError(f"{inside}{key}: no such key{meant(key, free)}; there are {', '.join(free)}")
     for name, f in free.items():
         if name not in values and f.default is MISSING and f.default_factory is MISSING:
             raise ConfigError(f"{inside}{name}: missing")
@@ -64,7 +64,7 @@ def build(cls: type[T], values: Any, where: str, **given: Any) -> T:
 
 def choose(key: str, value: Any, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        raise ConfigError(f"{key}: one of {', '.join(allowed)} is needed, got {value!r}{_meant(str(value), allowed)}")
+        raise ConfigError(f"{key}: one of {', '.join(allowed)} is needed, got {value!r}{meant(str(value), allowed)}")
 
 
 def positive(key: str, value: float) -> None:
@@ -74,33 +74,43 @@ def positive(key: str, value: float) -> None:
 
 def _read(value: Any, hint: Any, key: str) -> Any:
     """The value, lists as tuples; an error if it is of another type."""
-    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    for kind in allowed:
-        origin = typing.get_origin(kind) or kind
-        if origin is tuple and isinstance(value, list | tuple):
+    for kind in kinds(hint):
+        if typing.get_origin(kind) is tuple and isinstance(value, list | tuple):
             inner = typing.get_args(kind)[0]
             return tuple(_read(item, inner, f"{key}[{at}]") for at, item in enumerate(value))
-        if origin is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return value
-        if origin is int and isinstance(value, int) and not isinstance(value, bool):
-            return value
-        if origin in (bool, str) and isinstance(value, origin):
-            return value
-        if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
-            return value
-        if kind is type(None) and value is None:
-            return value
-    wanted = " or ".join(_words(kind) for kind in allowed if kind is not type(None))
-    raise ConfigError(f"{key}: {wanted} is needed, got {value!r}")
+    if not fits(value, hint):
+        raise ConfigError(f"{key}: {wording(hint)} is needed, got {value!r}")
+    return value
 
 
-def _words(kind: Any) -> str:
-    origin = typing.get_origin(kind) or kind
-    if origin is tuple:
-        return "a list"
-    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(origin, "a table")
+def kinds(hint: Any) -> tuple[Any, ...]:
+    """The types a union has, or the one that it is."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
 
 
-def _meant(word: str, known: Iterable[str]) -> str:
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a plain value is of a type such as int, float | None or Literal["a", "b"]. No bool is a number."""
+    if len(kinds(hint)) > 1:
+        return any(fits(value, kind) for kind in kinds(hint))
+    if typing.get_origin(hint) is typing.Literal:
+        return value in typing.get_args(hint)
+    origin = typing.get_origin(hint) or hint
+    if origin in (int, float) and isinstance(value, bool):
+        return False
+    return isinstance(value, (int, float) if origin is float else origin)
+
+
+def wording(hint: Any) -> str:
+    """The type in words."""
+    if len(kinds(hint)) > 1:
+        return " or ".join(wording(kind) for kind in kinds(hint) if kind is not type(None))
+    origin = typing.get_origin(hint) or hint
+    if origin is typing.Literal:
+        return " or ".join(str(value) for value in typing.get_args(hint))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", tuple: "a list"}
+    return words.get(origin, "a table")
+
+
+def meant(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, list(known), 1)
     return f" (did you mean {close[0]!r}?)" if close else ""

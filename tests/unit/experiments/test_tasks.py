@@ -294,8 +294,8 @@ def test_gpt2_small_is_an_option(folder):
 @pytest.mark.parametrize(
     ("name", "settings", "says"),
     [
-        ("cifar", {}, "did you mean cifar"),
-        ("digits", {"widht": 3}, "no setting is called 'widht'.*did you mean width"),
+        ("cifar", {}, "did you mean 'cifar"),
+        ("digits", {"widht": 3}, "no setting is called 'widht'.*did you mean 'width'"),
         ("digits", {"folder": "x"}, "no setting is called 'folder'"),
         ("digits", {"width": "3"}, "width must be a whole number, got '3'"),
         ("digits", {"batch": 0}, "batch must be at least 1, got 0"),

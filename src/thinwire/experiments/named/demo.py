@@ -26,8 +26,8 @@ DEMO = Experiment(
     about=(
         "An MLP of 85,000 weights learns scikit-learn's 8 × 8 digits. First on two real processes: bytes are those "
         "that were sent, and the last table says what a step would take on a thin and on a fast link. The same runs "
-        "in one process give the same figures to the last bit. Then eight workers that see two or three digits each: methods "
-        "that forget what they did not send are left behind."
+        "in one process give the same figures to the last bit. Then eight workers that see two or three digits each: "
+        "methods that forget what they did not send are left behind."
     ),
     task=TaskConfig("digits", {"width": 256, "batch": 32}),
     methods=METHODS,

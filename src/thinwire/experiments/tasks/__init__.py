@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core import CompositionError
+from ..tables import meant
 
 if TYPE_CHECKING:
     from .base import Task
@@ -27,7 +27,7 @@ TASKS: dict[str, str] = {
 def make_task(name: str, settings: Mapping[str, Any] | None = None, data: str | Path | None = None) -> Task:
     """The task of that name. data: the folder its data are in; see experiments/data/where.py for what else is tried."""
     if name not in TASKS:
-        raise CompositionError(f"task must be one of {', '.join(TASKS)}, got {name!r}{_meant(name, TASKS)}")
+        raise CompositionError(f"task must be one of {', '.join(TASKS)}, got {name!r}{meant(name, TASKS)}")
     module, kind = TASKS[name].split(":")
     made = getattr(importlib.import_module(f"{__name__}.{module}"), kind)
     known = [setting.name for setting in fields(made) if setting.name != "folder"]
@@ -35,11 +35,6 @@ def make_task(name: str, settings: Mapping[str, Any] | None = None, data: str | 
     for key in settings:
         if key not in known:
             raise CompositionError(
-                f"{name}: no setting is called {key!r}; there are {', '.join(known)}{_meant(key, known)}"
+                f"{name}: no setting is called {key!r}; there are {', '.join(known)}{meant(key, known)}"
             )
     return made(**settings, folder=None if data is None else str(data))  # type: ignore[no-any-return]
-
-
-def _meant(word: str, known: Any) -> str:
-    near = get_close_matches(str(word), list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""

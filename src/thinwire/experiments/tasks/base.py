@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, Literal, Protocol, Union, get_args, get_origin
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from ...core import CompositionError
 from ...importance import Objective
 from ..data import Tell
+from ..tables import fits, kinds, wording
 from .splits import Split
 
 
@@ -72,29 +72,5 @@ def check_settings(task: Any, name: str) -> None:
         value, hint = getattr(task, setting.name), hints[setting.name]
         if not fits(value, hint):
             raise CompositionError(f"{name}: {setting.name} must be {wording(hint)}, got {value!r}")
-        if isinstance(value, int) and not isinstance(value, bool) and int in _kinds(hint) and value < 1:
+        if isinstance(value, int) and not isinstance(value, bool) and int in kinds(hint) and value < 1:
             raise CompositionError(f"{name}: {setting.name} must be at least 1, got {value}")
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a plain value is of a type such as int, float | None or Literal["a", "b"]. No bool is a number."""
-    if get_origin(hint) in (Union, types.UnionType):
-        return any(fits(value, kind) for kind in get_args(hint))
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if hint in (int, float) and isinstance(value, bool):
-        return False
-    return isinstance(value, (int, float) if hint is float else hint)
-
-
-def wording(hint: Any) -> str:
-    """The type in words."""
-    if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join(wording(kind) for kind in get_args(hint) if kind is not type(None))
-    if get_origin(hint) is Literal:
-        return " or ".join(str(value) for value in get_args(hint))
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(hint, str(hint))
-
-
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) or (hint,)
