@@ -3,18 +3,22 @@ PYTHON ?= python3
 VENV ?= .venv
 INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check setup clean
+.PHONY: demo test check docs setup clean
 
 demo: $(VENV)/.lab  ## run the main job on the embedded data; ends with a report to open
 	$(VENV)/bin/thinwire run demo
 
 test: check  ## lint, types, and the whole test suite
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n 2 --dist worksteal
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+docs: $(VENV)/.dev  ## the documentation as a site, in site/; opens from disk
+	$(VENV)/bin/mkdocs build --quiet
+	@echo "Site: site/index.html  (open it in a browser; $(VENV)/bin/mkdocs serve has a search box, too)"
 
 setup: $(VENV)/.dev  ## what a developer needs
 
@@ -33,4 +37,4 @@ $(VENV)/.dev: $(VENV)/.base
 	@touch $@
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) runs site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,6 +6,7 @@ python tools/cli_reference.py > docs/cli.md
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 
 from thinwire.cli import main
@@ -13,8 +14,9 @@ from thinwire.cli import main
 HEAD = """# Command line
 
 Made from the program's own parsers by `python tools/cli_reference.py > docs/cli.md`; `thinwire COMMAND --help` says the
-same. Exit codes are {codes}. A command that runs an experiment or a check ends with 1 if something that must hold does
-not; `testbed run` ends with the code of the first worker that failed.
+same. Exit codes:
+{codes};
+1 if something that must hold does not; `testbed run` ends with the code of the first worker that failed.
 
 | command | what it does |
 | --- | --- |
@@ -42,7 +44,8 @@ def leaves(parser: argparse.ArgumentParser, summary: str = "") -> Iterator[tuple
 def section(parser: argparse.ArgumentParser) -> str:
     arguments = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
     words = [parser.prog, *(usage(action) for action in sorted(arguments, key=lambda a: bool(a.option_strings)))]
-    text = f"\n## {parser.prog}\n\n{parser.description}\n\n```\n{wrapped(words)}\n```\n"
+    about = re.sub(r"^`thinwire [^`]*`: (.)", lambda m: m[1].upper(), parser.description or "")
+    text = f"\n## {parser.prog}\n\n{about}\n\n```\n{parser.usage or wrapped(words)}\n```\n"
     if arguments:
         rows = (f"| `{name(action)}` | {cell(action.help or '')} |" for action in arguments)
         text += "\n".join(["\n| argument | meaning |", "| --- | --- |", *rows]) + "\n"

@@ -6,9 +6,13 @@ import runpy
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from laboratory import run_here
+from thinwire.experiments.laboratory import plan_of, read_experiment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -93,6 +97,17 @@ def test_a_folder_without_pictures_is_an_error_and_not_another_data_set(tmp_path
         read(tmp_path)
 
 
+def test_the_laboratorys_example_shows_that_topk_needs_a_memory():
+    """Its lockstep runs, in this process; tests of the laboratory ask the same of real processes."""
+    whole = read_experiment(EXAMPLES / "lab.toml")
+    assert [job.ranks for job in plan_of(whole).jobs] == 6 * [1] + 6 * [2]
+    runs = run_here(replace(whole, groups=whole.groups[:1]))["runs"]
+    for seed in whole.seeds:
+        dense, bare, remembered = (run["final"] for run in runs if run["seed"] == seed)
+        assert abs(remembered["accuracy"] - dense["accuracy"]) < 0.01 < dense["accuracy"] - bare["accuracy"]
+        assert remembered["wire_bytes"] < dense["wire_bytes"] / 8
+
+
 RANKS = runpy.run_path(str(EXAMPLES / "launch" / "ranks.py"))
 
 
@@ -148,6 +163,6 @@ def test_a_script_runs_as_two_processes_of_mpirun():
     assert "rank 0 of 2, 100 steps" in said[0] and not said[1]
 
 
-@pytest.mark.parametrize("script", sorted(path.name for path in EXAMPLES.glob("*.py")))
+@pytest.mark.parametrize("script", sorted(path.name for kind in ("*.py", "*.toml") for path in EXAMPLES.glob(kind)))
 def test_every_example_is_in_the_readme(script):
     assert f"({script})" in (EXAMPLES / "README.md").read_text()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 
 from ..experiments.named import SUMMARIES
 from .parsers import SubParsers
@@ -10,6 +12,7 @@ from .parsers import SubParsers
 
 def add_to(commands: SubParsers) -> None:
     parser = commands.add_parser("list", help="list the experiments", description=__doc__)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write names and summaries to FILE, too")
     parser.set_defaults(command=show)
 
 
@@ -17,4 +20,6 @@ def show(options: argparse.Namespace) -> int:
     width = max(map(len, SUMMARIES))
     for name, summary in SUMMARIES.items():
         print(f"{name:<{width}}  {summary}")
+    if options.json:
+        options.json.write_text(json.dumps(SUMMARIES, indent=1) + "\n")
     return 0

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def add_to(commands: SubParsers) -> None:
     words = f"a name ({', '.join(SUMMARIES)}), FILE.toml, FILE.py:FUNCTION, or the config.json of a run"
-    parser = commands.add_parser("run", help="run an experiment and write its report", description=__doc__)
+    words_of_run = "Run an experiment, show its tables, leave a folder of it all."
+    parser = commands.add_parser("run", help="run an experiment and write its report", description=words_of_run)
     parser.add_argument("what", metavar="EXPERIMENT", help=words)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where it goes (default: runs/NAME, NAME-2, ...)")
     parser.add_argument("--data", metavar="FOLDER", help="where data sets are (default: $THINWIRE_DATA, or a cache)")
@@ -24,7 +25,8 @@ def add_to(commands: SubParsers) -> None:
     parser.add_argument("--seeds", type=_seeds, default=(), metavar="1,2,3", help="instead of the config's own")
     _add_common(parser)
     parser.set_defaults(command=run)
-    parser = commands.add_parser("resume", help="go on with a run that was stopped", description=__doc__)
+    words_of_resume = "Go on with a run that was stopped, where it stopped; the result is that of one that was not."
+    parser = commands.add_parser("resume", help="go on with a run that was stopped", description=words_of_resume)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of a run")
     _add_common(parser)
     parser.set_defaults(command=resume)

@@ -102,19 +102,31 @@ def test_a_run_that_goes_on_from_a_checkpoint_gives_the_same(tmp_path, monkeypat
     assert heard[0]["step"] >= step and without_times(resumed) == without_times(straight)
 
 
-def test_a_killed_run_resumes_and_equals_an_uninterrupted_one(tmp_path):
-    config = {**CONFIG, "steps": 400, "checkpoint_every": 10, "groups": [{"workers": 2, "driver": "processes"}]}
-    config["methods"] = {"EF": "ef(topk(density=0.1))"}
-    (tmp_path / "c.json").write_text(json.dumps(config))
-    command = [sys.executable, "-m", "thinwire.cli.main", "run", str(tmp_path / "c.json"), "--out", str(tmp_path / "k")]
-    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+LONG = {**CONFIG, "steps": 400, "checkpoint_every": 10, "methods": {"EF": "ef(topk(density=0.1))"}}
+
+
+def started(folder, **changes):
+    """A run in a process of its own that has stored its first checkpoint, and its plan."""
+    (folder / "c.json").write_text(json.dumps({**LONG, **changes}))
+    command = [sys.executable, "-m", "thinwire.cli.main", "run", str(folder / "c.json"), "--out", str(folder / "k")]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("k/jobs/*/checkpoint/*")) and time.monotonic() < deadline:
+    while not list(folder.glob("k/jobs/*/checkpoint/*")) and time.monotonic() < deadline:
         time.sleep(0.02)
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.wait()
+    return running, find_plan(str(folder / "c.json"))[0]
+
+
+@pytest.mark.parametrize("sign", (signal.SIGKILL, signal.SIGINT), ids=("killed", "interrupted"))
+@pytest.mark.parametrize("driver", ("processes", "lockstep"))
+def test_a_run_that_was_stopped_resumes_and_equals_an_uninterrupted_one(tmp_path, driver, sign):
+    running, plan = started(tmp_path, groups=[{"workers": 2, "driver": driver}])
+    os.killpg(running.pid, sign)
+    said, _ = running.communicate(timeout=60)
     assert not (tmp_path / "k" / "result.json").exists()
-    plan, _ = find_plan(str(tmp_path / "k" / "config.json"))
+    if sign == signal.SIGINT:
+        assert running.returncode == 130 and f"thinwire resume {tmp_path / 'k'}" in said and "Traceback" not in said
     resumed = carry_out(plan, RunFolder.existing(tmp_path / "k"))
     straight = run_plan(plan)
     assert [without_times(run) for run in resumed["runs"]] == [without_times(run) for run in straight["runs"]]
