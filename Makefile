@@ -17,7 +17,7 @@ check: $(VENV)/.dev
 	$(VENV)/bin/mypy
 
 docs: $(VENV)/.dev  ## the documentation as a site, in site/; opens from disk
-	$(VENV)/bin/mkdocs build --quiet
+	$(VENV)/bin/mkdocs build --strict
 	@echo "Site: site/index.html  (open it in a browser; $(VENV)/bin/mkdocs serve has a search box, too)"
 
 setup: $(VENV)/.dev  ## what a developer needs

@@ -50,7 +50,10 @@ def run(options: argparse.Namespace) -> int:
     from ..experiments.sources import find_plan
 
     plan, config = find_plan(options.what, options.full, options.data, options.seeds)
-    command = " ".join(["thinwire run", options.what, *(["--full"] if options.full else [])])
+    words = ["thinwire run", options.what, *(["--full"] if options.full else [])]
+    words += ["--seeds", ",".join(map(str, options.seeds))] if options.seeds else []
+    words += ["--data", options.data] if options.data else []
+    command = " ".join(words)
     folder = RunFolder.new(options.out or Path("runs") / plan.name, config, command)
     return _finish(plan, folder, options)
 

@@ -136,15 +136,16 @@ def histograms(worker: Worker) -> dict[str, Any]:
 
 
 def histogram(tensors: Sequence[Tensor]) -> dict[str, list[float]]:
-    """Edges and counts of log10 |x| over all tensors."""
+    """Counts of |x| over all tensors; every bin is as wide as the others on a log axis."""
     values = torch.cat([t.detach().double().abs().flatten() for t in tensors])
     logs = values[(values > 0) & values.isfinite()].log10()
     if not logs.numel():
-        return {"edges": [0.0, 1.0], "counts": [0.0]}
+        return {"edges": [0.1, 1.0], "counts": [0.0]}
     low, high = float(logs.min()), float(logs.max())
     high = high if high > low else low + 1.0
     counts = torch.histc(logs, BINS, low, high)
-    return {"edges": torch.linspace(low, high, BINS + 1, dtype=torch.float64).tolist(), "counts": counts.tolist()}
+    edges = torch.linspace(low, high, BINS + 1, dtype=torch.float64)
+    return {"edges": (10.0**edges).tolist(), "counts": counts.tolist()}
 
 
 def _by(rows: Mapping[str | int, Traffic], measured: str) -> dict[str, float]:

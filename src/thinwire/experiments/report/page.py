@@ -74,7 +74,7 @@ def facts(given: Any) -> list[tuple[str, str]]:
         return []
     if not isinstance(given, Mapping):
         return [("", str(given))]
-    return [(str(name).replace("_", " "), _fact(value)) for name, value in given.items() if value is not None]
+    return [(str(name).replace("_", " "), _fact(value)) for name, value in given.items() if value not in (None, "")]
 
 
 def _fact(value: Any) -> str:

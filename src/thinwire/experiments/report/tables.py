@@ -109,11 +109,12 @@ def headline(title: str, members: Mapping[str, Sequence[Run]], target: Target | 
         row.append(Cell(format_saving(dense, wire), dense / wire if dense and wire else None))
         if timed:
             row.append(spread_cell(final_spread(runs, "seconds"), "seconds"))
-        row.append(spread_cell(spread([run.get("steps_to_target") for run in runs]), "steps"))
+        if target:
+            row.append(spread_cell(spread([run.get("steps_to_target") for run in runs]), "steps"))
         rows.append(row)
     measure = target and {key: name for key, name, _ in FINAL}.get(target.measure, target.measure.replace("_", " "))
-    steps = f"steps to {measure} {target}" if target else "steps to target"
-    names = [name for _, name, _ in shown] + ["saving"] + (["time"] if timed else []) + [steps]
+    steps = [f"steps to {measure} {target}"] if target else []
+    names = [name for _, name, _ in shown] + ["saving"] + (["time"] if timed else []) + steps
     return Table(title, "", [("method", "words"), *((name, "number") for name in names)], rows)
 
 
