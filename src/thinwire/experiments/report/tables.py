@@ -58,8 +58,14 @@ def target_of(result: Mapping[str, Any]) -> Target | None:
     return None if loss is None else Target("loss", loss)
 
 
+def sent_key(members: Mapping[str, Sequence[Run]]) -> str:
+    """Return what savings are taken of: wire bytes; in a world of one, where nothing crosses a wire, payload bytes."""
+    wired = any(finite(run["final"].get("wire_bytes")) for runs in members.values() for run in runs)
+    return "wire_bytes" if wired else "payload_bytes"
+
+
 def dense_bytes(members: Mapping[str, Sequence[Run]]) -> float | None:
-    """Return the mean wire bytes of a group's dense run, or None if there is none.
+    """Return the mean bytes of a group's dense run, or None if there is none.
 
     Dense is the run that says so in its composition or label; of several the shortest composition, as
     `dense` is meant rather than `local(dense, steps=8)`.
@@ -71,7 +77,7 @@ def dense_bytes(members: Mapping[str, Sequence[Run]]) -> float | None:
     ]
     if not named:
         return None
-    return final_spread(min(named, key=lambda runs: len(runs[0]["composition"])), "wire_bytes").mean
+    return final_spread(min(named, key=lambda runs: len(runs[0]["composition"])), sent_key(members)).mean
 
 
 def format_saving(dense: float | None, own: float | None) -> str:
@@ -92,11 +98,13 @@ def final_spread(runs: Sequence[Run], key: str) -> Spread:
 def headline(title: str, members: Mapping[str, Sequence[Run]], target: Target | None) -> Table:
     """Return the table of one group: a row per method, with its seeds together."""
     measured = any(any(map(_is_known, final_spread(runs, "loss").values)) for runs in members.values())
+    sent = sent_key(members)
     shown = [
         column
         for column in FINAL
         if column[0] in ALWAYS or any(any(map(_is_known, final_spread(r, column[0]).values)) for r in members.values())
         if column[0] != "train_loss" or not measured  # one loss is enough here; the charts have both
+        if column[0] != "wire_bytes" or sent == "wire_bytes"
     ]
     timed = any(_is_known(run["final"].get("seconds")) for runs in members.values() for run in runs)
     dense = dense_bytes(members)
@@ -105,8 +113,8 @@ def headline(title: str, members: Mapping[str, Sequence[Run]], target: Target | 
         row = [method_cell(label, runs)]
         for key, _, unit in shown:
             row.append(spread_cell(final_spread(runs, key), unit))
-        wire = final_spread(runs, "wire_bytes").mean
-        row.append(Cell(format_saving(dense, wire), dense / wire if dense and wire else None))
+        own = final_spread(runs, sent).mean
+        row.append(Cell(format_saving(dense, own), dense / own if dense and own else None))
         if timed:
             row.append(spread_cell(final_spread(runs, "seconds"), "seconds"))
         if target:
