@@ -25,14 +25,17 @@ def test_every_family_agrees_with_a_rank_that_has_another_kernel_path(tmp_path):
         }
         for rank in range(2)
     ]
+    files = [tmp_path / f"order{rank}.json" for rank in range(2)]
+    for file, order in zip(files, orders, strict=True):
+        file.write_text(json.dumps(order))
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-m", "thinwire.drivers.processes", json.dumps(order)],
+            [sys.executable, "-m", "thinwire.drivers.processes", str(file)],
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | environment,
         )
-        for order, environment in zip(orders, (HERE, THERE), strict=True)
+        for file, environment in zip(files, (HERE, THERE), strict=True)
     ]
     outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]

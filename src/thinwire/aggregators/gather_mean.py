@@ -32,7 +32,8 @@ class GatherMean:
         rank, size = ctx.world
         total = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
         for r, payload in enumerate(payloads):
-            total.add_(sent if r == rank else self._decode(payload, spec, ctx, r), alpha=1 / size)
+            # not add_(..., alpha=1 / size): some processors round that once and some twice
+            total += (sent if r == rank else self._decode(payload, spec, ctx, r)) * (1 / size)
         return total
 
     def _decode(self, payload: Payload, spec: TensorSpec, ctx: Context, rank: int) -> Tensor:

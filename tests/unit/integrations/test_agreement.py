@@ -25,7 +25,7 @@ def test_ranks_that_disagree_find_out_before_the_first_step(pool, kind):
     for name, text, seconds in pool.run(3, jobs.quarrel, kind):
         assert name == "ConfigMismatch"
         assert "on ranks 0, 1" in text and "on rank 2" in text and TOLD[kind] in text
-        assert seconds < 10  # 2 s on an idle machine; far from any timeout in any case
+        assert seconds < 50  # 0.1 to 0.3 s on an idle machine; in any case no timeout played a part
 
 
 def test_there_are_more_than_25_kinds_of_disagreement():
