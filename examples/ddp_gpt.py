@@ -4,14 +4,13 @@ torchrun --nproc-per-node 2 examples/ddp_gpt.py --data FILE
 """
 
 import argparse
-import statistics
-import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from loop import report, train
 from torch import nn
-from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.nn.functional import gelu, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire
@@ -96,27 +95,14 @@ def main():
         print(f"{len(tokens)} bytes of {source}; {count / 1e6:.1f} M parameters; {wanted.composition}", flush=True)
 
     numbers = torch.Generator().manual_seed(1 + rank)  # every rank draws its own pieces
-    losses, seconds = [], []
-    for step in range(wanted.steps):
-        began = time.perf_counter()
+
+    def draw():
         starts = torch.randint(len(tokens) - wanted.context, (wanted.batch, 1), generator=numbers)
         piece = tokens[starts + torch.arange(wanted.context + 1)]
-        loss = cross_entropy(model(piece[:, :-1]).flatten(0, 1), piece[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-        seconds.append(time.perf_counter() - began)
-        if rank == 0 and step % 10 == 0:
-            print(f"step {step:4}  loss {losses[-1]:.3f}", flush=True)
+        return piece[:, :-1], piece[:, 1:]
 
-    if rank == 0:
-        last = losses[-10:]
-        print(
-            f"loss {sum(last) / len(last):.3f} (mean of {len(last)})  step {statistics.median(seconds):.3f} s (median)"
-        )
-        dense = 4 * count * 2 * (dist.get_world_size() - 1) / dist.get_world_size()  # a ring all-reduce
-        print(wire.report() if wire else f"plain DDP sends {dense / 1e6:.3g} MB a step (by formula)", flush=True)
+    train(model, optimizer, draw, wanted.steps)
+    report(model, wire)
     dist.destroy_process_group()
 
 

@@ -5,14 +5,12 @@ torchrun --nproc-per-node 2 examples/ddp_resnet.py --data FOLDER
 
 import argparse
 import os
-import statistics
-import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from loop import report, train
 from torch import nn
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire
@@ -108,26 +106,13 @@ def main():
         print(f"{len(images)} images, {source}; {count / 1e6:.1f} M parameters; {wanted.composition}", flush=True)
 
     numbers = torch.Generator().manual_seed(1 + rank)  # every rank draws its own batches
-    losses, seconds = [], []
-    for step in range(wanted.steps):
-        began = time.perf_counter()
-        batch = torch.randint(len(images), (wanted.batch,), generator=numbers)
-        loss = cross_entropy(model(images[batch] / 128 - 1), labels[batch])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-        seconds.append(time.perf_counter() - began)
-        if rank == 0 and step % 10 == 0:
-            print(f"step {step:4}  loss {losses[-1]:.3f}", flush=True)
 
-    if rank == 0:
-        last = losses[-10:]
-        print(
-            f"loss {sum(last) / len(last):.3f} (mean of {len(last)})  step {statistics.median(seconds):.3f} s (median)"
-        )
-        dense = 4 * count * 2 * (dist.get_world_size() - 1) / dist.get_world_size()  # a ring all-reduce
-        print(wire.report() if wire else f"plain DDP sends {dense / 1e6:.3g} MB a step (by formula)", flush=True)
+    def draw():
+        batch = torch.randint(len(images), (wanted.batch,), generator=numbers)
+        return images[batch] / 128 - 1, labels[batch]
+
+    train(model, optimizer, draw, wanted.steps)
+    report(model, wire)
     dist.destroy_process_group()
 
 

@@ -79,9 +79,15 @@ def test_a_gpt_trains_with_a_composition_for_each_pattern():
     assert saving(said) > 5 and "the pages of docs/" in said
 
 
+@pytest.fixture
+def read(monkeypatch):
+    """ddp_resnet.py's own reader."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return runpy.run_path(str(EXAMPLES / "ddp_resnet.py"))["cifar10"]
+
+
 @pytest.mark.parametrize("inside", (".", "cifar-10-batches-bin"))
-def test_pictures_are_read_from_the_binary_version(tmp_path, inside):
-    read = runpy.run_path(str(EXAMPLES / "ddp_resnet.py"))["cifar10"]
+def test_pictures_are_read_from_the_binary_version(tmp_path, inside, read):
     (tmp_path / inside).mkdir(exist_ok=True)
     for batch in (1, 2):
         rows = [bytes([label]) + bytes([label + batch]) * 3072 for label in (7, 3)]
@@ -91,8 +97,7 @@ def test_pictures_are_read_from_the_binary_version(tmp_path, inside):
     assert images[:, 1, 5, 9].tolist() == [8, 4, 9, 5]
 
 
-def test_a_folder_without_pictures_is_an_error_and_not_another_data_set(tmp_path):
-    read = runpy.run_path(str(EXAMPLES / "ddp_resnet.py"))["cifar10"]
+def test_a_folder_without_pictures_is_an_error_and_not_another_data_set(tmp_path, read):
     with pytest.raises(SystemExit, match=r"no data_batch_\*\.bin"):
         read(tmp_path)
 

@@ -10,6 +10,7 @@ report.html
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shutil
@@ -18,8 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .. import __version__
 from ..core import ThinwireError
-from .results import plain, versions
 
 
 class RunFolderError(ThinwireError, ValueError):
@@ -76,10 +77,30 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Strict JSON (what is not finite becomes null), whole or not at all."""
     aside = path.with_name(path.name + ".part")
     with aside.open("w") as file:
-        file.write(json.dumps(plain(value), indent=1) + "\n")
+        file.write(json.dumps(_plain(value), indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def versions() -> dict[str, str]:
+    import numpy
+    import torch
+
+    return {
+        "thinwire": __version__,
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def machine() -> dict[str, Any]:

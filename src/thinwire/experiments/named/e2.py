@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..config import Experiment, Group, Method, Optimizer, Target, TaskConfig
+from ..config import Experiment, Method, Optimizer
 from ..laboratory import plan_of
 from ..plan import Plan
 from .claims import Claim, claims_table, final_of, share_of_solver
+from .images import on_cifar10, steps_of_an_epoch
 
-BATCH = 128
 SOLVER = {"within": "simplex", "steps": 50, "eta": 1.0, "lam": 0.1, "keep": "last"}
 PUBLISHED = {
     "TopK": 81.21, "RandK": 76.78, "MD Stochastic": 77.75, "MD Greedy": 79.37, "MD Greedy Weighted": 77.72,
@@ -32,26 +32,20 @@ TEXTS = {
 
 
 def experiment(full: bool = False) -> Experiment:
-    images, epochs = (50_000, 20) if full else (10_000, 6)
-    every = -(-images // BATCH)
-    importance = SOLVER | {"refresh_every": every}
-    size: dict[str, Any] = {"model": "resnet18" if full else "slim", "images": images, "batch": BATCH}
+    importance = SOLVER | {"refresh_every": steps_of_an_epoch(full)}
+    methods = tuple(
+        Method(label, text, importance=importance if label.startswith("MD") else None) for label, text in TEXTS.items()
+    )
     rates = {"lr": 1e-3} if full else {"lr": 0.1, "schedule": "cosine", "warmup_steps": 40}
-    return Experiment(
-        name="e2",
-        title="E2: importance operators on CIFAR-10, 20 % kept",
-        about=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
-        task=TaskConfig("cifar10", size | {"test_images": 10_000 if full else 2_000}),
-        methods=tuple(
-            Method(label, text, importance=importance if label.startswith("MD") else None)
-            for label, text in TEXTS.items()
-        ),
-        groups=(Group("one worker", workers=1),),
-        optimizer=Optimizer("sgd", momentum=0.9, weight_decay=5e-4, **rates),
-        epochs=epochs,
-        target=Target("accuracy", 0.8 if full else 0.55),
-        record_every=every if full else every // 2,
-        checkpoint_every=every,
+    return on_cifar10(
+        "e2",
+        "E2: importance operators on CIFAR-10, 20 % kept",
+        __doc__,
+        methods,
+        Optimizer("sgd", momentum=0.9, weight_decay=5e-4, **rates),
+        epochs=20 if full else 6,
+        target=0.8 if full else 0.55,
+        full=full,
     )
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..config import Experiment, Group, Method, Optimizer, Target, TaskConfig
+from ..config import Experiment, Method, Optimizer
 from ..laboratory import plan_of
 from ..plan import Plan
 from .claims import Claim, claims_table, final_of, share_of_solver
+from .images import on_cifar10, steps_of_an_epoch
 
-BATCH, RATE = 128, 3e-3
+RATE = 3e-3
 PUBLISHED = {  # test accuracy after 10 and after 50 epochs, read from figures
     "TopK": (76.5, 85.2), "ImpK_s": (75.6, 85.0), "ImpK_c": (77.4, 85.5),
     "TopK-EF": (80.6, 90.9), "ImpK_s-EF": (81.0, 91.0), "ImpK_c-EF": (81.3, 91.0),
@@ -48,22 +49,16 @@ def methods(full: bool, refresh_every: int) -> tuple[Method, ...]:
 
 
 def experiment(full: bool = False) -> Experiment:
-    images, epochs = (50_000, 50) if full else (10_000, 6)
-    every = -(-images // BATCH)
-    size: dict[str, Any] = {"model": "resnet18" if full else "slim", "images": images, "batch": BATCH}
-    return Experiment(
-        name="e3",
-        title="E3: TopK and ImpK on CIFAR-10, 1 % kept, with EF and SCAM",
-        about=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
-        task=TaskConfig("cifar10", size | {"test_images": 10_000 if full else 2_000}),
-        methods=methods(full, every),
-        groups=(Group("one worker", workers=1),),
-        optimizer=Optimizer("cadamw", lr=1e-3 if full else RATE, weight_decay=0.01),
-        epochs=epochs,
+    return on_cifar10(
+        "e3",
+        "E3: TopK and ImpK on CIFAR-10, 1 % kept, with EF and SCAM",
+        __doc__,
+        methods(full, steps_of_an_epoch(full)),
+        Optimizer("cadamw", lr=1e-3 if full else RATE, weight_decay=0.01),
+        epochs=50 if full else 6,
+        target=0.8 if full else 0.5,
+        full=full,
         seeds=(52, 53, 54, 55, 56) if full else (52,),
-        target=Target("accuracy", 0.8 if full else 0.5),
-        record_every=every if full else every // 2,
-        checkpoint_every=every,
     )
 
 

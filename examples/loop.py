@@ -1,0 +1,34 @@
+"""What ddp_resnet.py and ddp_gpt.py do alike: a plain training loop, and what it cost."""
+
+import statistics
+import time
+
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+
+
+def train(model, optimizer, draw, steps):
+    """`draw()` gives inputs and the class of each; classes stand in the outputs' last place."""
+    losses, seconds = [], []
+    for step in range(steps):
+        began = time.perf_counter()
+        inputs, classes = draw()
+        loss = cross_entropy(model(inputs).flatten(0, -2), classes.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        seconds.append(time.perf_counter() - began)
+        if dist.get_rank() == 0 and step % 10 == 0:
+            print(f"step {step:4}  loss {losses[-1]:.3f}", flush=True)
+    if dist.get_rank() == 0 and losses:
+        last, median = losses[-10:], statistics.median(seconds)
+        print(f"loss {sum(last) / len(last):.3f} (mean of {len(last)})  step {median:.3f} s (median)", flush=True)
+
+
+def report(model, wire):
+    """What a step sent."""
+    if dist.get_rank() == 0:
+        workers = dist.get_world_size()
+        dense = 4 * sum(p.numel() for p in model.parameters()) * 2 * (workers - 1) / workers  # a ring all-reduce
+        print(wire.report() if wire else f"plain DDP sends {dense / 1e6:.3g} MB a step (by formula)", flush=True)
