@@ -6,18 +6,20 @@ import torch
 from torch import Tensor
 
 from ..core import DecodeError, Part, Payload, TensorSpec, narrow
-from ..wire import expect_parts, expect_vector, pack_bits, packed_bytes, unpack_bits
+from ..kernels import pack_signs
+from ..wire import expect_parts, expect_vector, packed_bytes, unpack_bits
 
 BIAS = 127
 LARGEST = 254  # 2^127; 255 would be infinity
 
 
-def encode_exponents(biased: Tensor, negative: Tensor) -> Payload:
+def encode_exponents(biased: Tensor, numbers: Tensor) -> Payload:
+    """Exponents of these numbers, and their signs."""
     exponents = biased.to(torch.uint8)
     return Payload.of(
         [
             Part("exponents", exponents, 8.0 * exponents.numel()),
-            Part("signs", pack_bits(negative, 1), float(exponents.numel())),
+            Part("signs", pack_signs(numbers), float(exponents.numel())),
         ]
     )
 

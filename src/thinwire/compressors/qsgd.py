@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
-from ..kernels import tree_sum
-from ..wire import expect_magnitudes, expect_parts, pack_bits, packed_bytes, unpack_bits
+from ..kernels import block_peaks, qsgd_decode, qsgd_encode, tree_sum
+from ..kernels.codes import SMALLEST_NORM
+from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
 from .blocks import as_blocks, block_count, check_block
-from .rounding import rounded
-
-_SMALLEST = 2.0**-112  # a block's norm is at least this, so that levels / norm stays finite for 16 bits too
 
 
 @dataclass(frozen=True)
@@ -43,35 +41,25 @@ class QSGD:
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = narrow(tensor.flatten(), torch.float32)
-        blocks = as_blocks(flat, self.block)
-        magnitudes = blocks.abs()
-        norms = self._norms(magnitudes) if blocks.numel() else flat
-        level = rounded(magnitudes * (self.levels / norms)[:, None], "stochastic", key)
-        level = level.to(torch.int32).clamp(max=self.levels)
-        codes = level | (blocks < 0).to(torch.int32) << (self.bits - 1)
-        packed = pack_bits(codes.flatten()[: flat.numel()], self.bits)
+        lengths = self._lengths(flat) if self.norm == "l2" and flat.numel() else None
+        packed, norms = qsgd_encode(flat, self.bits, self.block, key, lengths)
         return Payload.of(
             [Part("levels", packed, float(self.bits * flat.numel())), Part("norms", norms, 32.0 * norms.numel())]
         )
 
-    def _norms(self, magnitudes: Tensor) -> Tensor:
-        peaks = magnitudes.amax(dim=1).clamp(min=_SMALLEST)
-        if self.norm == "max":
-            return peaks
-        lengths = tree_sum(
-            (magnitudes / peaks[:, None]).square()
-        ).sqrt()  # of blocks scaled to 1, so no square overflows
+    def _lengths(self, flat: Tensor) -> Tensor:
+        """Of blocks scaled to 1, so no square overflows."""
+        peaks = block_peaks(flat, self.block).clamp(min=SMALLEST_NORM)
+        lengths = tree_sum((as_blocks(flat, self.block).abs() / peaks[:, None]).square()).sqrt()
         return (peaks * lengths.clamp(min=1)).clamp(max=torch.finfo(torch.float32).max)
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
         packed, norms = expect_parts(payload, 2, "QSGD")
         norms = expect_magnitudes(norms, block_count(spec.numel, self.block), "QSGD norms")
-        codes = unpack_bits(packed, spec.numel, self.bits)
-        level = (codes & self.levels).to(torch.float32) * (1.0 / self.levels)
-        signed = torch.where(codes > self.levels, -level, level)
-        blocks = as_blocks(signed, self.block) * norms[:, None]
-        return narrow(blocks.flatten()[: spec.numel], spec.dtype).view(spec.shape)
+        packed = expect_packed(packed, spec.numel, self.bits)
+        flat = qsgd_decode(packed, norms, spec.numel, self.bits, self.block)
+        return narrow(flat, spec.dtype).view(spec.shape)
 
     def contract(self, spec: TensorSpec) -> Contract:
         length = max(1, min(self.block, spec.numel))

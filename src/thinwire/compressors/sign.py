@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..core import Contract, Key, Part, Payload, TensorSpec, narrow
-from ..kernels import mean_magnitude
-from ..wire import expect_magnitudes, expect_parts, pack_bits, packed_bytes, unpack_bits
+from ..kernels import sign_decode, sign_encode
+from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
 
 
 @dataclass(frozen=True)
@@ -19,15 +19,15 @@ class ScaledSign:
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         del key  # deterministic
         flat = narrow(tensor.flatten(), torch.float32)
-        signs = Part("signs", pack_bits(flat < 0, 1), float(flat.numel()))
-        return Payload.of([signs, Part("scale", mean_magnitude(flat).reshape(1), 32.0)])
+        signs, scale = sign_encode(flat)
+        return Payload.of([Part("signs", signs, float(flat.numel())), Part("scale", scale.reshape(1), 32.0)])
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
         signs, scale = expect_parts(payload, 2, "ScaledSign")
         scale = expect_magnitudes(scale, 1, "ScaledSign scale")
-        negative = unpack_bits(signs, spec.numel, 1).to(torch.bool)
-        return narrow(torch.where(negative, -scale, scale), spec.dtype).view(spec.shape)
+        flat = sign_decode(expect_packed(signs, spec.numel, 1), scale, spec.numel)
+        return narrow(flat, spec.dtype).view(spec.shape)
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract(delta=1 / max(1, spec.numel))  # tight for a one-hot tensor

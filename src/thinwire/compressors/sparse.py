@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from ..core import CompositionError, Compressor, Contract, DecodeError, Key, Payload, TensorSpec, derive_key
+from ..kernels import scatter
 from ..wire import decode_indices, encode_indices, expected_index_bytes
 from .identity import Identity
 
@@ -84,7 +84,7 @@ class Sparse:
         if positions.numel() < least:
             raise DecodeError(f"at least {least} positions expected, got {positions.numel()}")
         kept = self.values.decode(Payload(payload.parts[1:]), values_spec(spec, positions.numel()), values_key(key))
-        return scatter(kept, positions, spec)
+        return scatter(kept, positions, spec.numel).view(spec.shape)
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,6 @@ class Counted(Sparse):
 def kept_nbytes(count: int, spec: TensorSpec, values: Compressor) -> float:
     """Expected size of `count` positions and values."""
     return expected_index_bytes(count, spec.numel) + values.nbytes(values_spec(spec, count))
-
-
-def scatter(values: Tensor, positions: Tensor, spec: TensorSpec) -> Tensor:
-    zeros = torch.zeros(spec.numel, dtype=spec.dtype, device=spec.device)
-    return zeros.index_put_((positions,), values).view(spec.shape)
 
 
 def contraction_of_values(values: Compressor, spec: TensorSpec) -> float | None:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ..core import DecodeError, Part
-from .bits import pack_bits, packed_bytes, unpack_bits
+from ..kernels import packed_bytes
+from .bits import pack_bits, unpack_bits
 from .varint import read_varint, varint
 
 _EXPLICIT, _BITMAP, _RICE = range(3)
