@@ -45,8 +45,33 @@ static inline float saturated(float x) {
   return float_of(a < INFINITE ? b : mended);
 }
 
-static void add_saturated(const float *x, const float *y, float *out, i64 n) {
-  for (i64 i = 0; i < n; i++) out[i] = saturated(x[i] + y[i]);
+/* Largest magnitude, as bits. */
+static u32 peak_bits(const float *x, i64 n) {
+  u32 peak = 0;
+  for (i64 i = 0; i < n; i++) {
+    u32 a = bits_of(x[i]) & MAGNITUDE;
+    peak = a > peak ? a : peak;
+  }
+  return peak;
+}
+
+/* out = x + y, saturated; returns the largest magnitude as bits. What overflows is rare, so it is mended afterwards. */
+static u32 add_saturated(const float *x, const float *y, float *out, i64 n) {
+  u32 peak = 0;
+  for (i64 i = 0; i < n; i++) {
+    float sum = x[i] + y[i];
+    u32 a = bits_of(sum) & MAGNITUDE;
+    out[i] = sum;
+    peak = a > peak ? a : peak;
+  }
+  if (peak < INFINITE) return peak;
+  for (i64 i = 0; i < n; i++) out[i] = saturated(out[i]);
+  return peak_bits(out, n);
+}
+
+/* Loops that compute more than they read leave the memory idle; so they ask for what comes next. */
+static inline void ask_for(const float *x, i64 n) {
+  for (i64 i = 0; i < n; i += 16) __builtin_prefetch(x + i);
 }
 
 u32 tw_mark(void) { return TW_MARK; } /* of this text, from build.py */
@@ -238,11 +263,18 @@ static float halved(float *row, i64 width) { /* a power of two */
   return row[0];
 }
 
+/* Eight numbers, halved three times: of one row's, those a width/8 apart. */
+#define EIGHT(f, w) (((f(0) + f(4 * w)) + (f(2 * w) + f(6 * w))) + ((f(w) + f(5 * w)) + (f(3 * w) + f(7 * w))))
+
 static float row_sum(const float *x, i64 n, float share) {
+  enum { FIRST = CHUNK / 8, SECOND = FIRST / 8 };
   float row[CHUNK];
-  if (n == CHUNK) {
-    for (i64 i = 0; i < CHUNK / 2; i++) row[i] = fabsf(x[i]) * share + fabsf(x[i + CHUNK / 2]) * share;
-    return halved(row, CHUNK / 2);
+  if (n == CHUNK) { /* three halvings at once, so that what lies between is not stored */
+#define SHARE(at) (fabsf(x[i + (at)]) * share)
+#define HELD(at) row[i + (at)]
+    for (i64 i = 0; i < FIRST; i++) row[i] = EIGHT(SHARE, FIRST);
+    for (i64 i = 0; i < SECOND; i++) row[i] = EIGHT(HELD, SECOND);
+    return halved(row, SECOND);
   }
   for (i64 i = 0; i < n; i++) row[i] = fabsf(x[i]) * share;
   memset(row + n, 0, (size_t)(CHUNK - n) * 4);
@@ -278,7 +310,7 @@ float tw_sign_feedback(const float *x, const float *before, float *rest, i64 n, 
     sums[rows++] = row_sum(rest + at, m, share);
   }
   float scale = mean_of(sums, rows, width, back);
-  for (i64 i = 0; i < n; i++) rest[i] = saturated(rest[i] - (rest[i] < 0 ? -scale : scale));
+  for (i64 i = 0; i < n; i++) rest[i] -= rest[i] < 0 ? -scale : scale; /* towards the other sign: cannot overflow */
   return scale;
 }
 
@@ -306,19 +338,34 @@ void tw_sign_mean(const u8 *const *signs, const float *scales, i64 ranks, i64 n,
 }
 
 /* ---- QSGD: levels of blocks ---- */
-static float peak_of(const float *x, i64 n) {
-  u32 peak = 0;
-  for (i64 i = 0; i < n; i++) {
-    u32 a = bits_of(x[i]) & MAGNITUDE;
-    peak = a > peak ? a : peak;
-  }
-  return float_of(peak);
+#if defined(__AVX2__)
+static inline __m256i code8(const float *x, const half16 *noise, __m256 scale, __m256i levels, __m256i sign) {
+  __m256 v = _mm256_loadu_ps(x);
+  __m256i draw = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)noise)), 7);
+  __m256 noisy = _mm256_castsi256_ps(_mm256_or_si256(draw, _mm256_set1_epi32(0x3F800040)));
+  __m256 place = _mm256_mul_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), v), scale);
+  __m256i level = _mm256_cvttps_epi32(_mm256_add_ps(place, _mm256_sub_ps(noisy, _mm256_set1_ps(1.0f))));
+  __m256i negative = _mm256_castps_si256(_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_LT_OQ));
+  return _mm256_or_si256(_mm256_min_epi32(level, levels), _mm256_and_si256(negative, sign));
 }
+#endif
 
 static void code_levels(const float *x, const half16 *noise, i64 n, float scale, i32 levels, int sign_at, u8 *codes) {
-  for (i64 i = 0; i < n; i++) {
+  i64 i = 0;
+#if defined(__AVX2__) /* as below; compilers spend more on the narrowing */
+  __m256 s = _mm256_set1_ps(scale);
+  __m256i top = _mm256_set1_epi32(levels), sign = _mm256_set1_epi32(1 << sign_at);
+  __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* packing works in halves of a register */
+  for (; i + 32 <= n; i += 32) {
+    __m256i a = code8(x + i, noise + i, s, top, sign), b = code8(x + i + 8, noise + i + 8, s, top, sign);
+    __m256i c = code8(x + i + 16, noise + i + 16, s, top, sign), d = code8(x + i + 24, noise + i + 24, s, top, sign);
+    __m256i bytes = _mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d));
+    _mm256_storeu_si256((__m256i *)(codes + i), _mm256_permutevar8x32_epi32(bytes, order));
+  }
+#endif
+  for (; i < n; i++) {
     float place = fabsf(x[i]) * scale;
-    float draw = ((float)(i32)noise[i] + 0.5f) * 0x1p-16f;
+    float draw = float_of(0x3F800040u | (u32)noise[i] << 7) - 1.0f; /* (noise + 1/2) / 2^16, exactly */
     i32 level = (i32)(place + draw);
     level = level > levels ? levels : level;
     codes[i] = (u8)(level | (x[i] < 0) << sign_at);
@@ -341,21 +388,25 @@ static void qsgd_encode(const float *x, const float *before, float *rest, i64 n,
   i64 fill = 0;
   for (i64 begin = 0; begin < n; begin += block, norms++) {
     i64 m = least(block, n - begin);
-    if (before) add_saturated(x + begin, before + begin, rest + begin, m);
     const float *p = (before ? rest : x) + begin;
-    if (!given) {
-      float peak = peak_of(p, m);
+    if (before || !given) {
+      float peak = float_of(before ? add_saturated(x + begin, before + begin, rest + begin, m) : peak_bits(p, m));
       *norms = peak > smallest ? peak : smallest;
     }
     float norm = *norms, scale = (1.0f / norm) * (float)levels;
     for (i64 at = 0; at < m; at += PIECE) {
       i64 part = least(PIECE, m - at);
+      i64 next = least(PIECE, n - begin - at - part);
+      ask_for(x + begin + at + part, next);
+      if (before) ask_for(before + begin + at + part, next);
       const half16 *draws = fill_noise(&noise, start, stride, begin + at, part);
       u8 *codes = stage + fill;
       code_levels(p + at, draws, part, scale, levels, bits - 1, codes);
       if (before) {
         float *r = rest + begin + at;
-        for (i64 i = 0; i < part; i++) r[i] = saturated(r[i] - level_value(codes[i], levels, unit, norm));
+        for (i64 i = 0; i < part; i++) r[i] -= level_value(codes[i], levels, unit, norm);
+        if (norm > 0x1p126f) /* else nothing can overflow */
+          for (i64 i = 0; i < part; i++) r[i] = saturated(r[i]);
       }
       fill += part;
       if (fill >= CHUNK) {
@@ -546,5 +597,5 @@ i64 tw_scatter_add(const float *values, const i64 *positions, i64 k, float weigh
 void tw_add_saturated(const float *x, const float *y, i64 n, float *out) { add_saturated(x, y, out, n); }
 
 void tw_block_peaks(const float *x, i64 n, i64 block, float *out) {
-  for (i64 at = 0; at < n; at += block) *out++ = peak_of(x + at, least(block, n - at));
+  for (i64 at = 0; at < n; at += block) *out++ = float_of(peak_bits(x + at, least(block, n - at)));
 }
