@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
-from ..kernels import block_peaks, qsgd_decode, qsgd_encode, tree_sum
+from ..kernels import block_peaks, qsgd_decode, qsgd_encode, qsgd_feedback, qsgd_mean, tree_sum
 from ..kernels.codes import SMALLEST_NORM
 from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
 from .blocks import as_blocks, block_count, check_block
+from .rest import encode_and_subtract
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,17 @@ class QSGD:
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = narrow(tensor.flatten(), torch.float32)
         lengths = self._lengths(flat) if self.norm == "l2" and flat.numel() else None
-        packed, norms = qsgd_encode(flat, self.bits, self.block, key, lengths)
+        return self._payload(*qsgd_encode(flat, self.bits, self.block, key, lengths), flat.numel())
+
+    def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
+        if tensor.dtype != torch.float32 or self.norm != "max":
+            return encode_and_subtract(self, tensor, residual, key)
+        packed, norms, rest = qsgd_feedback(tensor.flatten(), residual.flatten(), self.bits, self.block, key)
+        return self._payload(packed, norms, tensor.numel()), rest.view(tensor.shape)
+
+    def _payload(self, packed: Tensor, norms: Tensor, numel: int) -> Payload:
         return Payload.of(
-            [Part("levels", packed, float(self.bits * flat.numel())), Part("norms", norms, 32.0 * norms.numel())]
+            [Part("levels", packed, float(self.bits * numel)), Part("norms", norms, 32.0 * norms.numel())]
         )
 
     def _lengths(self, flat: Tensor) -> Tensor:
@@ -55,11 +65,19 @@ class QSGD:
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
+        flat = qsgd_decode(*self._parts(payload, spec), spec.numel, self.bits, self.block)
+        return narrow(flat, spec.dtype).view(spec.shape)
+
+    def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:
+        del keys
+        parts = [self._parts(payload, spec) for payload in payloads]
+        packed, norms = [part for part, _ in parts], [part for _, part in parts]
+        return qsgd_mean(packed, norms, spec.numel, self.bits, self.block).view(spec.shape)
+
+    def _parts(self, payload: Payload, spec: TensorSpec) -> tuple[Tensor, Tensor]:
         packed, norms = expect_parts(payload, 2, "QSGD")
         norms = expect_magnitudes(norms, block_count(spec.numel, self.block), "QSGD norms")
-        packed = expect_packed(packed, spec.numel, self.bits)
-        flat = qsgd_decode(packed, norms, spec.numel, self.bits, self.block)
-        return narrow(flat, spec.dtype).view(spec.shape)
+        return expect_packed(packed, spec.numel, self.bits), norms
 
     def contract(self, spec: TensorSpec) -> Contract:
         length = max(1, min(self.block, spec.numel))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from ..core import CompositionError, Compressor, Contract, DecodeError, Key, Payload, TensorSpec, derive_key
-from ..kernels import scatter
+from ..core import CompositionError, Compressor, Contract, DecodeError, Key, Payload, TensorSpec, derive_key, saturate
+from ..kernels import add_saturated, scatter, sparse_mean
 from ..wire import decode_indices, encode_indices, expected_index_bytes
 from .identity import Identity
 
@@ -74,17 +75,38 @@ class Sparse:
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         return self._decode(payload, spec, key, *self.bounds(spec.numel))
 
+    def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
+        """Only what is sent differs from the target, so only there is anything subtracted."""
+        rest = add_saturated(tensor.flatten(), residual.flatten())
+        positions = self.choose(rest, key)
+        payload = self.encode_at(self.take(rest, positions), positions, rest.numel(), key)
+        kept = self._values(payload, TensorSpec.of("", rest), positions, key)
+        rest[positions] = saturate(rest[positions] - kept)
+        return payload, rest.view(tensor.shape)
+
+    def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:
+        bounds = self.bounds(spec.numel)
+        parts = [self._parts(payload, spec, key, *bounds) for payload, key in zip(payloads, keys, strict=True)]
+        return sparse_mean([kept for kept, _ in parts], [at for _, at in parts], spec.numel).view(spec.shape)
+
     def decode_at(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         return self._decode(payload, spec, key, 0, spec.numel)
 
     def _decode(self, payload: Payload, spec: TensorSpec, key: Key, least: int, most: int) -> Tensor:
+        return scatter(*self._parts(payload, spec, key, least, most), spec.numel).view(spec.shape)
+
+    def _parts(self, payload: Payload, spec: TensorSpec, key: Key, least: int, most: int) -> tuple[Tensor, Tensor]:
+        """Values and positions."""
         if not payload.parts:
             raise DecodeError("indices and values expected, got no part")
         positions = decode_indices(payload.parts[0], spec.numel, most)
         if positions.numel() < least:
             raise DecodeError(f"at least {least} positions expected, got {positions.numel()}")
-        kept = self.values.decode(Payload(payload.parts[1:]), values_spec(spec, positions.numel()), values_key(key))
-        return scatter(kept, positions, spec.numel).view(spec.shape)
+        return self._values(payload, spec, positions, key), positions
+
+    def _values(self, payload: Payload, spec: TensorSpec, positions: Tensor, key: Key) -> Tensor:
+        form = values_spec(spec, positions.numel())
+        return self.values.decode(Payload(payload.parts[1:]), form, values_key(key))
 
 
 @dataclass(frozen=True)
