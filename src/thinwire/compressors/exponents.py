@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..core import DecodeError, Part, Payload, TensorSpec, narrow
-from ..kernels import pack_signs
-from ..wire import expect_parts, expect_vector, packed_bytes, unpack_bits
+from ..kernels import exponents_decode, pack_signs
+from ..wire import expect_packed, expect_parts, expect_vector, packed_bytes
 
 BIAS = 127
 LARGEST = 254  # 2^127; 255 would be infinity
@@ -26,11 +26,11 @@ def encode_exponents(biased: Tensor, numbers: Tensor) -> Payload:
 
 def decode_exponents(payload: Payload, spec: TensorSpec, who: str) -> Tensor:
     exponents, signs = expect_parts(payload, 2, who)
-    exponents = expect_vector(exponents, torch.uint8, spec.numel, f"{who} exponents").to(torch.int32)
+    exponents = expect_vector(exponents, torch.uint8, spec.numel, f"{who} exponents")
     if bool((exponents > LARGEST).any()):
         raise DecodeError(f"{who}: exponent {LARGEST + 1} stands for infinity and is never sent")
-    negative = unpack_bits(signs, spec.numel, 1).to(torch.int32)
-    return narrow(((negative << 31) | (exponents << 23)).view(torch.float32), spec.dtype).view(spec.shape)
+    flat = exponents_decode(exponents, expect_packed(signs, spec.numel, 1))
+    return narrow(flat, spec.dtype).view(spec.shape)
 
 
 def exponents_nbytes(spec: TensorSpec) -> float:

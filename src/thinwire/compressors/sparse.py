@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from ..core import CompositionError, Compressor, Contract, DecodeError, Key, Payload, TensorSpec, derive_key, saturate
-from ..kernels import add_saturated, scatter, sparse_mean
+from ..core import CompositionError, Compressor, Contract, DecodeError, Key, Payload, TensorSpec, derive_key
+from ..kernels import add_saturated, scatter, sparse_mean, subtract_at, take
 from ..wire import decode_indices, encode_indices, expected_index_bytes
 from .identity import Identity
 
@@ -66,7 +66,7 @@ class Sparse:
         return self.encode_at(self.take(flat, positions), positions, flat.numel(), key)
 
     def take(self, flat: Tensor, positions: Tensor) -> Tensor:
-        return flat[positions]
+        return take(flat, positions)
 
     def encode_at(self, kept: Tensor, positions: Tensor, numel: int, key: Key) -> Payload:
         encoded = self.values.encode(kept, values_key(key))
@@ -81,7 +81,7 @@ class Sparse:
         positions = self.choose(rest, key)
         payload = self.encode_at(self.take(rest, positions), positions, rest.numel(), key)
         kept = self._values(payload, TensorSpec.of("", rest), positions, key)
-        rest[positions] = saturate(rest[positions] - kept)
+        subtract_at(rest, positions, kept)
         return payload, rest.view(tensor.shape)
 
     def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:

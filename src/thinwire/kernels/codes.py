@@ -124,6 +124,12 @@ def natural_decode_signed(codes: Tensor, window: int) -> Tensor:
     return torch.where(exponents > 0, bits, 0).view(torch.float32)
 
 
+def exponents_decode(exponents: Tensor, signs: Tensor) -> Tensor:
+    """Powers of two from a plane of float32's exponents and a plane of sign bits."""
+    negative = unpack(signs, exponents.numel(), 1).to(torch.int32)
+    return ((negative << 31) | (exponents.to(torch.int32) << 23)).view(torch.float32)
+
+
 def pack_signs(flat: Tensor) -> Tensor:
     """One bit a number, eight to a byte: 1 where it is negative."""
     return pack(flat < 0, 1)
@@ -160,6 +166,32 @@ def sparse_mean(values: Sequence[Tensor], positions: Sequence[Tensor], count: in
     for kept, at in zip(values, positions, strict=True):
         total[at] += kept * (1 / len(values))
     return total
+
+
+def take(flat: Tensor, positions: Tensor) -> Tensor:
+    return flat[positions]
+
+
+def subtract_at(flat: Tensor, positions: Tensor, values: Tensor) -> None:
+    """flat[positions] -= values, in place and saturated; positions are distinct."""
+    flat[positions] = saturate(flat[positions] - values)
+
+
+def shifted_sum(values: Tensor, shift: int) -> int:
+    """Of whole numbers, each shifted right."""
+    return int((values >> shift).sum())
+
+
+def unary(values: Tensor, shift: int) -> Tensor:
+    """values >> shift as so many zeros and a one each, packed."""
+    ends = ((values >> shift) + 1).cumsum(0) - 1  # where each number has its closing one
+    marks = torch.zeros(int(ends[-1]) + 1 if ends.numel() else 0, dtype=torch.uint8, device=values.device)
+    return pack(marks.index_fill_(0, ends, 1), 1)
+
+
+def ones(packed: Tensor) -> Tensor:
+    """Positions of the bits that are set, ascending."""
+    return unpack(packed, 8 * packed.numel(), 1).nonzero().flatten()
 
 
 def add_saturated(flat: Tensor, other: Tensor) -> Tensor:

@@ -221,3 +221,48 @@ def test_c_is_never_given_too_little(library):
     ):
         with pytest.raises(TypeError, match="C kernels"):
             call()
+
+
+# gaps between positions
+
+
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 5000])
+def test_unary_numbers_are_written_and_read_the_same(library, count):
+    gaps = (drawn("heavy tails", count).abs() * 9).long()
+    for shift in (0, 1, 3, 20):
+        assert calls.shifted_sum(library, gaps, shift) == codes.shifted_sum(gaps, shift)
+        packed = codes.unary(gaps, shift)
+        assert alike(calls.unary(library, gaps, shift), packed)
+        assert alike(calls.ones(library, packed), codes.ones(packed))
+
+
+def test_ones_are_found_in_any_bytes(library):
+    for size in (1, 7, 8, 9, 1000):
+        some = torch.randint(0, 256, (size,), generator=torch.Generator().manual_seed(size)).to(torch.uint8)
+        for packed in (some, torch.zeros_like(some), torch.full_like(some, 255)):
+            assert alike(calls.ones(library, packed), codes.ones(packed))
+
+
+def test_negative_numbers_are_refused_in_unary(library):
+    with pytest.raises(ValueError, match="cannot be negative"):
+        calls.unary(library, torch.tensor([5, -3]), 0)
+
+
+def test_numbers_are_taken_and_subtracted_the_same(library, numbers):
+    positions = codes.largest_magnitudes(numbers, (numbers.numel() + 2) // 3)
+    kept = codes.take(numbers, positions)
+    assert alike(calls.take(library, numbers, positions), kept)
+    ours, theirs = numbers.clone(), numbers.clone()
+    calls.subtract_at(library, ours, positions, -kept)
+    codes.subtract_at(theirs, positions, -kept)
+    assert alike(ours, theirs)
+    for bad in (-1, numbers.numel()):
+        with pytest.raises(IndexError, match="1 positions are not below"):
+            calls.take(library, numbers, torch.tensor([0, bad]))
+        with pytest.raises(IndexError, match="1 positions are not below"):
+            calls.subtract_at(library, ours, torch.tensor([0, bad]), torch.ones(2))
+
+
+def test_planes_of_exponents_and_signs_are_read_the_same(library, numbers):
+    exponents, signs = codes.natural_encode(numbers, KEY, 0, 254), codes.pack_signs(numbers)
+    assert alike(calls.exponents_decode(library, exponents, signs), codes.exponents_decode(exponents, signs))

@@ -206,6 +206,46 @@ def sparse_mean(library: ctypes.CDLL, values: Sequence[Tensor], positions: Seque
     return out
 
 
+def take(library: ctypes.CDLL, flat: Tensor, positions: Tensor) -> Tensor:
+    n, k = flat.numel(), positions.numel()
+    out = torch.empty(k)
+    _inside(library.tw_take(_at(flat, n), n, _at(positions, k, torch.int64), k, out.data_ptr()), n)
+    return out
+
+
+def subtract_at(library: ctypes.CDLL, flat: Tensor, positions: Tensor, values: Tensor) -> None:
+    n, k = flat.numel(), positions.numel()
+    _inside(library.tw_subtract_at(_at(flat, n), n, _at(positions, k, torch.int64), _at(values, k), k), n)
+
+
+def shifted_sum(library: ctypes.CDLL, values: Tensor, shift: int) -> int:
+    return int(library.tw_shifted_sum(_at(values, values.numel(), torch.int64), values.numel(), shift))
+
+
+def unary(library: ctypes.CDLL, values: Tensor, shift: int) -> Tensor:
+    k = values.numel()
+    nbits = k + shifted_sum(library, values, shift)
+    out = torch.zeros(packed_bytes(nbits, 1), dtype=torch.uint8)
+    if library.tw_unary(_at(values, k, torch.int64), k, shift, out.data_ptr(), nbits) != nbits:
+        raise ValueError("C kernels: numbers in unary cannot be negative")
+    return out
+
+
+def ones(library: ctypes.CDLL, packed: Tensor) -> Tensor:
+    n = packed.numel()
+    out = torch.empty(library.tw_count_ones(_at(packed, n, torch.uint8), n), dtype=torch.int64)
+    library.tw_ones(packed.data_ptr(), n, out.data_ptr())
+    return out
+
+
+def exponents_decode(library: ctypes.CDLL, exponents: Tensor, signs: Tensor) -> Tensor:
+    n = exponents.numel()
+    out = torch.empty(n)
+    planes = _at(exponents, n, torch.uint8), _at(signs, packed_bytes(n, 1), torch.uint8)
+    library.tw_exponents_decode(*planes, n, out.data_ptr())
+    return out
+
+
 def _inside(outside: int, count: int) -> None:
     if outside:
         raise IndexError(f"{outside} positions are not below {count}")

@@ -484,6 +484,16 @@ void tw_natural_decode(const u8 *codes, i64 n, i32 window, float *out) {
   }
 }
 
+void tw_exponents_decode(const u8 *exponents, const u8 *signs, i64 n, float *out) {
+  i64 at = 0;
+  for (; at + 32 <= n; at += 32) {
+    u32 word;
+    memcpy(&word, signs + at / 8, 4);
+    for (int i = 0; i < 32; i++) out[at + i] = signed_by((u32)exponents[at + i] << 23, word, i);
+  }
+  for (; at < n; at++) out[at] = float_of((u32)exponents[at] << 23 | (u32)(signs[at / 8] >> (at & 7) & 1) << 31);
+}
+
 /* ---- the k largest magnitudes ---- */
 /* The k-th largest of n magnitudes (1 <= k <= n) as bits: 11, 10 and 10 of them at a time, each settled by counting. */
 static u32 kth_magnitude(const any32 *x, i64 n, i64 k, i64 *above) {
@@ -592,6 +602,62 @@ i64 tw_scatter_add(const float *values, const i64 *positions, i64 k, float weigh
     else outside++;
   }
   return outside;
+}
+
+/* out = x[positions]; the same return. */
+i64 tw_take(const float *x, i64 n, const i64 *positions, i64 k, float *out) {
+  i64 outside = 0;
+  for (i64 i = 0; i < k; i++) {
+    if ((u64)positions[i] < (u64)n) out[i] = x[positions[i]];
+    else outside++;
+  }
+  return outside;
+}
+
+/* x[positions] -= values, saturated; the same return. */
+i64 tw_subtract_at(float *x, i64 n, const i64 *positions, const float *values, i64 k) {
+  i64 outside = 0;
+  for (i64 i = 0; i < k; i++) {
+    if ((u64)positions[i] < (u64)n) x[positions[i]] = saturated(x[positions[i]] - values[i]);
+    else outside++;
+  }
+  return outside;
+}
+
+/* ---- gaps between positions ---- */
+i64 tw_shifted_sum(const i64 *values, i64 k, int shift) {
+  i64 sum = 0;
+  for (i64 i = 0; i < k; i++) sum += values[i] >> shift;
+  return sum;
+}
+
+/* Unary numbers: values[i] >> shift zeros and a one each. `out` is zero and has room for them, which is tested. */
+i64 tw_unary(const i64 *values, i64 k, int shift, u8 *out, i64 nbits) {
+  i64 at = 0;
+  for (i64 i = 0; i < k; i++, at++) {
+    at += values[i] >> shift;
+    if ((u64)at >= (u64)nbits) return -1;
+    out[at >> 3] |= (u8)(1 << (at & 7));
+  }
+  return at;
+}
+
+static inline u64 word_at(const u8 *in, i64 nbytes, i64 at) {
+  u64 word = 0;
+  memcpy(&word, in + at, (size_t)least(8, nbytes - at));
+  return word;
+}
+
+i64 tw_count_ones(const u8 *in, i64 nbytes) {
+  i64 ones = 0;
+  for (i64 at = 0; at < nbytes; at += 8) ones += __builtin_popcountll(word_at(in, nbytes, at));
+  return ones;
+}
+
+/* Positions of the ones; room for all of them. */
+void tw_ones(const u8 *in, i64 nbytes, i64 *out) {
+  for (i64 at = 0; at < nbytes; at += 8)
+    for (u64 word = word_at(in, nbytes, at); word; word &= word - 1) *out++ = 8 * at + __builtin_ctzll(word);
 }
 
 void tw_add_saturated(const float *x, const float *y, i64 n, float *out) { add_saturated(x, y, out, n); }
