@@ -27,7 +27,7 @@ def encode_exponents(biased: Tensor, numbers: Tensor) -> Payload:
 def decode_exponents(payload: Payload, spec: TensorSpec, who: str) -> Tensor:
     exponents, signs = expect_parts(payload, 2, who)
     exponents = expect_vector(exponents, torch.uint8, spec.numel, f"{who} exponents")
-    if bool((exponents > LARGEST).any()):
+    if exponents.numel() and int(exponents.amax()) > LARGEST:
         raise DecodeError(f"{who}: exponent {LARGEST + 1} stands for infinity and is never sent")
     flat = exponents_decode(exponents, expect_packed(signs, spec.numel, 1))
     return narrow(flat, spec.dtype).view(spec.shape)

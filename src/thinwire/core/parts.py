@@ -149,10 +149,19 @@ class FusesResidual(Protocol[S]):
 def reduce_and_subtract(
     inner: Aggregator[S], tensor: Tensor, residual: Tensor, spec: TensorSpec, state: S, ctx: Context
 ) -> Program[tuple[Reduced[S], Tensor]]:
-    """What FusesResidual promises, for any aggregator, in as many passes as it takes: its definition."""
+    """What FusesResidual promises, in as many passes as it takes: its definition."""
     target = saturate(tensor + residual)
     out = yield from inner.reduce(narrow(target, spec.dtype), spec, state, ctx)
     return out, saturate(target - out.sent)
+
+
+def reduce_with_residual(
+    inner: Aggregator[S], tensor: Tensor, residual: Tensor, spec: TensorSpec, state: S, ctx: Context
+) -> Program[tuple[Reduced[S], Tensor]]:
+    """What FusesResidual promises, for any aggregator: its own way if it has one."""
+    if isinstance(inner, FusesResidual) and tensor.dtype == residual.dtype:
+        return (yield from inner.reduce_with_residual(tensor, residual, spec, state, ctx))
+    return (yield from reduce_and_subtract(inner, tensor, residual, spec, state, ctx))
 
 
 class Seen(NamedTuple):

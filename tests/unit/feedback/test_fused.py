@@ -8,7 +8,10 @@ import torch
 from drawn import COMPRESSOR_TEXTS, KINDS, draw
 from elsewhere import digest, ordinary_product, run_elsewhere
 from thinwire import TensorSpec, World, lockstep
+from thinwire.aggregators.dense import Dense
 from thinwire.aggregators.gather_mean import GatherMean
+from thinwire.aggregators.scheduled import Scheduled
+from thinwire.aggregators.switch import Switch
 from thinwire.catalog import parse_compressor
 from thinwire.compressors.rest import encode_and_subtract
 from thinwire.core import Context, DecodesMean, FusesResidual, Payload, SubtractsSent, derive_key
@@ -99,6 +102,14 @@ def test_error_feedback_does_not_tell_one_form_from_the_other(text):
         for dtype in (torch.float32, torch.float64, torch.bfloat16):
             fused, plain = (some_steps(ErrorFeedback(part), size, dtype) for part in (inner, Plain(inner)))
             assert all(map(same, fused, plain)), (size, dtype)
+
+
+def test_parts_between_memory_and_payload_pass_the_residual_on():
+    """Whichever entry of a menu, whichever density of a schedule."""
+    inner = GatherMean(parse_compressor("topk(density=0.1)"))
+    for outer in (Switch((inner, Dense())), Switch((Plain(inner),)), Scheduled(inner, start=0.2, end=0.1, steps=2)):
+        assert isinstance(outer, FusesResidual)
+        assert all(map(same, some_steps(ErrorFeedback(outer), 3), some_steps(ErrorFeedback(Plain(outer)), 3)))
 
 
 MEAN_OF_THREE = """
