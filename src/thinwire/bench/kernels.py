@@ -74,7 +74,8 @@ def _sparse_feedback(kernels: ModuleType, tensor: Tensor, residual: Tensor, k: i
     """As compressors.sparse does it for values that are sent as they are."""
     target: Tensor = kernels.add_saturated(tensor, residual)
     positions: Tensor = kernels.largest_magnitudes(target, k)
-    return target.index_fill_(0, positions, 0.0)
+    kernels.subtract_at(target, positions, kernels.take(target, positions))
+    return target
 
 
 def in_copies(work: Work, tensor: Tensor, repetitions: int) -> float:

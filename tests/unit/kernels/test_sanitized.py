@@ -29,7 +29,7 @@ def sanitizer() -> Path | None:
     return Path(said).resolve() if Path(said).is_absolute() and Path(said).exists() else None
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(sanitizer() is None, reason="no compiler with an address sanitizer here")
 @pytest.mark.skipif(not runnable(), reason="no C kernels were built here")
 def test_no_kernel_leaves_its_memory_or_does_what_c_leaves_open(request, tmp_path):
@@ -50,7 +50,7 @@ def test_no_kernel_leaves_its_memory_or_does_what_c_leaves_open(request, tmp_pat
         env=environment,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
         cwd=request.config.rootpath,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
