@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from ..core import AllGather, Compressor, Context, Gathered, Key, Payload, Program, Reduced, TensorSpec, payload_labels
+from ..core import (
+    AllGather,
+    Compressor,
+    Context,
+    DecodesMean,
+    Gathered,
+    Key,
+    Payload,
+    Program,
+    Reduced,
+    SubtractsSent,
+    TensorSpec,
+    payload_labels,
+    reduce_and_subtract,
+)
 
 
 @dataclass(frozen=True)
@@ -20,20 +36,33 @@ class GatherMean:
         return ()
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
-        rank, size = ctx.world
-        mine = self.compressor.encode(tensor, ctx.key(spec.name, rank))
-        payloads: Gathered = yield AllGather(mine, payload_labels(spec.name, mine))
-        sent = self._decode(mine, spec, ctx, rank)
-        value = payloads.once("mean", lambda: self._mean(payloads, sent, spec, ctx))
-        return Reduced(value.clone() if size > 1 else value, sent, state)
+        mine = self.compressor.encode(tensor, ctx.key(spec.name, ctx.world.rank))
+        return (yield from self._gather(mine, spec, state, ctx))
 
-    def _mean(self, payloads: Gathered, sent: Tensor, spec: TensorSpec, ctx: Context) -> Tensor:
+    def reduce_with_residual(
+        self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context
+    ) -> Program[tuple[Reduced[tuple[()]], Tensor]]:
+        if not isinstance(self.compressor, SubtractsSent):
+            return (yield from reduce_and_subtract(self, tensor, residual, spec, state, ctx))
+        mine, rest = self.compressor.encode_with_residual(tensor, residual, ctx.key(spec.name, ctx.world.rank))
+        return (yield from self._gather(mine, spec, state, ctx)), rest
+
+    def _gather(self, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
+        payloads: Gathered = yield AllGather(mine, payload_labels(spec.name, mine))
+        sent = cache(lambda: self._decode(mine, spec, ctx, ctx.world.rank))
+        value = payloads.once("mean", lambda: self._mean(payloads, sent, spec, ctx))
+        return Reduced(value.clone() if ctx.world.size > 1 else value, sent, state)
+
+    def _mean(self, payloads: Gathered, sent: Callable[[], Tensor], spec: TensorSpec, ctx: Context) -> Tensor:
         """In rank order, so that every rank gets the same bits; what is known already is not decoded again."""
         rank, size = ctx.world
+        if spec.dtype == torch.float32 and isinstance(self.compressor, DecodesMean):
+            keys = [ctx.key(spec.name, r) for r in range(size)]
+            return self.compressor.decode_mean([payload.to(spec.device) for payload in payloads], spec, keys)
         total = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
         for r, payload in enumerate(payloads):
             # not add_(..., alpha=1 / size): some processors round that once and some twice
-            total += (sent if r == rank else self._decode(payload, spec, ctx, r)) * (1 / size)
+            total += (sent() if r == rank else self._decode(payload, spec, ctx, r)) * (1 / size)
         return total
 
     def _decode(self, payload: Payload, spec: TensorSpec, ctx: Context, rank: int) -> Tensor:

@@ -20,6 +20,7 @@ from ..core import (
     folded,
     matrix_dims,
     narrow,
+    reduce_and_subtract,
     saturate,
     unfolded,
 )
@@ -96,9 +97,7 @@ class PowerSGD:
         """One pass to add the residual, one to take away what was sent: no other tensor of the layer's size is made."""
         form = self.form(spec)
         if form is None:
-            target = saturate(tensor + residual)
-            out = yield from self.reduce(narrow(target, spec.dtype), spec, state, ctx)
-            return out, saturate(target - out.sent)
+            return (yield from reduce_and_subtract(self, tensor, residual, spec, state, ctx))
         target = saturate(folded(tensor + residual, form[1:]))
         out, (left, right) = yield from self._average(target, spec, state, ctx)
         rest = saturate(target.addmm_(left.T, right, alpha=-1))

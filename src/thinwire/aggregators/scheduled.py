@@ -8,7 +8,18 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from ..core import Aggregator, CompositionError, Context, IncompatibleParts, Key, Program, Reduced, TensorSpec, rebuilt
+from ..core import (
+    Aggregator,
+    CompositionError,
+    Context,
+    IncompatibleParts,
+    Key,
+    Program,
+    Reduced,
+    TensorSpec,
+    rebuilt,
+    reduce_with_residual,
+)
 
 SHAPES = ("linear", "cosine", "exponential", "dgc")
 _DGC_STAGES = 5  # 0.25, 0.0625, 0.0156, 0.0039, 0.001: each stage keeps a quarter of the one before
@@ -48,8 +59,15 @@ class Scheduled:
         return self.inner.init(spec, key)
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Program[Reduced[Any]]:
-        now = cast("Aggregator[Any]", with_density(self.inner, self.density(ctx.step)))
-        return (yield from now.reduce(tensor, spec, state, ctx))
+        return (yield from self._now(ctx).reduce(tensor, spec, state, ctx))
+
+    def reduce_with_residual(
+        self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: Any, ctx: Context
+    ) -> Program[tuple[Reduced[Any], Tensor]]:
+        return (yield from reduce_with_residual(self._now(ctx), tensor, residual, spec, state, ctx))
+
+    def _now(self, ctx: Context) -> Aggregator[Any]:
+        return cast("Aggregator[Any]", with_density(self.inner, self.density(ctx.step)))
 
 
 def density_at(progress: float, start: float, end: float, shape: str) -> float:

@@ -7,7 +7,17 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..core import Aggregator, CompositionError, Context, Key, Program, ProtocolError, Reduced, TensorSpec
+from ..core import (
+    Aggregator,
+    CompositionError,
+    Context,
+    Key,
+    Program,
+    ProtocolError,
+    Reduced,
+    TensorSpec,
+    reduce_with_residual,
+)
 
 
 class SwitchState(NamedTuple):
@@ -30,11 +40,27 @@ class Switch:
     def reduce(
         self, tensor: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context
     ) -> Program[Reduced[SwitchState]]:
+        at = self._entry(spec, ctx)
+        out = yield from self.menu[at].reduce(tensor, spec, state.entries[at], ctx)
+        return _outside(out, state, at)
+
+    def reduce_with_residual(
+        self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context
+    ) -> Program[tuple[Reduced[SwitchState], Tensor]]:
+        at = self._entry(spec, ctx)
+        out, rest = yield from reduce_with_residual(self.menu[at], tensor, residual, spec, state.entries[at], ctx)
+        return _outside(out, state, at), rest
+
+    def _entry(self, spec: TensorSpec, ctx: Context) -> int:
         at = ctx.plan[spec.name]
         if not 0 <= at < len(self.menu):
             raise ProtocolError(
                 f"step {ctx.step}: the plan gives {spec.name} entry {at}, the menu has {len(self.menu)}"
             )
-        out = yield from self.menu[at].reduce(tensor, spec, state.entries[at], ctx)
-        entries = (*state.entries[:at], out.state, *state.entries[at + 1 :])
-        return Reduced(out.value, out.sent, SwitchState(entries))
+        return at
+
+
+def _outside(out: Reduced[Any], state: SwitchState, at: int) -> Reduced[SwitchState]:
+    """What an entry gave back, with the memories of all; what was sent is worked out if somebody asks."""
+    entries = (*state.entries[:at], out.state, *state.entries[at + 1 :])
+    return Reduced(out.value, lambda: out.sent, SwitchState(entries))

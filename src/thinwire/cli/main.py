@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from . import doctor, listing, operators, run, show, testbed, verify_wire
+from . import bench, doctor, listing, operators, run, show, testbed, verify_wire
 
-COMMANDS = (run, show, listing, operators, testbed, verify_wire, doctor)
+COMMANDS = (run, show, listing, operators, testbed, verify_wire, doctor, bench)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core import CompositionError, Compressor, Contract, Key, TensorSpec
-from ..kernels import distinct_positions, largest
+from ..kernels import distinct_positions, largest_magnitudes
 from .identity import Identity
 from .sparse import Sparse, kept_count, kept_nbytes, then, values_spec
 
@@ -49,9 +49,9 @@ class AdaptiveThreshold(Sparse):
             return torch.arange(0, device=magnitudes.device)
         count = math.ceil(self.sample * numel)
         sampled = magnitudes[distinct_positions(key, count, numel, magnitudes.device)]
-        level = sampled[largest(sampled, kept_count(self.density, None, count))].min()
+        level = sampled[largest_magnitudes(sampled, kept_count(self.density, None, count))].min()
         positions = (magnitudes >= level).nonzero().flatten()
         least, most = self.bounds(numel)
         if least <= positions.numel() <= most:
             return positions
-        return largest(magnitudes, min(max(positions.numel(), least), most))
+        return largest_magnitudes(magnitudes, min(max(positions.numel(), least), most))

@@ -6,29 +6,31 @@ import torch
 from torch import Tensor
 
 from ..core import DecodeError, Part, Payload, TensorSpec, narrow
-from ..wire import expect_parts, expect_vector, pack_bits, packed_bytes, unpack_bits
+from ..kernels import exponents_decode, pack_signs
+from ..wire import expect_packed, expect_parts, expect_vector, packed_bytes
 
 BIAS = 127
 LARGEST = 254  # 2^127; 255 would be infinity
 
 
-def encode_exponents(biased: Tensor, negative: Tensor) -> Payload:
+def encode_exponents(biased: Tensor, numbers: Tensor) -> Payload:
+    """Exponents of these numbers, and their signs."""
     exponents = biased.to(torch.uint8)
     return Payload.of(
         [
             Part("exponents", exponents, 8.0 * exponents.numel()),
-            Part("signs", pack_bits(negative, 1), float(exponents.numel())),
+            Part("signs", pack_signs(numbers), float(exponents.numel())),
         ]
     )
 
 
 def decode_exponents(payload: Payload, spec: TensorSpec, who: str) -> Tensor:
     exponents, signs = expect_parts(payload, 2, who)
-    exponents = expect_vector(exponents, torch.uint8, spec.numel, f"{who} exponents").to(torch.int32)
-    if bool((exponents > LARGEST).any()):
+    exponents = expect_vector(exponents, torch.uint8, spec.numel, f"{who} exponents")
+    if exponents.numel() and int(exponents.amax()) > LARGEST:
         raise DecodeError(f"{who}: exponent {LARGEST + 1} stands for infinity and is never sent")
-    negative = unpack_bits(signs, spec.numel, 1).to(torch.int32)
-    return narrow(((negative << 31) | (exponents << 23)).view(torch.float32), spec.dtype).view(spec.shape)
+    flat = exponents_decode(exponents, expect_packed(signs, spec.numel, 1))
+    return narrow(flat, spec.dtype).view(spec.shape)
 
 
 def exponents_nbytes(spec: TensorSpec) -> float:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core import CompositionError, Compressor, Contract, IncompatibleParts, Key, TensorSpec, narrow, saturate
-from ..kernels import largest
+from ..kernels import largest_magnitudes
 from .race import first_arrivals, uniforms
 from .sparse import Counted, values_spec
 from .topk import TopK
@@ -85,7 +85,9 @@ class ImpK(Weighted):
     def choose(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
         importance, magnitudes = self.importance_of(scores), scores.abs()
-        return largest(magnitudes if importance is None else importance * magnitudes, self.count(scores.numel()))
+        return largest_magnitudes(
+            magnitudes if importance is None else importance * magnitudes, self.count(scores.numel())
+        )
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,10 @@ class Greedy(Weighted):
         importance, magnitudes = self.importance_of(scores), scores.abs()
         count = self.count(scores.numel())
         if importance is None:
-            return largest(magnitudes, count)
+            return largest_magnitudes(magnitudes, count)
         if self.among is None:
             return most_important(importance, magnitudes, count)
-        pool = largest(magnitudes, math.ceil(self.among * count))
+        pool = largest_magnitudes(magnitudes, math.ceil(self.among * count))
         return pool[most_important(importance[pool], magnitudes[pool], count)]
 
 
@@ -187,10 +189,10 @@ def most_important(importance: Tensor, magnitudes: Tensor, count: int) -> Tensor
 
     In a box many w stand at its edge: taken by position, they would always be the same few.
     """
-    positions = largest(importance, count)
+    positions = largest_magnitudes(importance, count)
     if count == 0 or count == importance.numel():
         return positions
     edge = importance[positions].min()
     above, level = (importance > edge).nonzero().flatten(), (importance == edge).nonzero().flatten()
-    level = level[largest(magnitudes[level], count - above.numel())]
+    level = level[largest_magnitudes(magnitudes[level], count - above.numel())]
     return torch.cat((above, level)).sort().values

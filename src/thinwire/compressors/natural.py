@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
-from ..kernels import noise16
+from ..kernels import natural_decode_signed, natural_encode, natural_encode_signed
 from ..wire import expect_parts, expect_vector
 from .exponents import LARGEST, decode_exponents, encode_exponents, exponents_nbytes
 
@@ -32,23 +32,17 @@ class Natural:
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = narrow(tensor.flatten().contiguous(), torch.float32)
-        magnitude = flat.view(torch.int32) & 0x7FFFFFFF
-        noise = (noise16(key, flat.numel(), flat.device) << 7) + 64  # 23 bits, as many as a mantissa has
-        exponents = (magnitude + noise) >> 23
         if self.bits == 9:
-            return encode_exponents(exponents.clamp(max=LARGEST), flat < 0)
-        codes = (exponents - _WINDOW).clamp(0, 127) | (flat < 0).to(torch.int32) << 7
-        return Payload.of([Part("codes", codes.to(torch.uint8), 8.0 * flat.numel())])
+            return encode_exponents(natural_encode(flat, key, 0, LARGEST), flat)
+        return Payload.of([Part("codes", natural_encode_signed(flat, key, _WINDOW), 8.0 * flat.numel())])
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
         if self.bits == 9:
             return decode_exponents(payload, spec, "Natural")
         (part,) = expect_parts(payload, 1, "Natural")
-        codes = expect_vector(part, torch.uint8, spec.numel, "Natural").to(torch.int32)
-        exponents = codes & 127
-        bits = (codes & 128) << 24 | (exponents + _WINDOW) << 23
-        return narrow(torch.where(exponents > 0, bits, 0).view(torch.float32), spec.dtype).view(spec.shape)
+        codes = expect_vector(part, torch.uint8, spec.numel, "Natural")
+        return narrow(natural_decode_signed(codes, _WINDOW), spec.dtype).view(spec.shape)
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract(omega=1 / 8)

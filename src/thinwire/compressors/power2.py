@@ -38,7 +38,7 @@ class PowerOfTwo:
         exponent = exponent.to(torch.int32) - (mantissa.abs() < _MIDDLE[self.rule]).to(torch.int32)
         top = LARGEST if self.ceiling is None else self.ceiling + BIAS
         biased = (exponent + BIAS).clamp(0, top)
-        return encode_exponents(torch.where(mantissa == 0, 0, biased), flat < 0)
+        return encode_exponents(torch.where(mantissa == 0, 0, biased), flat)
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key

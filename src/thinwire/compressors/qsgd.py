@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
-from ..kernels import tree_sum
-from ..wire import expect_magnitudes, expect_parts, pack_bits, packed_bytes, unpack_bits
+from ..kernels import block_peaks, qsgd_decode, qsgd_encode, qsgd_feedback, qsgd_mean, tree_sum
+from ..kernels.codes import SMALLEST_NORM
+from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
 from .blocks import as_blocks, block_count, check_block
-from .rounding import rounded
-
-_SMALLEST = 2.0**-112  # a block's norm is at least this, so that levels / norm stays finite for 16 bits too
+from .rest import encode_and_subtract
 
 
 @dataclass(frozen=True)
@@ -43,35 +43,41 @@ class QSGD:
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = narrow(tensor.flatten(), torch.float32)
-        blocks = as_blocks(flat, self.block)
-        magnitudes = blocks.abs()
-        norms = self._norms(magnitudes) if blocks.numel() else flat
-        level = rounded(magnitudes * (self.levels / norms)[:, None], "stochastic", key)
-        level = level.to(torch.int32).clamp(max=self.levels)
-        codes = level | (blocks < 0).to(torch.int32) << (self.bits - 1)
-        packed = pack_bits(codes.flatten()[: flat.numel()], self.bits)
+        lengths = self._lengths(flat) if self.norm == "l2" and flat.numel() else None
+        return self._payload(*qsgd_encode(flat, self.bits, self.block, key, lengths), flat.numel())
+
+    def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
+        if tensor.dtype != torch.float32 or self.norm != "max":
+            return encode_and_subtract(self, tensor, residual, key)
+        packed, norms, rest = qsgd_feedback(tensor.flatten(), residual.flatten(), self.bits, self.block, key)
+        return self._payload(packed, norms, tensor.numel()), rest.view(tensor.shape)
+
+    def _payload(self, packed: Tensor, norms: Tensor, numel: int) -> Payload:
         return Payload.of(
-            [Part("levels", packed, float(self.bits * flat.numel())), Part("norms", norms, 32.0 * norms.numel())]
+            [Part("levels", packed, float(self.bits * numel)), Part("norms", norms, 32.0 * norms.numel())]
         )
 
-    def _norms(self, magnitudes: Tensor) -> Tensor:
-        peaks = magnitudes.amax(dim=1).clamp(min=_SMALLEST)
-        if self.norm == "max":
-            return peaks
-        lengths = tree_sum(
-            (magnitudes / peaks[:, None]).square()
-        ).sqrt()  # of blocks scaled to 1, so no square overflows
+    def _lengths(self, flat: Tensor) -> Tensor:
+        """Of blocks scaled to 1, so no square overflows."""
+        peaks = block_peaks(flat, self.block).clamp(min=SMALLEST_NORM)
+        lengths = tree_sum((as_blocks(flat, self.block).abs() / peaks[:, None]).square()).sqrt()
         return (peaks * lengths.clamp(min=1)).clamp(max=torch.finfo(torch.float32).max)
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
+        flat = qsgd_decode(*self._parts(payload, spec), spec.numel, self.bits, self.block)
+        return narrow(flat, spec.dtype).view(spec.shape)
+
+    def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:
+        del keys
+        parts = [self._parts(payload, spec) for payload in payloads]
+        packed, norms = [part for part, _ in parts], [part for _, part in parts]
+        return qsgd_mean(packed, norms, spec.numel, self.bits, self.block).view(spec.shape)
+
+    def _parts(self, payload: Payload, spec: TensorSpec) -> tuple[Tensor, Tensor]:
         packed, norms = expect_parts(payload, 2, "QSGD")
         norms = expect_magnitudes(norms, block_count(spec.numel, self.block), "QSGD norms")
-        codes = unpack_bits(packed, spec.numel, self.bits)
-        level = (codes & self.levels).to(torch.float32) * (1.0 / self.levels)
-        signed = torch.where(codes > self.levels, -level, level)
-        blocks = as_blocks(signed, self.block) * norms[:, None]
-        return narrow(blocks.flatten()[: spec.numel], spec.dtype).view(spec.shape)
+        return expect_packed(packed, spec.numel, self.bits), norms
 
     def contract(self, spec: TensorSpec) -> Contract:
         length = max(1, min(self.block, spec.numel))

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..core import Compressor, Contract, Key, Payload, TensorSpec
-from ..kernels import distinct_positions
+from ..kernels import distinct_positions, scatter
 from .identity import Identity
-from .sparse import check_count, kept_count, scatter, then, values_key, values_spec
+from .sparse import check_count, kept_count, then, values_key, values_spec
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RandomK:
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         count = self._count(spec.numel)
         kept = self.values.decode(payload, values_spec(spec, count), values_key(key))
-        return scatter(kept, distinct_positions(key, count, spec.numel, spec.device), spec)
+        return scatter(kept, distinct_positions(key, count, spec.numel, spec.device), spec.numel).view(spec.shape)
 
     def contract(self, spec: TensorSpec) -> Contract:
         count = self._count(spec.numel)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..core import Contract, Key, Part, Payload, TensorSpec, narrow
-from ..kernels import mean_magnitude
-from ..wire import expect_magnitudes, expect_parts, pack_bits, packed_bytes, unpack_bits
+from ..kernels import sign_decode, sign_encode, sign_feedback, sign_mean
+from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
+from .rest import encode_and_subtract
 
 
 @dataclass(frozen=True)
@@ -19,15 +21,30 @@ class ScaledSign:
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         del key  # deterministic
         flat = narrow(tensor.flatten(), torch.float32)
-        signs = Part("signs", pack_bits(flat < 0, 1), float(flat.numel()))
-        return Payload.of([signs, Part("scale", mean_magnitude(flat).reshape(1), 32.0)])
+        return self._payload(*sign_encode(flat), flat.numel())
+
+    def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
+        if tensor.dtype != torch.float32:
+            return encode_and_subtract(self, tensor, residual, key)
+        signs, scale, rest = sign_feedback(tensor.flatten(), residual.flatten())
+        return self._payload(signs, scale, tensor.numel()), rest.view(tensor.shape)
+
+    def _payload(self, signs: Tensor, scale: Tensor, numel: int) -> Payload:
+        return Payload.of([Part("signs", signs, float(numel)), Part("scale", scale.reshape(1), 32.0)])
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
+        return narrow(sign_decode(*self._parts(payload, spec), spec.numel), spec.dtype).view(spec.shape)
+
+    def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:
+        del keys
+        parts = [self._parts(payload, spec) for payload in payloads]
+        return sign_mean([signs for signs, _ in parts], [scale for _, scale in parts], spec.numel).view(spec.shape)
+
+    def _parts(self, payload: Payload, spec: TensorSpec) -> tuple[Tensor, Tensor]:
         signs, scale = expect_parts(payload, 2, "ScaledSign")
         scale = expect_magnitudes(scale, 1, "ScaledSign scale")
-        negative = unpack_bits(signs, spec.numel, 1).to(torch.bool)
-        return narrow(torch.where(negative, -scale, scale), spec.dtype).view(spec.shape)
+        return expect_packed(signs, spec.numel, 1), scale
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract(delta=1 / max(1, spec.numel))  # tight for a one-hot tensor

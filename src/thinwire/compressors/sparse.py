@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from ..core import CompositionError, Compressor, Contract, DecodeError, Key, Payload, TensorSpec, derive_key
+from ..kernels import add_saturated, scatter, sparse_mean, subtract_at, take
 from ..wire import decode_indices, encode_indices, expected_index_bytes
 from .identity import Identity
 
@@ -65,7 +66,7 @@ class Sparse:
         return self.encode_at(self.take(flat, positions), positions, flat.numel(), key)
 
     def take(self, flat: Tensor, positions: Tensor) -> Tensor:
-        return flat[positions]
+        return take(flat, positions)
 
     def encode_at(self, kept: Tensor, positions: Tensor, numel: int, key: Key) -> Payload:
         encoded = self.values.encode(kept, values_key(key))
@@ -74,17 +75,38 @@ class Sparse:
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         return self._decode(payload, spec, key, *self.bounds(spec.numel))
 
+    def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
+        """Only what is sent differs from the target, so only there is anything subtracted."""
+        rest = add_saturated(tensor.flatten(), residual.flatten())
+        positions = self.choose(rest, key)
+        payload = self.encode_at(self.take(rest, positions), positions, rest.numel(), key)
+        kept = self._values(payload, TensorSpec.of("", rest), positions, key)
+        subtract_at(rest, positions, kept)
+        return payload, rest.view(tensor.shape)
+
+    def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:
+        bounds = self.bounds(spec.numel)
+        parts = [self._parts(payload, spec, key, *bounds) for payload, key in zip(payloads, keys, strict=True)]
+        return sparse_mean([kept for kept, _ in parts], [at for _, at in parts], spec.numel).view(spec.shape)
+
     def decode_at(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         return self._decode(payload, spec, key, 0, spec.numel)
 
     def _decode(self, payload: Payload, spec: TensorSpec, key: Key, least: int, most: int) -> Tensor:
+        return scatter(*self._parts(payload, spec, key, least, most), spec.numel).view(spec.shape)
+
+    def _parts(self, payload: Payload, spec: TensorSpec, key: Key, least: int, most: int) -> tuple[Tensor, Tensor]:
+        """Values and positions."""
         if not payload.parts:
             raise DecodeError("indices and values expected, got no part")
         positions = decode_indices(payload.parts[0], spec.numel, most)
         if positions.numel() < least:
             raise DecodeError(f"at least {least} positions expected, got {positions.numel()}")
-        kept = self.values.decode(Payload(payload.parts[1:]), values_spec(spec, positions.numel()), values_key(key))
-        return scatter(kept, positions, spec)
+        return self._values(payload, spec, positions, key), positions
+
+    def _values(self, payload: Payload, spec: TensorSpec, positions: Tensor, key: Key) -> Tensor:
+        form = values_spec(spec, positions.numel())
+        return self.values.decode(Payload(payload.parts[1:]), form, values_key(key))
 
 
 @dataclass(frozen=True)
@@ -114,11 +136,6 @@ class Counted(Sparse):
 def kept_nbytes(count: int, spec: TensorSpec, values: Compressor) -> float:
     """Expected size of `count` positions and values."""
     return expected_index_bytes(count, spec.numel) + values.nbytes(values_spec(spec, count))
-
-
-def scatter(values: Tensor, positions: Tensor, spec: TensorSpec) -> Tensor:
-    zeros = torch.zeros(spec.numel, dtype=spec.dtype, device=spec.device)
-    return zeros.index_put_((positions,), values).view(spec.shape)
 
 
 def contraction_of_values(values: Compressor, spec: TensorSpec) -> float | None:

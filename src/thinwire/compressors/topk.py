@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..core import Contract, Key, TensorSpec
-from ..kernels import largest
+from ..kernels import largest_magnitudes
 from .sparse import Counted, then, values_spec
 
 
@@ -20,7 +20,7 @@ class TopK(Counted):
 
     def choose(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
-        return largest(scores.abs(), self.count(scores.numel()))
+        return largest_magnitudes(scores, self.count(scores.numel()))
 
     def contract(self, spec: TensorSpec) -> Contract:
         count = self.count(spec.numel)

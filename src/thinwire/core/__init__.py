@@ -21,11 +21,15 @@ from .parts import (
     Compressor,
     Contract,
     Controller,
+    DecodesMean,
     FusesResidual,
     Reduced,
     Seen,
+    SubtractsSent,
     Weighable,
     adds_up,
+    reduce_and_subtract,
+    reduce_with_residual,
 )
 from .programs import fuse, fuse_flagged, loopback, stamped
 from .requests import (
@@ -57,7 +61,7 @@ __all__ = [
     "fuse", "fuse_flagged", "loopback", "stamped",
     "Context", "Key", "Plan", "derive_key",
     "Contract", "Compressor", "Chooser", "Weighable", "Aggregator", "Controller", "FusesResidual",
-    "Reduced", "Seen", "adds_up",
+    "DecodesMean", "SubtractsSent", "Reduced", "Seen", "adds_up", "reduce_and_subtract", "reduce_with_residual",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
     "parts_of", "rebuilt", "weighed",
     "flatten_state", "restore_state", "mean_state",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .context import Context, Key, Plan
 from .requests import Program
-from .tensors import Payload, TensorSpec
+from .tensors import Payload, TensorSpec, narrow, saturate
 
 S = TypeVar("S")
 
@@ -86,6 +86,27 @@ class Weighable(Compressor, Protocol):
         ...
 
 
+@runtime_checkable
+class SubtractsSent(Compressor, Protocol):
+    """A compressor that can add a residual and work out the next one with fewer passes over the tensor."""
+
+    def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
+        """encode(saturate(tensor + residual)), and that less what is decoded from it, saturated: the very same bits.
+
+        Both are of one type, which is float32 or wider.
+        """
+        ...
+
+
+@runtime_checkable
+class DecodesMean(Compressor, Protocol):
+    """A compressor that can average payloads with fewer passes over the tensor than to decode each and add."""
+
+    def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:
+        """Sum of decode(payload) * (1/n) in this order, for a spec of float32: the very same bits."""
+        ...
+
+
 class Reduced(Generic[S]):
     """What an aggregator gives back to one rank.
 
@@ -123,6 +144,24 @@ class FusesResidual(Protocol[S]):
     ) -> Program[tuple[Reduced[S], Tensor]]:
         """reduce(tensor + residual), and what of that was not sent: as error feedback would, up to rounding."""
         ...
+
+
+def reduce_and_subtract(
+    inner: Aggregator[S], tensor: Tensor, residual: Tensor, spec: TensorSpec, state: S, ctx: Context
+) -> Program[tuple[Reduced[S], Tensor]]:
+    """What FusesResidual promises, in as many passes as it takes: its definition."""
+    target = saturate(tensor + residual)
+    out = yield from inner.reduce(narrow(target, spec.dtype), spec, state, ctx)
+    return out, saturate(target - out.sent)
+
+
+def reduce_with_residual(
+    inner: Aggregator[S], tensor: Tensor, residual: Tensor, spec: TensorSpec, state: S, ctx: Context
+) -> Program[tuple[Reduced[S], Tensor]]:
+    """What FusesResidual promises, for any aggregator: its own way if it has one."""
+    if isinstance(inner, FusesResidual) and tensor.dtype == residual.dtype:
+        return (yield from inner.reduce_with_residual(tensor, residual, spec, state, ctx))
+    return (yield from reduce_and_subtract(inner, tensor, residual, spec, state, ctx))
 
 
 class Seen(NamedTuple):

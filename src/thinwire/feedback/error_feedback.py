@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..core import Aggregator, Context, FusesResidual, Key, Program, Reduced, TensorSpec, narrow, saturate
+from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, reduce_with_residual
 from .residuals import Kept, check_form, keep, no_residual, recall
 
 
@@ -37,11 +37,6 @@ class ErrorFeedback:
         self, tensor: Tensor, spec: TensorSpec, state: FeedbackState, ctx: Context
     ) -> Program[Reduced[FeedbackState]]:
         before = recall(state.residual, spec)
-        if isinstance(self.inner, FusesResidual) and tensor.dtype == before.dtype:
-            out, rest = yield from self.inner.reduce_with_residual(tensor, before, spec, state.inner, ctx)
-        else:
-            target = saturate(tensor + before)
-            out = yield from self.inner.reduce(narrow(target, spec.dtype), spec, state.inner, ctx)
-            rest = saturate(target - out.sent)
+        out, rest = yield from reduce_with_residual(self.inner, tensor, before, spec, state.inner, ctx)
         residual = keep(rest, self.residual, ctx.key(f"{spec.name}/residual", ctx.world.rank))
         return Reduced(out.value, lambda: out.sent, FeedbackState(residual, out.state))

@@ -1,13 +1,48 @@
-"""Hot loops behind one door. Today the torch reference serves every device; faster forms must give the same bits."""
+"""Hot loops behind one door: C on the CPU where it was built (see `dispatch`), else torch expressions. Same bits."""
 
 from .bloom import bloom_bits, bloom_form, bloom_positions
+from .codes import as_blocks, packed_bytes
+from .dispatch import (
+    add_saturated,
+    block_peaks,
+    exponents_decode,
+    largest_magnitudes,
+    mean_magnitude,
+    natural_decode_signed,
+    natural_encode,
+    natural_encode_signed,
+    noise16,
+    ones,
+    pack,
+    pack_signs,
+    qsgd_decode,
+    qsgd_encode,
+    qsgd_feedback,
+    qsgd_mean,
+    scatter,
+    shifted_sum,
+    sign_decode,
+    sign_encode,
+    sign_feedback,
+    sign_mean,
+    sparse_mean,
+    subtract_at,
+    take,
+    unary,
+    unpack,
+)
 from .matrices import agreed_product, noise_matrix, orthonormal
-from .reference import distinct_positions, largest, mean_magnitude, mix32, noise16, noise32, tree_sum
+from .reference import distinct_positions, largest, mix32, noise32, tree_sum
 from .sketch import Order, Peeled, cells_for, median_estimate, peel, peeling_order, sketch, table_cells
 
 __all__ = [
     "Order", "Peeled", "cells_for", "median_estimate", "peel", "peeling_order", "sketch", "table_cells",
     "bloom_bits", "bloom_form", "bloom_positions",
+    "add_saturated", "as_blocks", "block_peaks", "scatter", "sparse_mean", "subtract_at", "take",
+    "pack", "packed_bytes", "pack_signs", "unpack", "ones", "shifted_sum", "unary",
+    "natural_decode_signed", "natural_encode", "natural_encode_signed", "exponents_decode",
+    "qsgd_decode", "qsgd_encode", "qsgd_feedback", "qsgd_mean",
+    "sign_decode", "sign_encode", "sign_feedback", "sign_mean",
     "agreed_product", "noise_matrix", "orthonormal",
-    "distinct_positions", "largest", "mean_magnitude", "mix32", "noise16", "noise32", "tree_sum",
+    "distinct_positions", "largest", "largest_magnitudes", "mean_magnitude", "mix32", "noise16", "noise32", "tree_sum",
 ]  # fmt: skip

@@ -23,6 +23,7 @@ from ..drivers.processes import run_ranks
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
 from ..integrations.agreement import agree_on, fingerprint
+from ..kernels.native import serving
 from ..planner.link import LinkFigures, Rate, advice, measure_link
 from .network import why_not
 
@@ -81,7 +82,7 @@ def examine_machine() -> list[Finding]:
         *(Finding(name, _version(name)) for name in ("rich", "jinja2", "safetensors")),
         Finding("cores", f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads"),
         Finding("load", _load()),
-        Finding("kernels", "torch reference, on the CPU" + (" and CUDA" if torch.cuda.is_available() else "")),
+        Finding("kernels", serving() + ("; torch reference on CUDA" if torch.cuda.is_available() else "")),
         Finding("backend", "gloo" if (gloo := gloo_is_available()) else "this torch was built without gloo", gloo),
         Finding("interface", os.environ.get("GLOO_SOCKET_IFNAME", "gloo's choice (GLOO_SOCKET_IFNAME is not set)")),
         *(Finding(name, path or "not found; only the testbed needs it") for name, path in tools.items()),

@@ -1,6 +1,7 @@
 """Numbers <-> bytes. A saving that is not packed is not a saving."""
 
-from .bits import pack_bits, packed_bytes, unpack_bits
+from ..kernels import packed_bytes
+from .bits import expect_packed, pack_bits, unpack_bits
 from .checks import expect_magnitudes, expect_parts, expect_vector
 from .framing import as_bytes, from_bytes, lengths_bytes, pack_payload, unpack_payload
 from .indices import decode_indices, encode_indices, expected_index_bytes, ideal_index_bits
@@ -11,5 +12,5 @@ __all__ = [
     "encode_indices", "decode_indices", "expected_index_bytes", "ideal_index_bits",
     "as_bytes", "from_bytes", "pack_payload", "unpack_payload", "lengths_bytes",
     "pack_trits", "unpack_trits", "trits_bytes",
-    "expect_parts", "expect_vector", "expect_magnitudes",
+    "expect_parts", "expect_vector", "expect_magnitudes", "expect_packed",
 ]  # fmt: skip

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ..core import DecodeError, Part
-from .bits import pack_bits, packed_bytes, unpack_bits
+from ..kernels import ones, packed_bytes, shifted_sum, unary
+from .bits import expect_packed, pack_bits, unpack_bits
 from .varint import read_varint, varint
 
 _EXPLICIT, _BITMAP, _RICE = range(3)
@@ -53,7 +54,7 @@ def decode_indices(blob: Tensor, numel: int, most: int | None = None) -> Tensor:
     if coding == _EXPLICIT and r == 0:
         return _ascending(unpack_bits(body, count, _width(numel)).to(torch.int64), numel)
     if coding == _BITMAP and r == 0:
-        positions = unpack_bits(body, numel, 1).nonzero().flatten()
+        positions = ones(expect_packed(body, numel, 1))
         if positions.numel() != count:
             raise DecodeError(f"indices: the bitmap marks {positions.numel()} places, {count} were announced")
         return positions
@@ -110,13 +111,12 @@ def _rice_parameter(gaps: Tensor, numel: int) -> int:
 
 def _rice_bytes(gaps: Tensor, r: int) -> int:
     count = gaps.numel()
-    return packed_bytes(count, r) + packed_bytes(count + int((gaps >> r).sum()), 1)
+    return packed_bytes(count, r) + packed_bytes(count + shifted_sum(gaps, r), 1)
 
 
 def _rice(gaps: Tensor, r: int) -> Tensor:
-    ends = ((gaps >> r) + 1).cumsum(0) - 1  # where each unary number has its closing one
-    unary = pack_bits(_marks(ends, int(ends[-1]) + 1 if ends.numel() else 0), 1)
-    return torch.cat((pack_bits(gaps & ((1 << r) - 1), r), unary)) if r else unary
+    upper = unary(gaps, r)
+    return torch.cat((pack_bits(gaps & ((1 << r) - 1), r), upper)) if r else upper
 
 
 def _unrice(body: Tensor, count: int, r: int, numel: int) -> Tensor:
@@ -124,7 +124,7 @@ def _unrice(body: Tensor, count: int, r: int, numel: int) -> Tensor:
     most = low_bytes + packed_bytes(count + (numel >> r), 1)  # the unary parts cannot add up to more
     if r > _width(numel) or not low_bytes <= body.numel() <= most:
         raise DecodeError(f"indices: {body.numel()} bytes cannot hold {count} gaps with r = {r} below {numel}")
-    ends = unpack_bits(body[low_bytes:], 8 * (body.numel() - low_bytes), 1).nonzero().flatten()
+    ends = ones(body[low_bytes:])
     if ends.numel() != count:
         raise DecodeError(f"indices: {ends.numel()} unary numbers found, {count} were announced")
     gaps = (ends.diff(prepend=ends.new_full((1,), -1)) - 1) << r

@@ -1,0 +1,117 @@
+"""Hot loops in multiples of one memory copy: C beside the torch expressions that define them, in one run.
+
+One thread, this process's CPU time. Each repetition copies the tensor, then runs the kernel; the figure is the median
+of the quotients, so that most of a machine's unrest cancels. Payloads and results are allocated anew each time, as in
+training.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core import derive_key
+from ..kernels import codes, dispatch, native
+
+DENSITY, BITS, BLOCK, RANKS = 0.01, 4, 512, 8
+WINDOW = 16  # of natural with 8 bits
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel, in copies of its tensor."""
+
+    kernel: str
+    native: float
+    reference: float
+
+
+def cases(kernels: ModuleType, tensor: Tensor) -> Iterator[tuple[str, Work]]:
+    """Every kernel with its input made ready."""
+    numel, key = tensor.numel(), derive_key("bench kernels")
+    k = max(1, int(DENSITY * numel))
+    residual = tensor.flip(0) * 0.5
+    yield "top-k 1 %", partial(kernels.largest_magnitudes, tensor, k)
+    yield "top-k 1 %, with feedback", partial(_sparse_feedback, kernels, tensor, residual, k)
+    positions = codes.largest_magnitudes(tensor, k)
+    kept = tensor[positions]
+    yield "top-k 1 %, decode", partial(kernels.scatter, kept, positions, numel)
+    yield f"top-k 1 %, mean of {RANKS}", partial(kernels.sparse_mean, copies(kept), copies(positions), numel)
+    packed, norms = codes.qsgd_encode(tensor, BITS, BLOCK, key)
+    yield "QSGD-4 encode", partial(kernels.qsgd_encode, tensor, BITS, BLOCK, key)
+    yield "QSGD-4 with feedback", partial(kernels.qsgd_feedback, tensor, residual, BITS, BLOCK, key)
+    yield "QSGD-4 decode", partial(kernels.qsgd_decode, packed, norms, numel, BITS, BLOCK)
+    several = copies(packed), copies(norms)
+    yield f"QSGD-4 mean of {RANKS}", partial(kernels.qsgd_mean, *several, numel, BITS, BLOCK)
+    signed = codes.natural_encode_signed(tensor, key, WINDOW)
+    yield "natural-8 encode", partial(kernels.natural_encode_signed, tensor, key, WINDOW)
+    yield "natural-8 decode", partial(kernels.natural_decode_signed, signed, WINDOW)
+    signs, scale = codes.sign_encode(tensor)
+    yield "signs alone", partial(kernels.pack_signs, tensor)
+    yield "sign encode", partial(kernels.sign_encode, tensor)
+    yield "sign with feedback", partial(kernels.sign_feedback, tensor, residual)
+    yield "sign decode", partial(kernels.sign_decode, signs, scale.reshape(1), numel)
+    yield f"sign mean of {RANKS}", partial(kernels.sign_mean, copies(signs), copies(scale.reshape(1)), numel)
+
+
+def copies(part: Tensor) -> list[Tensor]:
+    """Of their own, because payloads of other ranks are not in the cache either."""
+    return [part.clone() for _ in range(RANKS)]
+
+
+def _sparse_feedback(kernels: ModuleType, tensor: Tensor, residual: Tensor, k: int) -> Tensor:
+    """As compressors.sparse does it for values that are sent as they are."""
+    target: Tensor = kernels.add_saturated(tensor, residual)
+    positions: Tensor = kernels.largest_magnitudes(target, k)
+    kernels.subtract_at(target, positions, kernels.take(target, positions))
+    return target
+
+
+def in_copies(work: Work, tensor: Tensor, repetitions: int) -> float:
+    """Median of (time of work / time of a copy)."""
+    there, quotients = torch.empty_like(tensor), []
+    work()
+    for _ in range(repetitions):
+        copy = _seconds(partial(there.copy_, tensor))
+        quotients.append(_seconds(work) / copy)
+    return statistics.median(quotients)
+
+
+def _seconds(work: Work) -> float:
+    start = time.process_time()
+    work()
+    return max(time.process_time() - start, 1e-9)
+
+
+def measure(mb: float, repetitions: int = 9) -> list[Row]:
+    numel = max(1, int(mb * 1e6 / 4))
+    tensor = torch.randn(numel, generator=torch.Generator().manual_seed(0))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        pairs = zip(cases(dispatch, tensor), cases(codes, tensor), strict=True)
+        return [
+            Row(name, in_copies(fast, tensor, repetitions), in_copies(plain, tensor, max(3, repetitions // 3)))
+            for (name, fast), (_, plain) in pairs
+        ]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def figures(mb: float, rows: Sequence[Row]) -> dict[str, Any]:
+    return {"mb": mb, "kernels": native.serving(), "unit": "copies", "rows": [asdict(row) for row in rows]}
+
+
+def write(file: Path, mb: float, rows: Sequence[Row]) -> None:
+    file.write_text(json.dumps(figures(mb, rows), indent=1) + "\n", encoding="utf-8")

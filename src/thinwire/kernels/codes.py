@@ -1,0 +1,210 @@
+"""Numbers <-> codes as plain torch expressions: the definition that the C kernels match bit for bit.
+
+What is packed, is packed little end first. Sums of several decoded payloads are taken in their order, each scaled by
+1/n before it is added: an addition that scales on its way would round once on some processors and twice on others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..core import Key, saturate
+from .reference import largest, mean_magnitude, noise16
+
+SMALLEST_NORM = 2.0**-112  # a block's norm is at least this, so that levels / norm stays finite for 16 bits too
+
+
+def packed_bytes(count: int, bits: int) -> int:
+    return (count * bits + 7) // 8
+
+
+def pack(values: Tensor, bits: int) -> Tensor:
+    """Bytes holding flat whole numbers (or booleans), each below 2**bits; 1 to 56 bits."""
+    if bits == 1 and values.device.type == "cpu":
+        return torch.from_numpy(np.packbits(values.numpy(force=True).astype(np.uint8), bitorder="little"))
+    lanes = pad(values.to(_word(bits)), (0, -values.numel() % 8)).view(-1, 8)
+    starts = 8 * torch.arange(bits, device=values.device)  # each byte's first bit, of the 8 * bits in a row
+    packed = _window(lanes, starts, bits, 8)
+    return packed.to(torch.uint8).flatten()[: packed_bytes(values.numel(), bits)]
+
+
+def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
+    """The `count` numbers in `packed`; uint8 for single bits, else int32, or int64 beyond 24 bits."""
+    if bits == 1 and packed.device.type == "cpu":
+        return torch.from_numpy(np.unpackbits(packed.numpy(), count=count, bitorder="little"))
+    rows = pad(packed, (0, -packed.numel() % bits)).view(-1, bits).to(_word(bits))
+    starts = bits * torch.arange(8, device=packed.device)  # each number's first bit
+    values = _window(rows, starts, 8, bits).flatten()[:count]
+    return values.to(torch.uint8) if bits == 1 else values
+
+
+def _window(digits: Tensor, starts: Tensor, have: int, want: int) -> Tensor:
+    """Digits of `have` bits, little end first in each row, read as digits of `want` bits that begin at `starts`."""
+    first, shift = starts // have, (starts % have).to(digits.dtype)
+    span = (have - 1 + want - 1) // have + 1  # so many old digits can meet in a new one
+    padded = pad(digits, (0, span))
+    joined = padded[:, first]
+    for t in range(1, span):
+        joined = joined | padded[:, first + t] << (t * have)
+    return (joined >> shift) & ((1 << want) - 1)
+
+
+def _word(bits: int) -> torch.dtype:
+    """Wide enough for one number and the seven bits before it."""
+    return torch.int64 if bits > 24 else torch.int32
+
+
+def as_blocks(flat: Tensor, block: int) -> Tensor:
+    """(blocks, width) with the last block filled up with zeros; no wider than the tensor is long."""
+    width = max(1, min(block, flat.numel()))
+    return pad(flat, (0, -flat.numel() % width)).view(-1, width)
+
+
+def block_peaks(flat: Tensor, block: int) -> Tensor:
+    """The largest magnitude of each block, float32."""
+    return as_blocks(flat, block).abs().amax(dim=1) if flat.numel() else flat
+
+
+def qsgd_encode(flat: Tensor, bits: int, block: int, key: Key, norms: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Sign and a random one of the two levels next to |x| / norm, packed; and the norms: peaks, unless given."""
+    levels = (1 << (bits - 1)) - 1
+    if norms is None:
+        norms = block_peaks(flat, block).clamp(min=SMALLEST_NORM)
+    blocks = as_blocks(flat, block)
+    places = blocks.abs() * (levels / norms)[:, None]
+    draws = (noise16(key, blocks.numel(), flat.device).view_as(blocks) + 0.5) * 2.0**-16
+    level = torch.floor(places + draws).to(torch.int32).clamp(max=levels)
+    codes = level | (blocks < 0).to(torch.int32) << (bits - 1)
+    return pack(codes.flatten()[: flat.numel()], bits), norms
+
+
+def qsgd_decode(packed: Tensor, norms: Tensor, count: int, bits: int, block: int) -> Tensor:
+    levels, codes = (1 << (bits - 1)) - 1, unpack(packed, count, bits)
+    level = (codes & levels).to(torch.float32) * (1.0 / levels)
+    signed = torch.where(codes > levels, -level, level)
+    return (as_blocks(signed, block) * norms[:, None]).flatten()[:count]
+
+
+def qsgd_mean(packed: Sequence[Tensor], norms: Sequence[Tensor], count: int, bits: int, block: int) -> Tensor:
+    pairs = zip(packed, norms, strict=True)
+    return _mean([qsgd_decode(codes, scales, count, bits, block) for codes, scales in pairs])
+
+
+def qsgd_feedback(flat: Tensor, before: Tensor, bits: int, block: int, key: Key) -> tuple[Tensor, Tensor, Tensor]:
+    """qsgd_encode(flat + before), and what of that is not sent."""
+    target = add_saturated(flat, before)
+    packed, norms = qsgd_encode(target, bits, block, key)
+    return packed, norms, saturate(target - qsgd_decode(packed, norms, flat.numel(), bits, block))
+
+
+def natural_encode(flat: Tensor, key: Key, window: int, most: int) -> Tensor:
+    """Exponents of float32, rounded by chance: clamp(exponent - window, 0, most) as uint8.
+
+    The mantissa is the chance to round up: noise is added below the exponent, and what carries over counts.
+    """
+    magnitude = flat.view(torch.int32) & 0x7FFFFFFF
+    noise = (noise16(key, flat.numel(), flat.device) << 7) + 64  # 23 bits, as many as a mantissa has
+    return (((magnitude + noise) >> 23) - window).clamp(0, most).to(torch.uint8)
+
+
+def natural_encode_signed(flat: Tensor, key: Key, window: int) -> Tensor:
+    """The same in 7 bits, and the sign in the eighth."""
+    return natural_encode(flat, key, window, 127) | (flat < 0).to(torch.uint8) << 7
+
+
+def natural_decode_signed(codes: Tensor, window: int) -> Tensor:
+    wide = codes.to(torch.int32)
+    exponents = wide & 127
+    bits = (wide & 128) << 24 | (exponents + window) << 23
+    return torch.where(exponents > 0, bits, 0).view(torch.float32)
+
+
+def exponents_decode(exponents: Tensor, signs: Tensor) -> Tensor:
+    """Powers of two from a plane of float32's exponents and a plane of sign bits."""
+    negative = unpack(signs, exponents.numel(), 1).to(torch.int32)
+    return ((negative << 31) | (exponents.to(torch.int32) << 23)).view(torch.float32)
+
+
+def pack_signs(flat: Tensor) -> Tensor:
+    """One bit a number, eight to a byte: 1 where it is negative."""
+    return pack(flat < 0, 1)
+
+
+def sign_encode(flat: Tensor) -> tuple[Tensor, Tensor]:
+    """Signs, packed, and the mean magnitude."""
+    return pack_signs(flat), mean_magnitude(flat)
+
+
+def sign_decode(signs: Tensor, scale: Tensor, count: int) -> Tensor:
+    return torch.where(unpack(signs, count, 1).to(torch.bool), -scale, scale)
+
+
+def sign_mean(signs: Sequence[Tensor], scales: Sequence[Tensor], count: int) -> Tensor:
+    return _mean([sign_decode(bits, scale, count) for bits, scale in zip(signs, scales, strict=True)])
+
+
+def sign_feedback(flat: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """sign_encode(flat + before), and what of that is not sent."""
+    target = add_saturated(flat, before)
+    signs, scale = sign_encode(target)
+    return signs, scale, saturate(target - sign_decode(signs, scale.reshape(1), flat.numel()))
+
+
+def scatter(values: Tensor, positions: Tensor, count: int) -> Tensor:
+    """`count` numbers, all zero but these."""
+    return torch.zeros(count, dtype=values.dtype, device=values.device).index_put_((positions,), values)
+
+
+def sparse_mean(values: Sequence[Tensor], positions: Sequence[Tensor], count: int) -> Tensor:
+    """The mean of sparse vectors. Positions of one vector are distinct."""
+    total = torch.zeros(count, dtype=values[0].dtype, device=values[0].device)
+    for kept, at in zip(values, positions, strict=True):
+        total[at] += kept * (1 / len(values))
+    return total
+
+
+def take(flat: Tensor, positions: Tensor) -> Tensor:
+    return flat[positions]
+
+
+def subtract_at(flat: Tensor, positions: Tensor, values: Tensor) -> None:
+    """flat[positions] -= values, in place and saturated; positions are distinct."""
+    flat[positions] = saturate(flat[positions] - values)
+
+
+def shifted_sum(values: Tensor, shift: int) -> int:
+    """Of whole numbers, each shifted right."""
+    return int((values >> shift).sum())
+
+
+def unary(values: Tensor, shift: int) -> Tensor:
+    """values >> shift as so many zeros and a one each, packed."""
+    ends = ((values >> shift) + 1).cumsum(0) - 1  # where each number has its closing one
+    marks = torch.zeros(int(ends[-1]) + 1 if ends.numel() else 0, dtype=torch.uint8, device=values.device)
+    return pack(marks.index_fill_(0, ends, 1), 1)
+
+
+def ones(packed: Tensor) -> Tensor:
+    """Positions of the bits that are set, ascending."""
+    return unpack(packed, 8 * packed.numel(), 1).nonzero().flatten()
+
+
+def add_saturated(flat: Tensor, other: Tensor) -> Tensor:
+    return saturate(flat + other)
+
+
+def largest_magnitudes(flat: Tensor, k: int) -> Tensor:
+    """Positions of the k largest |x|, ascending; among equals the first ones."""
+    return largest(flat.abs(), k)
+
+
+def _mean(decoded: Sequence[Tensor]) -> Tensor:
+    total = torch.zeros_like(decoded[0])
+    for each in decoded:
+        total += each * (1 / len(decoded))
+    return total

@@ -1,0 +1,89 @@
+"""One door: the C kernels where they are loaded and the tensors suit them, else the torch expressions. Same bits."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from . import codes, reference
+from .native import calls, library
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_NATIVE_BITS = 8  # quantizers of more are rare
+
+
+def _suits(argument: Any) -> bool:
+    """Tensors, lists of tensors and devices that C can work on; other arguments always do."""
+    if isinstance(argument, Tensor):
+        return argument.device.type == "cpu" and argument.is_contiguous() and argument.numel() > 0
+    if isinstance(argument, list | tuple):
+        return bool(argument) and all(map(_suits, argument))
+    return not isinstance(argument, torch.device) or argument.type == "cpu"
+
+
+def _dtype(argument: Any) -> torch.dtype | None:
+    first = argument[0] if isinstance(argument, list | tuple) and argument else argument
+    return first.dtype if isinstance(first, Tensor) else None
+
+
+def _either(
+    plain: Callable[P, R],
+    native: Callable[Concatenate[ctypes.CDLL, P], R],
+    dtype: torch.dtype | None = torch.float32,
+    bits_at: int | None = None,
+) -> Callable[P, R]:
+    """`native` for arguments that suit it, the first of this type (and, argument `bits_at`, few bits); else `plain`."""
+
+    @wraps(plain)
+    def kernel(*args: P.args, **kwargs: P.kwargs) -> R:
+        loaded = library()
+        many = bits_at is not None and cast(int, args[bits_at]) > _NATIVE_BITS
+        if loaded is None or many or _dtype(args[0]) != dtype or not all(map(_suits, (*args, *kwargs.values()))):
+            return plain(*args, **kwargs)
+        return native(loaded, *args, **kwargs)
+
+    return kernel
+
+
+noise16 = _either(reference.noise16, calls.noise16, None)
+mean_magnitude = _either(reference.mean_magnitude, calls.mean_magnitude)
+largest_magnitudes = _either(codes.largest_magnitudes, calls.largest_magnitudes)
+block_peaks = _either(codes.block_peaks, calls.block_peaks)
+add_saturated = _either(codes.add_saturated, calls.add_saturated)
+qsgd_encode = _either(codes.qsgd_encode, calls.qsgd_encode, bits_at=1)
+qsgd_feedback = _either(codes.qsgd_feedback, calls.qsgd_feedback, bits_at=2)
+qsgd_decode = _either(codes.qsgd_decode, calls.qsgd_decode, torch.uint8, bits_at=3)
+qsgd_mean = _either(codes.qsgd_mean, calls.qsgd_mean, torch.uint8, bits_at=3)
+natural_encode = _either(codes.natural_encode, calls.natural_encode)
+natural_encode_signed = _either(codes.natural_encode_signed, calls.natural_encode_signed)
+natural_decode_signed = _either(codes.natural_decode_signed, calls.natural_decode_signed, torch.uint8)
+pack_signs = _either(codes.pack_signs, calls.pack_signs)
+sign_encode = _either(codes.sign_encode, calls.sign_encode)
+sign_feedback = _either(codes.sign_feedback, calls.sign_feedback)
+sign_decode = _either(codes.sign_decode, calls.sign_decode, torch.uint8)
+sign_mean = _either(codes.sign_mean, calls.sign_mean, torch.uint8)
+scatter = _either(codes.scatter, calls.scatter)
+sparse_mean = _either(codes.sparse_mean, calls.sparse_mean)
+take = _either(codes.take, calls.take)
+subtract_at = _either(codes.subtract_at, calls.subtract_at)
+shifted_sum = _either(codes.shifted_sum, calls.shifted_sum, torch.int64)
+unary = _either(codes.unary, calls.unary, torch.int64)
+ones = _either(codes.ones, calls.ones, torch.uint8)
+exponents_decode = _either(codes.exponents_decode, calls.exponents_decode, torch.uint8)
+_pack_wide = _either(codes.pack, calls.pack, torch.int64)
+_unpack_wide = _either(codes.unpack, calls.unpack, torch.uint8)
+
+
+def pack(values: Tensor, bits: int) -> Tensor:
+    """Single bits go numpy's way, which is as fast."""
+    return codes.pack(values, bits) if bits == 1 else _pack_wide(values.to(torch.int64), bits)
+
+
+def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
+    return (codes.unpack if bits == 1 or count == 0 else _unpack_wide)(packed, count, bits)

@@ -1,0 +1,257 @@
+"""The C kernels as functions of tensors: those of kernels/reference.py and codes.py, with a library before the rest.
+
+Tensors are on the CPU, contiguous and not empty: `dispatch` sees to that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...core import Key
+from ..codes import SMALLEST_NORM, packed_bytes
+
+_ROW = 4096  # of mean_magnitude
+
+
+def _at(tensor: Tensor, count: int, dtype: torch.dtype = torch.float32) -> int:
+    """Where its `count` elements are. Tested here once more: C would read whatever is there."""
+    if tensor.dtype != dtype or tensor.numel() != count or not tensor.is_contiguous() or tensor.device.type != "cpu":
+        found = f"{tensor.numel()} {tensor.dtype} on {tensor.device}"
+        raise TypeError(f"C kernels: {count} contiguous {dtype} on the CPU are needed, got {found}")
+    return tensor.data_ptr()
+
+
+def _all_at(tensors: Sequence[Tensor], count: int, dtype: torch.dtype) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(tensors))(*(_at(tensor, count, dtype) for tensor in tensors))
+
+
+def _blocks(count: int, block: int) -> int:
+    return -(-count // block)
+
+
+def _bytes(count: int) -> Tensor:
+    return torch.empty(count, dtype=torch.uint8)
+
+
+def _counter(key: Key) -> tuple[int, int]:
+    """Where the words of a key begin, and by how much they advance; see reference.noise16."""
+    return key & 0xFFFFFFFF, ((key >> 32) | 1) & 0xFFFFFFFF
+
+
+def noise16(library: ctypes.CDLL, key: Key, count: int, device: torch.device) -> Tensor:
+    out = torch.empty(count, dtype=torch.int32)
+    library.tw_noise16(*_counter(key), count, out.data_ptr())
+    return out
+
+
+def pack(library: ctypes.CDLL, values: Tensor, bits: int) -> Tensor:
+    out = _bytes(packed_bytes(values.numel(), bits))
+    library.tw_pack_bits(_at(values, values.numel(), torch.int64), values.numel(), bits, out.data_ptr())
+    return out
+
+
+def unpack(library: ctypes.CDLL, packed: Tensor, count: int, bits: int) -> Tensor:
+    out = torch.empty(count, dtype=torch.int64)
+    library.tw_unpack_bits(_at(packed, packed_bytes(count, bits), torch.uint8), count, bits, out.data_ptr())
+    return out if bits > 24 else out.to(torch.int32)
+
+
+def block_peaks(library: ctypes.CDLL, flat: Tensor, block: int) -> Tensor:
+    out = torch.empty(_blocks(flat.numel(), block))
+    library.tw_block_peaks(_at(flat, flat.numel()), flat.numel(), block, out.data_ptr())
+    return out
+
+
+def qsgd_encode(
+    library: ctypes.CDLL, flat: Tensor, bits: int, block: int, key: Key, norms: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    n = flat.numel()
+    packed, given = _bytes(packed_bytes(n, bits)), norms is not None
+    norms = torch.empty(_blocks(n, block)) if norms is None else norms
+    scales = _at(norms, _blocks(n, block))
+    library.tw_qsgd_encode(
+        _at(flat, n), n, block, bits, *_counter(key), given, SMALLEST_NORM, scales, packed.data_ptr()
+    )
+    return packed, norms
+
+
+def qsgd_feedback(
+    library: ctypes.CDLL, flat: Tensor, before: Tensor, bits: int, block: int, key: Key
+) -> tuple[Tensor, Tensor, Tensor]:
+    n = flat.numel()
+    packed, norms, rest = _bytes(packed_bytes(n, bits)), torch.empty(_blocks(n, block)), torch.empty(n)
+    library.tw_qsgd_feedback(
+        _at(flat, n), _at(before, n), rest.data_ptr(), n, block, bits, *_counter(key), SMALLEST_NORM,
+        norms.data_ptr(), packed.data_ptr(),
+    )  # fmt: skip
+    return packed, norms, rest
+
+
+def qsgd_decode(library: ctypes.CDLL, packed: Tensor, norms: Tensor, count: int, bits: int, block: int) -> Tensor:
+    out = torch.empty(count)
+    codes, scales = _at(packed, packed_bytes(count, bits), torch.uint8), _at(norms, _blocks(count, block))
+    library.tw_qsgd_decode(codes, scales, count, block, bits, out.data_ptr())
+    return out
+
+
+def qsgd_mean(
+    library: ctypes.CDLL, packed: Sequence[Tensor], norms: Sequence[Tensor], count: int, bits: int, block: int
+) -> Tensor:
+    out, ranks = torch.empty(count), len(packed)
+    codes = _all_at(packed, packed_bytes(count, bits), torch.uint8)
+    scales = _all_at(norms, _blocks(count, block), torch.float32)
+    library.tw_qsgd_mean(codes, scales, ranks, count, block, bits, 1 / ranks, out.data_ptr())
+    return out
+
+
+def natural_encode(library: ctypes.CDLL, flat: Tensor, key: Key, window: int, most: int) -> Tensor:
+    return _natural(library, flat, key, window, most, 0)
+
+
+def natural_encode_signed(library: ctypes.CDLL, flat: Tensor, key: Key, window: int) -> Tensor:
+    return _natural(library, flat, key, window, 127, 128)
+
+
+def _natural(library: ctypes.CDLL, flat: Tensor, key: Key, window: int, most: int, sign_bit: int) -> Tensor:
+    out = _bytes(flat.numel())
+    library.tw_natural_encode(
+        _at(flat, flat.numel()), flat.numel(), *_counter(key), window, most, sign_bit, out.data_ptr()
+    )
+    return out
+
+
+def natural_decode_signed(library: ctypes.CDLL, codes: Tensor, window: int) -> Tensor:
+    out = torch.empty(codes.numel())
+    library.tw_natural_decode(_at(codes, codes.numel(), torch.uint8), codes.numel(), window, out.data_ptr())
+    return out
+
+
+def _mean_scratch(count: int) -> tuple[float, float, Tensor]:
+    """What mean_magnitude scales by before and after, and room for its rows."""
+    shrink = 1 << (count - 1).bit_length()
+    return 1.0 / shrink, shrink / count, torch.empty(max(1, shrink // _ROW))
+
+
+def mean_magnitude(library: ctypes.CDLL, flat: Tensor) -> Tensor:
+    return _signs_and_mean(library, flat, None)
+
+
+def pack_signs(library: ctypes.CDLL, flat: Tensor) -> Tensor:
+    signs = _bytes(packed_bytes(flat.numel(), 1))
+    library.tw_pack_signs(_at(flat, flat.numel()), flat.numel(), signs.data_ptr())
+    return signs
+
+
+def sign_encode(library: ctypes.CDLL, flat: Tensor) -> tuple[Tensor, Tensor]:
+    signs = _bytes(packed_bytes(flat.numel(), 1))
+    return signs, _signs_and_mean(library, flat, signs.data_ptr())
+
+
+def _signs_and_mean(library: ctypes.CDLL, flat: Tensor, signs: int | None) -> Tensor:
+    share, back, sums = _mean_scratch(flat.numel())
+    scale = library.tw_sign_encode(
+        _at(flat, flat.numel()), flat.numel(), share, back, sums.data_ptr(), sums.numel(), signs
+    )
+    return torch.tensor(scale, dtype=torch.float32)
+
+
+def sign_feedback(library: ctypes.CDLL, flat: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    n = flat.numel()
+    signs, rest, (share, back, sums) = _bytes(packed_bytes(n, 1)), torch.empty(n), _mean_scratch(n)
+    scale = library.tw_sign_feedback(
+        _at(flat, n), _at(before, n), rest.data_ptr(), n, share, back, sums.data_ptr(), sums.numel(), signs.data_ptr()
+    )
+    return signs, torch.tensor(scale, dtype=torch.float32), rest
+
+
+def sign_decode(library: ctypes.CDLL, signs: Tensor, scale: Tensor, count: int) -> Tensor:
+    out = torch.empty(count)
+    library.tw_sign_decode(_at(signs, packed_bytes(count, 1), torch.uint8), count, float(scale), out.data_ptr())
+    return out
+
+
+def sign_mean(library: ctypes.CDLL, signs: Sequence[Tensor], scales: Sequence[Tensor], count: int) -> Tensor:
+    out, ranks, together = torch.empty(count), len(signs), torch.cat([scale.reshape(1) for scale in scales])
+    packed = _all_at(signs, packed_bytes(count, 1), torch.uint8)
+    library.tw_sign_mean(packed, _at(together, ranks), ranks, count, 1 / ranks, out.data_ptr())
+    return out
+
+
+def largest_magnitudes(library: ctypes.CDLL, flat: Tensor, k: int) -> Tensor:
+    if k >= flat.numel():
+        return torch.arange(flat.numel())
+    out = torch.empty(k, dtype=torch.int64)
+    library.tw_largest(_at(flat, flat.numel()), flat.numel(), k, out.data_ptr())
+    return out
+
+
+def scatter(library: ctypes.CDLL, values: Tensor, positions: Tensor, count: int) -> Tensor:
+    out = torch.zeros(count)
+    k = values.numel()
+    _inside(library.tw_scatter(_at(values, k), _at(positions, k, torch.int64), k, out.data_ptr(), count), count)
+    return out
+
+
+def sparse_mean(library: ctypes.CDLL, values: Sequence[Tensor], positions: Sequence[Tensor], count: int) -> Tensor:
+    out = torch.zeros(count)
+    for kept, places in zip(values, positions, strict=True):
+        k = kept.numel()
+        at = _at(places, k, torch.int64)
+        outside = library.tw_scatter_add(_at(kept, k), at, k, 1 / len(values), out.data_ptr(), count)
+        _inside(outside, count)
+    return out
+
+
+def take(library: ctypes.CDLL, flat: Tensor, positions: Tensor) -> Tensor:
+    n, k = flat.numel(), positions.numel()
+    out = torch.empty(k)
+    _inside(library.tw_take(_at(flat, n), n, _at(positions, k, torch.int64), k, out.data_ptr()), n)
+    return out
+
+
+def subtract_at(library: ctypes.CDLL, flat: Tensor, positions: Tensor, values: Tensor) -> None:
+    n, k = flat.numel(), positions.numel()
+    _inside(library.tw_subtract_at(_at(flat, n), n, _at(positions, k, torch.int64), _at(values, k), k), n)
+
+
+def shifted_sum(library: ctypes.CDLL, values: Tensor, shift: int) -> int:
+    return int(library.tw_shifted_sum(_at(values, values.numel(), torch.int64), values.numel(), shift))
+
+
+def unary(library: ctypes.CDLL, values: Tensor, shift: int) -> Tensor:
+    k = values.numel()
+    nbits = k + shifted_sum(library, values, shift)
+    out = torch.zeros(packed_bytes(nbits, 1), dtype=torch.uint8)
+    if library.tw_unary(_at(values, k, torch.int64), k, shift, out.data_ptr(), nbits) != nbits:
+        raise ValueError("C kernels: numbers in unary cannot be negative")
+    return out
+
+
+def ones(library: ctypes.CDLL, packed: Tensor) -> Tensor:
+    n = packed.numel()
+    out = torch.empty(library.tw_count_ones(_at(packed, n, torch.uint8), n), dtype=torch.int64)
+    library.tw_ones(packed.data_ptr(), n, out.data_ptr())
+    return out
+
+
+def exponents_decode(library: ctypes.CDLL, exponents: Tensor, signs: Tensor) -> Tensor:
+    n = exponents.numel()
+    out = torch.empty(n)
+    planes = _at(exponents, n, torch.uint8), _at(signs, packed_bytes(n, 1), torch.uint8)
+    library.tw_exponents_decode(*planes, n, out.data_ptr())
+    return out
+
+
+def _inside(outside: int, count: int) -> None:
+    if outside:
+        raise IndexError(f"{outside} positions are not below {count}")
+
+
+def add_saturated(library: ctypes.CDLL, flat: Tensor, other: Tensor) -> Tensor:
+    out = torch.empty(flat.numel())
+    library.tw_add_saturated(_at(flat, flat.numel()), _at(other, flat.numel()), flat.numel(), out.data_ptr())
+    return out

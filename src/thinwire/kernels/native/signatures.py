@@ -1,0 +1,45 @@
+"""What the functions of kernels.c take; ctypes tests every call against it."""
+
+from __future__ import annotations
+
+import ctypes
+
+_P, _L, _I, _W, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_uint32, ctypes.c_float
+
+# in the order of kernels.c: what is returned, then the arguments
+_SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
+    "tw_mark": (_W, ()),
+    "tw_noise16": (None, (_W, _W, _L, _P)),
+    "tw_pack_bits": (None, (_P, _L, _I, _P)),
+    "tw_unpack_bits": (None, (_P, _L, _I, _P)),
+    "tw_pack_signs": (None, (_P, _L, _P)),
+    "tw_sign_encode": (_F, (_P, _L, _F, _F, _P, _L, _P)),
+    "tw_sign_feedback": (_F, (_P, _P, _P, _L, _F, _F, _P, _L, _P)),
+    "tw_sign_decode": (None, (_P, _L, _F, _P)),
+    "tw_sign_mean": (None, (_P, _P, _L, _L, _F, _P)),
+    "tw_qsgd_encode": (None, (_P, _L, _L, _I, _W, _W, _I, _F, _P, _P)),
+    "tw_qsgd_feedback": (None, (_P, _P, _P, _L, _L, _I, _W, _W, _F, _P, _P)),
+    "tw_qsgd_decode": (None, (_P, _P, _L, _L, _I, _P)),
+    "tw_qsgd_mean": (None, (_P, _P, _L, _L, _L, _I, _F, _P)),
+    "tw_natural_encode": (None, (_P, _L, _W, _W, _I, _I, _W, _P)),
+    "tw_natural_decode": (None, (_P, _L, _I, _P)),
+    "tw_exponents_decode": (None, (_P, _P, _L, _P)),
+    "tw_largest": (None, (_P, _L, _L, _P)),
+    "tw_scatter": (_L, (_P, _P, _L, _P, _L)),
+    "tw_scatter_add": (_L, (_P, _P, _L, _F, _P, _L)),
+    "tw_take": (_L, (_P, _L, _P, _L, _P)),
+    "tw_subtract_at": (_L, (_P, _L, _P, _P, _L)),
+    "tw_shifted_sum": (_L, (_P, _L, _I)),
+    "tw_unary": (_L, (_P, _L, _I, _P, _L)),
+    "tw_count_ones": (_L, (_P, _L)),
+    "tw_ones": (None, (_P, _L, _P)),
+    "tw_add_saturated": (None, (_P, _P, _L, _P)),
+    "tw_block_peaks": (None, (_P, _L, _L, _P)),
+}
+
+
+def declare(library: ctypes.CDLL) -> ctypes.CDLL:
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library

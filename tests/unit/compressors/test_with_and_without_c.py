@@ -1,0 +1,32 @@
+"""Whichever kernels serve: the same bytes are sent, and the same numbers are read from them."""
+
+import pytest
+import torch
+
+from drawn import COMPRESSOR_TEXTS, KINDS, compressors, draw
+from thinwire import TensorSpec
+from thinwire.core import derive_key
+from thinwire.kernels import dispatch, native
+from thinwire.wire import as_bytes
+
+pytestmark = pytest.mark.skipif(not native.runnable(), reason="no C kernels were built here")
+KEY = derive_key("with and without")
+
+
+def told(compressor):
+    """Everything that a compressor makes of some tensors, as bytes."""
+    for kind in KINDS:
+        for shape, dtype in (((33, 5), torch.float32), ((1000,), torch.float32), ((7,), torch.bfloat16)):
+            tensor = draw(kind, shape, dtype)
+            payload = compressor.encode(tensor, KEY)
+            decoded = compressor.decode(payload, TensorSpec.of("layer", tensor), KEY)
+            yield [as_bytes(part.contiguous().flatten()).tolist() for part in (*payload.parts, decoded)]
+
+
+@pytest.mark.parametrize("compressor", compressors(), ids=COMPRESSOR_TEXTS)
+def test_the_same_is_sent_and_read(compressor, monkeypatch):
+    for name in native.runnable():
+        monkeypatch.setattr(dispatch, "library", lambda name=name: native.load(name))
+        ours = list(told(compressor))
+        monkeypatch.setattr(dispatch, "library", lambda: None)
+        assert ours == list(told(compressor)), name
