@@ -1,7 +1,7 @@
 """E4: S0's thesis on WikiText-2, one coordinate in a hundred kept: a GPT with TopK and ImpK, bare, with EF and SCAM.
 
 One worker, as published, words as tokens with a vocabulary of 33,278: the embedding is by far the largest layer. By
-default a GPT of two layers and width 48 reads a million tokens once, all methods at one rate; --full is the published
+default a GPT of two layers and width 32 reads a million tokens once, all methods at one rate; --full is the published
 size: GPT-2 small on the whole file, 50 epochs, rates as published (EF a tenth of the others'). ImpK_s takes w from a
 scaled simplex (--full only), ImpK_c from the box [0, 2]; w is found anew four times an epoch, on one minibatch.
 """
@@ -23,7 +23,7 @@ PUBLISHED = {  # train loss at the end, best validation loss, validation loss at
     "TopK-SCAM": (1.694, 4.501, 6.053), "ImpK_s-SCAM": (1.617, 4.544, 6.259), "ImpK_c-SCAM": (1.78, 4.627, 6.21),
 }  # fmt: skip
 PUBLISHED_RATES = {"": 1e-3, "-EF": 1e-4, "-SCAM": 1e-3}
-SMALL = {"layers": 2, "width": 48, "heads": 2, "context": 64, "batch": 8, "tokens": 1_000_000}
+SMALL = {"layers": 2, "width": 32, "heads": 2, "context": 64, "batch": 8, "tokens": 1_000_000}
 FULL = {"size": "gpt2", "context": 1024, "batch": 16, "tokens": "all"}
 
 
