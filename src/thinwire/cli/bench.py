@@ -1,8 +1,10 @@
-"""`thinwire bench kernels`: how fast the hot loops are here."""
+"""`thinwire bench`: how fast the hot loops are here, and a DDP step with each way of sending."""
 
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 from .parsers import SubParsers
@@ -16,6 +18,16 @@ def add_to(commands: SubParsers) -> None:
     kernels.add_argument("--repetitions", type=int, default=9, metavar="N", help="medians of so many; default 9")
     kernels.add_argument("--json", type=Path, metavar="FILE", help="write the table's figures to FILE, too")
     kernels.set_defaults(command=run_kernels)
+    ddp = what.add_parser("ddp", help="a step of DDP, plain, with torch's hooks and with ours; needs root")
+    ddp.add_argument("--model", choices=("resnet18", "gpt"), action="append", help="may be repeated; default: both")
+    ddp.add_argument(
+        "--rate",
+        action="append",
+        help="of the links: lo, none, 1gbit ...; may be repeated; default: lo, 1gbit, 100mbit",
+    )
+    ddp.add_argument("--steps", type=int, default=60, metavar="N", help="of each method; default 60")
+    ddp.add_argument("--json", type=Path, metavar="FILE", help="write the tables' figures to FILE, too")
+    ddp.set_defaults(command=run_ddp)
 
 
 def run_kernels(options: argparse.Namespace) -> int:
@@ -39,4 +51,43 @@ def run_kernels(options: argparse.Namespace) -> int:
     Console().print(table)
     if options.json is not None:
         write(options.json, options.mb, rows)
+    return 0
+
+
+def run_ddp(options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..bench.ddp import MODELS, Estimate, measure
+    from ..core import CompositionError
+    from ..testbed.network import rate_bits
+
+    if options.steps < 1:
+        raise CompositionError(f"bench ddp: --steps must be at least 1, got {options.steps}")
+    rates = options.rate or ["lo", "1gbit", "100mbit"]
+    for rate in rates:
+        rate_bits(rate)
+    console, found = Console(), []
+
+    def interval(figure: Estimate, digits: int) -> str:
+        return f"{figure.median:.{digits}f} [{figure.low:.{digits}f}, {figure.high:.{digits}f}]"
+
+    for model in options.model or MODELS:
+        for rate in rates:
+            with console.status(f"{model} at {rate}") as status:
+                rows = measure(
+                    model,
+                    rate,
+                    options.steps,
+                    lambda text, at=status, what=model, on=rate: at.update(f"{what} at {on}: {text}"),
+                )
+            table = Table("method", "step (ms)", "of the floor", "sent (MB)", "CPU (ms)", title_justify="left")
+            table.title = f"{model}, 2 workers, {rate}; medians with 95 % intervals, {options.steps} steps each"
+            for row in rows:
+                figures = interval(row.step_ms, 0), interval(row.floors, 2)
+                table.add_row(row.method, *figures, f"{row.sent_mb:.3g}", f"{row.cpu_ms:.0f}")
+            console.print(table)
+            found.append({"model": model, "rate": rate, "steps": options.steps, "rows": [asdict(row) for row in rows]})
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 0

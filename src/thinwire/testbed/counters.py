@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 from typing import NamedTuple
 
 FRAME_BYTES = 66  # Ethernet 14, IP 20, TCP 32 with its time stamps; a segment of up to 64 KB counts as one packet
@@ -26,8 +27,21 @@ class Counts(NamedTuple):
 
 def read_counts(device: str, namespace: str = "") -> Counts:
     """Of a device in a namespace, or where this process runs."""
-    there = ["-n", namespace] if namespace else []
-    words = ["ip", *there, "-json", "-statistics", "link", "show", "dev", device]
+    return _counts_there(device, namespace) if namespace else _counts_here(device)
+
+
+def _counts_here(device: str) -> Counts:
+    """Cheap enough to be read at every step."""
+    for line in Path("/proc/self/net/dev").read_text().splitlines():
+        name, _, figures = line.partition(":")
+        if name.strip() == device:
+            received_bytes, received_packets, *_, sent_bytes, sent_packets = map(int, figures.split()[:10])
+            return Counts(sent_bytes, sent_packets, received_bytes, received_packets)
+    raise OSError(f"there is no device called {device!r} here")
+
+
+def _counts_there(device: str, namespace: str) -> Counts:
+    words = ["ip", "-n", namespace, "-json", "-statistics", "link", "show", "dev", device]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
         raise OSError(f"{' '.join(words)}: {done.stderr.strip()}")
