@@ -81,7 +81,7 @@ def measure(model: str, rate: str, steps: int, tell: Callable[[str], None] = lam
     """Every way on two real processes, in a network of their own; torch's PowerSGD apart, because it may abort."""
     rows = []
     for ways in (WAYS, ALONE):
-        order = {"model": model, "steps": steps, "ways": [vars(way) for way in ways]}
+        order = {"model": model, "rate": rate, "steps": steps, "ways": [vars(way) for way in ways]}
         with network(2, rate) as net:
             device = net.places[0].device
             results = run_ranks(
@@ -106,7 +106,7 @@ def take_turns(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], N
             at = (step + turn) % len(ways)
             row[at] = one_step(copies[at], optimizers[at], *draw(), order["device"])
         rows.append(row)
-        tell(f"step {step + 1} of {WARM_UPS + order['steps']}")
+        tell(f"{order['model']} at {order['rate']}: step {step + 1} of {WARM_UPS + order['steps']}")
     return rows[WARM_UPS:]
 
 

@@ -75,12 +75,7 @@ def run_ddp(options: argparse.Namespace) -> int:
     for model in options.model or MODELS:
         for rate in rates:
             with console.status(f"{model} at {rate}") as status:
-                rows = measure(
-                    model,
-                    rate,
-                    options.steps,
-                    lambda text, at=status, what=model, on=rate: at.update(f"{what} at {on}: {text}"),
-                )
+                rows = measure(model, rate, options.steps, status.update)
             table = Table("method", "step (ms)", "of the floor", "sent (MB)", "CPU (ms)", title_justify="left")
             table.title = f"{model}, 2 workers, {rate}; medians with 95 % intervals, {options.steps} steps each"
             for row in rows:
