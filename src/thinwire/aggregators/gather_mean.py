@@ -50,8 +50,7 @@ class GatherMean:
     def _gather(self, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         payloads: Gathered = yield AllGather(mine, payload_labels(spec.name, mine))
         sent = cache(lambda: self._decode(mine, spec, ctx, ctx.world.rank))
-        value = payloads.once("mean", lambda: self._mean(payloads, sent, spec, ctx))
-        return Reduced(value.clone() if ctx.world.size > 1 else value, sent, state)
+        return Reduced(payloads.own("mean", lambda: self._mean(payloads, sent, spec, ctx)), sent, state)
 
     def _mean(self, payloads: Gathered, sent: Callable[[], Tensor], spec: TensorSpec, ctx: Context) -> Tensor:
         """In rank order, so that every rank gets the same bits; what is known already is not decoded again."""

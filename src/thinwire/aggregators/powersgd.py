@@ -24,7 +24,7 @@ from ..core import (
     saturate,
     unfolded,
 )
-from ..kernels import agreed_product, noise_matrix, orthonormal
+from ..kernels import add_saturated, low_rank, noise_matrix, orthonormal, subtract_low_rank
 from .dense import mean_of
 
 AGAINST = ("own", "mean")
@@ -98,10 +98,10 @@ class PowerSGD:
         form = self.form(spec)
         if form is None:
             return (yield from reduce_and_subtract(self, tensor, residual, spec, state, ctx))
-        target = saturate(folded(tensor + residual, form[1:]))
+        target = folded(add_saturated(tensor.flatten(), residual.flatten()), form[1:])
         out, (left, right) = yield from self._average(target, spec, state, ctx)
-        rest = saturate(target.addmm_(left.T, right, alpha=-1))
-        return out, unfolded(rest, spec)
+        subtract_low_rank(target, left, right)
+        return out, unfolded(target, spec)
 
     def _average(
         self, matrix: Tensor, spec: TensorSpec, state: PowerState, ctx: Context
@@ -109,12 +109,12 @@ class PowerSGD:
         """The reduction of a matrix, and the factors (r × rows, r × columns) of what this rank sent."""
         turn = self._half if self.halves else self._whole
         left, mine_left, right, mine_right, state = yield from turn(matrix, spec, state, ctx)
-        value = unfolded(agreed_product(left.T.contiguous(), right, spec.work_dtype), spec)
+        value = unfolded(low_rank(left, right), spec)
         if self.against == "mean":
             return Reduced(value, value, state), (left, right)
 
         def sent() -> Tensor:
-            return unfolded(saturate(mine_left.T @ mine_right), spec)
+            return unfolded(low_rank(mine_left, mine_right), spec)
 
         return Reduced(value, sent, state), (mine_left, mine_right)
 

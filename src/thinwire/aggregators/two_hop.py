@@ -67,7 +67,7 @@ class TwoHop:
             triples = zip(answers, cut.specs, keys, strict=True)
             return torch.cat([again.decode(a.to(spec.device), s, k).to(spec.work_dtype) for a, s, k in triples])
 
-        value = answers.once("value", whole).clone()
+        value = answers.own("value", whole)
         at = cut.starts[rank]
         lost = mean - value[at : at + owned.numel]
         sent[at : at + owned.numel] -= size * lost  # the mean over ranks divides it by the world's size again

@@ -72,10 +72,9 @@ def copies(part: Tensor) -> list[Tensor]:
 
 def _sparse_feedback(kernels: ModuleType, tensor: Tensor, residual: Tensor, k: int) -> Tensor:
     """As compressors.sparse does it for values that are sent as they are."""
-    target: Tensor = kernels.add_saturated(tensor, residual)
-    positions: Tensor = kernels.largest_magnitudes(target, k)
+    target, positions = kernels.add_largest(tensor, residual, k)
     kernels.subtract_at(target, positions, kernels.take(target, positions))
-    return target
+    return target  # type: ignore[no-any-return]
 
 
 def in_copies(work: Work, tensor: Tensor, repetitions: int) -> float:

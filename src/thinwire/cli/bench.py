@@ -27,6 +27,7 @@ def add_to(commands: SubParsers) -> None:
     )
     ddp.add_argument("--steps", type=int, default=60, metavar="N", help="of each method; default 60")
     ddp.add_argument("--json", type=Path, metavar="FILE", help="write the tables' figures to FILE, too")
+    ddp.add_argument("--figures", type=Path, metavar="FOLDER", help="draw step time against rate, one SVG a model")
     ddp.set_defaults(command=run_ddp)
 
 
@@ -59,6 +60,7 @@ def run_ddp(options: argparse.Namespace) -> int:
     from rich.table import Table
 
     from ..bench.ddp import MODELS, Estimate, measure
+    from ..bench.picture import draw_steps
     from ..core import CompositionError
     from ..testbed.network import rate_bits
 
@@ -83,6 +85,9 @@ def run_ddp(options: argparse.Namespace) -> int:
                 table.add_row(row.method, *figures, f"{row.sent_mb:.3g}", f"{row.cpu_ms:.0f}")
             console.print(table)
             found.append({"model": model, "rate": rate, "steps": options.steps, "rows": [asdict(row) for row in rows]})
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            if options.json is not None:  # after each table, because all take long
+                options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        if options.figures is not None:
+            options.figures.mkdir(parents=True, exist_ok=True)
+            draw_steps(found, model, options.figures / f"steps-{model}.svg")
     return 0

@@ -77,12 +77,16 @@ class Sparse:
 
     def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
         """Only what is sent differs from the target, so only there is anything subtracted."""
-        rest = add_saturated(tensor.flatten(), residual.flatten())
-        positions = self.choose(rest, key)
+        rest, positions = self._add_and_choose(tensor.flatten(), residual.flatten(), key)
         payload = self.encode_at(self.take(rest, positions), positions, rest.numel(), key)
         kept = self._values(payload, TensorSpec.of("", rest), positions, key)
         subtract_at(rest, positions, kept)
         return payload, rest.view(tensor.shape)
+
+    def _add_and_choose(self, flat: Tensor, residual: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+        """The saturated sum, and what to send of it."""
+        target = add_saturated(flat, residual)
+        return target, self.choose(target, key)
 
     def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:
         bounds = self.bounds(spec.numel)

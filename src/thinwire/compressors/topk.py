@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..core import Contract, Key, TensorSpec
-from ..kernels import largest_magnitudes
+from ..kernels import add_largest, largest_magnitudes
 from .sparse import Counted, then, values_spec
 
 
@@ -21,6 +21,10 @@ class TopK(Counted):
     def choose(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
         return largest_magnitudes(scores, self.count(scores.numel()))
+
+    def _add_and_choose(self, flat: Tensor, residual: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+        del key
+        return add_largest(flat, residual, self.count(flat.numel()))
 
     def contract(self, spec: TensorSpec) -> Contract:
         count = self.count(spec.numel)

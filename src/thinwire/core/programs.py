@@ -15,9 +15,9 @@ from .tensors import Payload, nbytes_of
 T = TypeVar("T")
 
 
-def drive(program: Program[T], perform: Callable[[Request], Any]) -> T:
-    """Run one program to its end; `perform` answers its requests."""
-    answer: Any = None
+def drive(program: Program[T], perform: Callable[[Request], Any], first: Request | None = None) -> T:
+    """Run one program to its end; `perform` answers its requests. `first`: what it asked for when somebody began it."""
+    answer: Any = None if first is None else perform(first)
     while True:
         try:
             request = program.send(answer)
@@ -153,7 +153,8 @@ def _join(payloads: Sequence[Payload]) -> Payload:
 
 def _cut_all(answer: Gathered, counts: Sequence[int]) -> list[Gathered]:
     """One rank's answer holds all layers; one layer's answer holds all ranks."""
-    return [Gathered(pieces) for pieces in zip(*(_cut(payload, counts) for payload in answer), strict=True)]
+    by_layer = zip(*(_cut(payload, counts) for payload in answer), strict=True)
+    return [Gathered(pieces).also(answer.shared) for pieces in by_layer]
 
 
 def _cut(payload: Payload, counts: Sequence[int]) -> list[Payload]:

@@ -84,16 +84,27 @@ class Broadcast:
 class Gathered(tuple[Payload, ...]):
     """The answer to a gather: one payload a rank. What every rank makes of an AllGather's need be made only once.
 
-    Under `lockstep` all ranks hold the same answer, so `once` saves n - 1 of n decodings; elsewhere it just computes.
+    Under `lockstep` all ranks hold the same answer (it is `shared`), so `once` saves n - 1 of n decodings; elsewhere it
+    just computes.
     """
 
     _made: dict[Hashable, Any]
+    shared = False
 
     def once(self, name: Hashable, make: Callable[[], T]) -> T:
         made = self.__dict__.setdefault("_made", {})
         if name not in made:
             made[name] = make()
         return made[name]  # type: ignore[no-any-return]
+
+    def own(self, name: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """`once`, for a rank that will write into it."""
+        return self.once(name, make).clone() if self.shared else make()
+
+    def also(self, shared: bool) -> Gathered:
+        """This answer, held by several ranks if `shared`."""
+        self.shared = shared
+        return self
 
 
 Request: TypeAlias = AllReduce | AllGather | AllToAll | Broadcast

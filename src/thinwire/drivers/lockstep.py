@@ -62,7 +62,7 @@ def _answer(requests: Sequence[Request]) -> list[Any]:
     payloads = [r.payload for r in requests if isinstance(r, AllGather | Broadcast)]
     if isinstance(first, Broadcast):
         return [Payload(payloads[first.root].parts)] * len(requests)
-    return [Gathered(Payload(p.parts) for p in payloads)] * len(requests)
+    return [Gathered(Payload(p.parts) for p in payloads).also(shared=True)] * len(requests)
 
 
 def combine(tensors: Sequence[torch.Tensor], op: Op) -> torch.Tensor:

@@ -8,8 +8,9 @@ the bytes handed over to be sent.
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -51,6 +52,13 @@ _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _OPS = {Op.SUM: dist.ReduceOp.SUM, Op.MAX: dist.ReduceOp.MAX, Op.OR: dist.ReduceOp.BOR}
 
 
+@dataclass(frozen=True)
+class Ended(Generic[T]):
+    """What a program gave that asked for nothing."""
+
+    result: T
+
+
 class TorchDist:
     """Carries programs over a group of its own; one thread issues all collectives, in the order of submission.
 
@@ -72,7 +80,8 @@ class TorchDist:
         self.world = self.peers.world
         self.ordered = ordered
         self.meter = meter or Meter()
-        self._thread = CommThread()
+        self._thread, self._ahead = CommThread(), CommThread("thinwire-ahead")
+        self._in_order: Future[Any] | None = None  # the last program that nothing overtakes
         self._failure: BaseException | None = None
         self._buffer = torch.empty(0, dtype=torch.uint8)
 
@@ -80,9 +89,18 @@ class TorchDist:
         """Run a program in this thread; each of its requests is performed by the communication thread."""
         return drive(program, lambda request: self._thread.submit(lambda: self._perform(request)).result())
 
-    def submit(self, program: Program[T]) -> Future[T]:
-        """Queue a whole program for the communication thread; programs never interleave."""
-        return self._thread.submit(lambda: self._drive(program))
+    def submit(self, program: Program[T], ahead: bool = False) -> Future[T]:
+        """Queue a whole program for the communication thread; requests of two programs never interleave.
+
+        ahead: what it computes before its first request may be done while earlier programs wait for answers to theirs,
+        if they were queued with `ahead`, too. It must not depend on what those find out.
+        """
+        if not ahead:
+            self._in_order = self._thread.submit(lambda: self._drive(program))
+            return self._in_order
+        before = self._in_order
+        begun = self._ahead.submit(lambda: self._begin(program, before))
+        return self._thread.submit(lambda: self._drive(program, begun))
 
     def barrier(self) -> None:
         """Return when all ranks have called it. For saving and the like: it belongs to no algorithm, and no meter."""
@@ -90,6 +108,7 @@ class TorchDist:
 
     def close(self) -> None:
         """Finish what was submitted. Connections end with the driver."""
+        self._ahead.close()
         self._thread.close()
 
     def __enter__(self) -> TorchDist:
@@ -101,8 +120,19 @@ class TorchDist:
         self.close()
 
     @torch.no_grad()  # grad mode belongs to a thread
-    def _drive(self, program: Program[T]) -> T:
-        return drive(program, self._perform)
+    def _drive(self, program: Program[T], begun: Future[Request | Ended[T]] | None = None) -> T:
+        first = None if begun is None else begun.result()
+        return first.result if isinstance(first, Ended) else drive(program, self._perform, first)
+
+    @torch.no_grad()
+    def _begin(self, program: Program[T], before: Future[Any] | None) -> Request | Ended[T]:
+        """A program's first request, once `before` is done, well or not."""
+        if before is not None:
+            before.exception()
+        try:
+            return next(program)
+        except StopIteration as done:
+            return Ended(done.value)
 
     def _perform(self, request: Request) -> Any:
         if self._failure is not None:

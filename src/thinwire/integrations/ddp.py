@@ -3,6 +3,7 @@
 DDP reads the annotations of a hook, so this module must not import annotations from __future__.
 """
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -66,7 +67,7 @@ class DDPHook:
         if buffer.layout == torch.sparse_coo:
             self._submit(self._exchange_rows(names[0], buffer, self._answers, at))
         else:
-            self._submit(self._exchange(dict(zip(names, bucket.gradients(), strict=True))))
+            self._submit(self._exchange(dict(zip(names, bucket.gradients(), strict=True))), ahead=True)
         self._seen += len(names)
         self.seconds["in hooks"] += time.perf_counter() - began
         if self._seen == len(self.names):  # bucket.is_last() is wrong in the first step of a static graph
@@ -136,8 +137,8 @@ class DDPHook:
             name for name, flag in zip(self.names.values(), anywhere.tolist(), strict=True) if not flag
         )
 
-    def _submit(self, program: Program[None]) -> None:
-        self._queued.append(self.driver.submit(timed(program, self.seconds)))
+    def _submit(self, program: Program[None], ahead: bool = False) -> None:
+        self._queued.append(self.driver.submit(timed(program, self.seconds), ahead))
 
 
 def release(exchanged: Sequence[Future[None]], answers: Answers) -> None:
@@ -150,18 +151,26 @@ def release(exchanged: Sequence[Future[None]], answers: Answers) -> None:
             answer.set_exception(error)  # type: ignore[arg-type]
 
 
+_counting = threading.Lock()  # a program may be begun in one thread while another one goes on in a second
+
+
 def timed(program: Program[None], seconds: dict[str, float]) -> Program[None]:
     """The same program; its own work and its waiting for answers are added up."""
     answer: Any = None
     clock = time.perf_counter
+
+    def add(what: str, since: float) -> None:
+        with _counting:
+            seconds[what] += clock() - since
+
     while True:
         began = clock()
         try:
             request = program.send(answer)
         except StopIteration:
-            seconds["encoding and decoding"] += clock() - began
+            add("encoding and decoding", began)
             return
+        add("encoding and decoding", began)
         asked = clock()
-        seconds["encoding and decoding"] += asked - began
         answer = yield request
-        seconds["sending"] += clock() - asked
+        add("sending", asked)

@@ -3,10 +3,12 @@
 from .bloom import bloom_bits, bloom_form, bloom_positions
 from .codes import as_blocks, packed_bytes
 from .dispatch import (
+    add_largest,
     add_saturated,
     block_peaks,
     exponents_decode,
     largest_magnitudes,
+    low_rank,
     mean_magnitude,
     natural_decode_signed,
     natural_encode,
@@ -27,6 +29,7 @@ from .dispatch import (
     sign_mean,
     sparse_mean,
     subtract_at,
+    subtract_low_rank,
     take,
     unary,
     unpack,
@@ -38,11 +41,11 @@ from .sketch import Order, Peeled, cells_for, median_estimate, peel, peeling_ord
 __all__ = [
     "Order", "Peeled", "cells_for", "median_estimate", "peel", "peeling_order", "sketch", "table_cells",
     "bloom_bits", "bloom_form", "bloom_positions",
-    "add_saturated", "as_blocks", "block_peaks", "scatter", "sparse_mean", "subtract_at", "take",
+    "add_largest", "add_saturated", "as_blocks", "block_peaks", "scatter", "sparse_mean", "subtract_at", "take",
     "pack", "packed_bytes", "pack_signs", "unpack", "ones", "shifted_sum", "unary",
     "natural_decode_signed", "natural_encode", "natural_encode_signed", "exponents_decode",
     "qsgd_decode", "qsgd_encode", "qsgd_feedback", "qsgd_mean",
     "sign_decode", "sign_encode", "sign_feedback", "sign_mean",
-    "agreed_product", "noise_matrix", "orthonormal",
+    "agreed_product", "low_rank", "subtract_low_rank", "noise_matrix", "orthonormal",
     "distinct_positions", "largest", "largest_magnitudes", "mean_magnitude", "mix32", "noise16", "noise32", "tree_sum",
 ]  # fmt: skip

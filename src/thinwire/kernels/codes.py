@@ -172,6 +172,32 @@ def take(flat: Tensor, positions: Tensor) -> Tensor:
     return flat[positions]
 
 
+def add_largest(flat: Tensor, other: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The saturated sum, and the positions of its k largest magnitudes."""
+    sums = add_saturated(flat, other)
+    return sums, largest_magnitudes(sums, k)
+
+
+def low_rank(left: Tensor, right: Tensor) -> Tensor:
+    """leftᵀ @ right for factors of few rows (r × rows, r × columns), saturated.
+
+    Products are added in the factors' order, one after another, so that all processors get the same bits; a library's
+    own product would not.
+    """
+    total = left[0][:, None] * right[0]
+    for column, row in zip(left[1:], right[1:], strict=True):
+        total += column[:, None] * row
+    return saturate(total)
+
+
+def subtract_low_rank(matrix: Tensor, left: Tensor, right: Tensor) -> None:
+    """matrix -= leftᵀ @ right, in place and saturated. The product itself may overflow on its way."""
+    total = left[0][:, None] * right[0]
+    for column, row in zip(left[1:], right[1:], strict=True):
+        total += column[:, None] * row
+    matrix.copy_(saturate(matrix - total))
+
+
 def subtract_at(flat: Tensor, positions: Tensor, values: Tensor) -> None:
     """flat[positions] -= values, in place and saturated; positions are distinct."""
     flat[positions] = saturate(flat[positions] - values)

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
-from . import codes, reference
+from . import chunked, codes, reference
 from .native import calls, library
 
 P = ParamSpec("P")
@@ -37,23 +37,30 @@ def _either(
     native: Callable[Concatenate[ctypes.CDLL, P], R],
     dtype: torch.dtype | None = torch.float32,
     bits_at: int | None = None,
+    without_c: Callable[P, R] | None = None,
 ) -> Callable[P, R]:
-    """`native` for arguments that suit it, the first of this type (and, argument `bits_at`, few bits); else `plain`."""
+    """`native` for arguments that suit it, the first of this type (and, argument `bits_at`, few bits); else `plain`.
+
+    Where C was not built, `without_c` serves for those arguments, if there is one.
+    """
 
     @wraps(plain)
     def kernel(*args: P.args, **kwargs: P.kwargs) -> R:
         loaded = library()
         many = bits_at is not None and cast(int, args[bits_at]) > _NATIVE_BITS
-        if loaded is None or many or _dtype(args[0]) != dtype or not all(map(_suits, (*args, *kwargs.values()))):
+        if many or _dtype(args[0]) != dtype or not all(map(_suits, (*args, *kwargs.values()))):
             return plain(*args, **kwargs)
-        return native(loaded, *args, **kwargs)
+        return (without_c or plain)(*args, **kwargs) if loaded is None else native(loaded, *args, **kwargs)
 
     return kernel
 
 
 noise16 = _either(reference.noise16, calls.noise16, None)
 mean_magnitude = _either(reference.mean_magnitude, calls.mean_magnitude)
-largest_magnitudes = _either(codes.largest_magnitudes, calls.largest_magnitudes)
+largest_magnitudes = _either(codes.largest_magnitudes, calls.largest_magnitudes, without_c=chunked.largest_magnitudes)
+add_largest = _either(codes.add_largest, calls.add_largest)
+low_rank = _either(codes.low_rank, calls.low_rank)
+subtract_low_rank = _either(codes.subtract_low_rank, calls.subtract_low_rank)
 block_peaks = _either(codes.block_peaks, calls.block_peaks)
 add_saturated = _either(codes.add_saturated, calls.add_saturated)
 qsgd_encode = _either(codes.qsgd_encode, calls.qsgd_encode, bits_at=1)
@@ -63,7 +70,7 @@ qsgd_mean = _either(codes.qsgd_mean, calls.qsgd_mean, torch.uint8, bits_at=3)
 natural_encode = _either(codes.natural_encode, calls.natural_encode)
 natural_encode_signed = _either(codes.natural_encode_signed, calls.natural_encode_signed)
 natural_decode_signed = _either(codes.natural_decode_signed, calls.natural_decode_signed, torch.uint8)
-pack_signs = _either(codes.pack_signs, calls.pack_signs)
+pack_signs = _either(codes.pack_signs, calls.pack_signs, without_c=chunked.pack_signs)
 sign_encode = _either(codes.sign_encode, calls.sign_encode)
 sign_feedback = _either(codes.sign_feedback, calls.sign_feedback)
 sign_decode = _either(codes.sign_decode, calls.sign_decode, torch.uint8)

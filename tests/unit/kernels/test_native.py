@@ -141,6 +141,8 @@ def test_the_largest_are_the_same(library, numbers):
     for k in {1, 2, count // 100, count // 9, count // 2, count - 1, count} - {0, -1}:
         if k <= count:
             assert alike(calls.largest_magnitudes(library, numbers, k), codes.largest_magnitudes(numbers, k))
+            other = numbers.flip(0)
+            assert alike(calls.add_largest(library, numbers, other, k), codes.add_largest(numbers, other, k))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -158,6 +160,7 @@ def test_the_largest_are_the_same_where_a_sample_deceives(library, seed):
     for pattern in patterns:
         for k in (1, 300, 3000, 30_000):
             assert alike(calls.largest_magnitudes(library, pattern, k), codes.largest_magnitudes(pattern, k))
+            assert alike(calls.add_largest(library, pattern, pattern, k), codes.add_largest(pattern, pattern, k))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -266,3 +269,17 @@ def test_numbers_are_taken_and_subtracted_the_same(library, numbers):
 def test_planes_of_exponents_and_signs_are_read_the_same(library, numbers):
     exponents, signs = codes.natural_encode(numbers, KEY, 0, 254), codes.pack_signs(numbers)
     assert alike(calls.exponents_decode(library, exponents, signs), codes.exponents_decode(exponents, signs))
+
+
+# matrices of low rank
+
+
+@pytest.mark.parametrize(("rank", "rows", "columns"), [(1, 1, 1), (4, 30, 50), (3, 2, 1025), (8, 7, 3000)])
+@pytest.mark.parametrize("kind", ["gaussian", "heavy tails", "limits"])
+def test_products_of_factors_are_the_same(library, kind, rank, rows, columns):
+    left, right = drawn(kind, rank * rows).view(rank, rows), drawn(kind, rank * columns, seed=3).view(rank, columns)
+    assert alike(calls.low_rank(library, left, right), codes.low_rank(left, right))
+    ours, theirs = (drawn(kind, rows * columns, seed=1).view(rows, columns) for _ in range(2))
+    calls.subtract_low_rank(library, ours, left, right)
+    codes.subtract_low_rank(theirs, left, right)
+    assert alike(ours, theirs) and bool(ours.isfinite().all())

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...core import Key
 from ..codes import SMALLEST_NORM, packed_bytes
+from ..memory import empty
 
 _ROW = 4096  # of mean_magnitude
 
@@ -34,7 +35,7 @@ def _blocks(count: int, block: int) -> int:
 
 
 def _bytes(count: int) -> Tensor:
-    return torch.empty(count, dtype=torch.uint8)
+    return empty(count, torch.uint8)
 
 
 def _counter(key: Key) -> tuple[int, int]:
@@ -83,7 +84,7 @@ def qsgd_feedback(
     library: ctypes.CDLL, flat: Tensor, before: Tensor, bits: int, block: int, key: Key
 ) -> tuple[Tensor, Tensor, Tensor]:
     n = flat.numel()
-    packed, norms, rest = _bytes(packed_bytes(n, bits)), torch.empty(_blocks(n, block)), torch.empty(n)
+    packed, norms, rest = _bytes(packed_bytes(n, bits)), torch.empty(_blocks(n, block)), empty(n)
     library.tw_qsgd_feedback(
         _at(flat, n), _at(before, n), rest.data_ptr(), n, block, bits, *_counter(key), SMALLEST_NORM,
         norms.data_ptr(), packed.data_ptr(),
@@ -92,7 +93,7 @@ def qsgd_feedback(
 
 
 def qsgd_decode(library: ctypes.CDLL, packed: Tensor, norms: Tensor, count: int, bits: int, block: int) -> Tensor:
-    out = torch.empty(count)
+    out = empty(count)
     codes, scales = _at(packed, packed_bytes(count, bits), torch.uint8), _at(norms, _blocks(count, block))
     library.tw_qsgd_decode(codes, scales, count, block, bits, out.data_ptr())
     return out
@@ -101,7 +102,7 @@ def qsgd_decode(library: ctypes.CDLL, packed: Tensor, norms: Tensor, count: int,
 def qsgd_mean(
     library: ctypes.CDLL, packed: Sequence[Tensor], norms: Sequence[Tensor], count: int, bits: int, block: int
 ) -> Tensor:
-    out, ranks = torch.empty(count), len(packed)
+    out, ranks = empty(count), len(packed)
     codes = _all_at(packed, packed_bytes(count, bits), torch.uint8)
     scales = _all_at(norms, _blocks(count, block), torch.float32)
     library.tw_qsgd_mean(codes, scales, ranks, count, block, bits, 1 / ranks, out.data_ptr())
@@ -125,7 +126,7 @@ def _natural(library: ctypes.CDLL, flat: Tensor, key: Key, window: int, most: in
 
 
 def natural_decode_signed(library: ctypes.CDLL, codes: Tensor, window: int) -> Tensor:
-    out = torch.empty(codes.numel())
+    out = empty(codes.numel())
     library.tw_natural_decode(_at(codes, codes.numel(), torch.uint8), codes.numel(), window, out.data_ptr())
     return out
 
@@ -161,7 +162,7 @@ def _signs_and_mean(library: ctypes.CDLL, flat: Tensor, signs: int | None) -> Te
 
 def sign_feedback(library: ctypes.CDLL, flat: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     n = flat.numel()
-    signs, rest, (share, back, sums) = _bytes(packed_bytes(n, 1)), torch.empty(n), _mean_scratch(n)
+    signs, rest, (share, back, sums) = _bytes(packed_bytes(n, 1)), empty(n), _mean_scratch(n)
     scale = library.tw_sign_feedback(
         _at(flat, n), _at(before, n), rest.data_ptr(), n, share, back, sums.data_ptr(), sums.numel(), signs.data_ptr()
     )
@@ -169,13 +170,13 @@ def sign_feedback(library: ctypes.CDLL, flat: Tensor, before: Tensor) -> tuple[T
 
 
 def sign_decode(library: ctypes.CDLL, signs: Tensor, scale: Tensor, count: int) -> Tensor:
-    out = torch.empty(count)
+    out = empty(count)
     library.tw_sign_decode(_at(signs, packed_bytes(count, 1), torch.uint8), count, float(scale), out.data_ptr())
     return out
 
 
 def sign_mean(library: ctypes.CDLL, signs: Sequence[Tensor], scales: Sequence[Tensor], count: int) -> Tensor:
-    out, ranks, together = torch.empty(count), len(signs), torch.cat([scale.reshape(1) for scale in scales])
+    out, ranks, together = empty(count), len(signs), torch.cat([scale.reshape(1) for scale in scales])
     packed = _all_at(signs, packed_bytes(count, 1), torch.uint8)
     library.tw_sign_mean(packed, _at(together, ranks), ranks, count, 1 / ranks, out.data_ptr())
     return out
@@ -189,15 +190,36 @@ def largest_magnitudes(library: ctypes.CDLL, flat: Tensor, k: int) -> Tensor:
     return out
 
 
+def add_largest(library: ctypes.CDLL, flat: Tensor, other: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    n = flat.numel()
+    k = min(k, n)
+    sums, out = empty(n), torch.empty(k, dtype=torch.int64)
+    library.tw_add_largest(_at(flat, n), _at(other, n), n, k, sums.data_ptr(), out.data_ptr())
+    return sums, out
+
+
+def low_rank(library: ctypes.CDLL, left: Tensor, right: Tensor) -> Tensor:
+    (rank, rows), columns = left.shape, right.shape[1]
+    out = empty(rows * columns).view(rows, columns)
+    library.tw_low_rank(_at(left, rank * rows), _at(right, rank * columns), rank, rows, columns, out.data_ptr())
+    return out
+
+
+def subtract_low_rank(library: ctypes.CDLL, matrix: Tensor, left: Tensor, right: Tensor) -> None:
+    (rank, rows), columns = left.shape, right.shape[1]
+    factors = _at(left, rank * rows), _at(right, rank * columns)
+    library.tw_subtract_low_rank(_at(matrix, rows * columns), *factors, rank, rows, columns)
+
+
 def scatter(library: ctypes.CDLL, values: Tensor, positions: Tensor, count: int) -> Tensor:
-    out = torch.zeros(count)
+    out = empty(count).zero_()
     k = values.numel()
     _inside(library.tw_scatter(_at(values, k), _at(positions, k, torch.int64), k, out.data_ptr(), count), count)
     return out
 
 
 def sparse_mean(library: ctypes.CDLL, values: Sequence[Tensor], positions: Sequence[Tensor], count: int) -> Tensor:
-    out = torch.zeros(count)
+    out = empty(count).zero_()
     for kept, places in zip(values, positions, strict=True):
         k = kept.numel()
         at = _at(places, k, torch.int64)
@@ -240,7 +262,7 @@ def ones(library: ctypes.CDLL, packed: Tensor) -> Tensor:
 
 def exponents_decode(library: ctypes.CDLL, exponents: Tensor, signs: Tensor) -> Tensor:
     n = exponents.numel()
-    out = torch.empty(n)
+    out = empty(n)
     planes = _at(exponents, n, torch.uint8), _at(signs, packed_bytes(n, 1), torch.uint8)
     library.tw_exponents_decode(*planes, n, out.data_ptr())
     return out
@@ -252,6 +274,6 @@ def _inside(outside: int, count: int) -> None:
 
 
 def add_saturated(library: ctypes.CDLL, flat: Tensor, other: Tensor) -> Tensor:
-    out = torch.empty(flat.numel())
+    out = empty(flat.numel())
     library.tw_add_saturated(_at(flat, flat.numel()), _at(other, flat.numel()), flat.numel(), out.data_ptr())
     return out

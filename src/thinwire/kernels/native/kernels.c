@@ -532,56 +532,106 @@ static i64 take_level(const float *x, i64 n, u32 level, i64 ties, i64 *out) {
   return taken;
 }
 
-/* As many positions as reach `level`, at most `room`; -1 if there are more. */
-static i64 compact(const float *x, i64 n, u32 level, i64 *at_out, u32 *bits_out, i64 room) {
-  i64 found = 0;
-  for (i64 at = 0; at < n; at += 32) {
+/* Candidates for the largest: where they are, and their magnitudes. found < 0: there was no room for all. */
+typedef struct { i64 *at; u32 *bits; i64 room, found; } Few;
+
+/* Those of x[0 ... n-1] that reach `level`, which is not 0; positions count from `first`. */
+static void collect(Few *few, const float *x, i64 first, i64 n, u32 level) {
+  for (i64 at = 0; at < n && few->found >= 0; at += 32) {
     i64 m = least(32, n - at);
     u32 mask = 0;
     if (m == 32) mask = reach32(x + at, level);
     else for (i64 i = 0; i < m; i++) mask |= (u32)((bits_of(x[at + i]) & MAGNITUDE) >= level) << i;
-    if (mask && found + 32 > room) return -1;
+    if (mask && few->found + 32 > few->room) { few->found = -1; return; }
     for (; mask; mask &= mask - 1) {
       i64 i = at + __builtin_ctz(mask);
-      at_out[found] = i;
-      bits_out[found++] = bits_of(x[i]) & MAGNITUDE;
+      few->at[few->found] = first + i;
+      few->bits[few->found++] = bits_of(x[i]) & MAGNITUDE;
     }
   }
-  return found;
 }
 
 /* From a level set four deviations low on a sample: among few candidates the k largest are counted out. 0 if that did
- * not work (no memory, too few, too many), which costs time alone. */
-static int largest_of_few(const float *x, i64 n, i64 k, i64 *out) {
+ * not work (no memory, too few, too many), which costs time alone. With y it is the largest of x + y, saturated, which
+ * is worked out on the way and left in `sums`, whatever is returned. */
+static int largest_of_few(const float *x, const float *y, float *sums, i64 n, i64 k, i64 *out) {
   i64 samples = n / 64 < 16384 ? n / 64 : 16384, stride = n / samples, above;
   double expected = (double)k * (double)samples / (double)n;
   i64 keep = (i64)(expected + 4 * sqrt(expected)) + 8, room = 2 * keep * stride + 64;
-  if (keep >= samples || room > n) return 0;
-  i64 *at = malloc((size_t)room * sizeof *at);
-  u32 *bits = malloc((size_t)(room > samples ? room : samples) * sizeof *bits);
-  i64 found = -1;
-  if (at && bits) {
-    for (i64 i = 0; i < samples; i++) bits[i] = bits_of(x[i * stride]);
-    u32 level = kth_magnitude(bits, samples, keep, &above);
-    if (level) found = compact(x, n, level, at, bits, room);
+  u32 level = 0;
+  Few few = {NULL, NULL, room, -1};
+  if (keep < samples && room <= n) {
+    few.at = malloc((size_t)room * sizeof *few.at);
+    few.bits = malloc((size_t)(room > samples ? room : samples) * sizeof *few.bits);
   }
-  if (found >= k) {
-    u32 level = kth_magnitude(bits, found, k, &above);
+  if (few.at && few.bits) {
+    for (i64 i = 0; i < samples; i++) few.bits[i] = bits_of(y ? saturated(x[i * stride] + y[i * stride]) : x[i * stride]);
+    level = kth_magnitude(few.bits, samples, keep, &above);
+  }
+  if (level) few.found = 0;
+  if (!y) collect(&few, x, 0, n, level);
+  else for (i64 at = 0; at < n; at += CHUNK) { /* each chunk is looked through while the first cache has it */
+    i64 m = least(CHUNK, n - at);
+    add_saturated(x + at, y + at, sums + at, m);
+    collect(&few, sums + at, at, m, level);
+  }
+  if (few.found >= k) {
+    level = kth_magnitude(few.bits, few.found, k, &above);
     i64 ties = k - above, taken = 0;
-    for (i64 i = 0; i < found; i++)
-      if (bits[i] > level || (bits[i] == level && ties-- > 0)) out[taken++] = at[i];
+    for (i64 i = 0; i < few.found; i++)
+      if (few.bits[i] > level || (few.bits[i] == level && ties-- > 0)) out[taken++] = few.at[i];
   }
-  free(at);
-  free(bits);
-  return found >= k;
+  free(few.at);
+  free(few.bits);
+  return few.found >= k;
 }
+
+static int worth_a_sample(i64 n, i64 k) { return n >= 4096 && k <= n / 8; }
 
 /* 1 <= k <= n: positions of the k largest |x|, ascending; among equals the first. */
 void tw_largest(const float *x, i64 n, i64 k, i64 *out) {
   i64 above;
-  if (n >= 4096 && k <= n / 8 && largest_of_few(x, n, k, out)) return;
+  if (worth_a_sample(n, k) && largest_of_few(x, NULL, NULL, n, k, out)) return;
   u32 level = kth_magnitude((const any32 *)x, n, k, &above);
   take_level(x, n, level, k - above, out);
+}
+
+/* sums = x + y, saturated, and of these the k largest */
+void tw_add_largest(const float *x, const float *y, i64 n, i64 k, float *sums, i64 *out) {
+  if (!worth_a_sample(n, k)) add_saturated(x, y, sums, n);
+  else if (largest_of_few(x, y, sums, n, k, out)) return;
+  i64 above;
+  u32 level = kth_magnitude((const any32 *)sums, n, k, &above);
+  take_level(sums, n, level, k - above, out);
+}
+
+/* ---- products of few columns and rows ---- */
+/* out = the sum over i of left[i, row] * right[i, column], in this order; `subtract`: taken from out instead. */
+static void low_rank(const float *left, const float *right, i64 rank, i64 rows, i64 columns, float *out, int subtract) {
+  enum { WIDTH = 1024 };
+  float part[WIDTH];
+  for (i64 row = 0; row < rows; row++)
+    for (i64 at = 0; at < columns; at += WIDTH) {
+      i64 m = least(WIDTH, columns - at);
+      const float *r = right + at;
+      float *o = out + row * columns + at, *sum = subtract ? part : o, l = left[row];
+      for (i64 j = 0; j < m; j++) sum[j] = l * r[j];
+      for (i64 i = 1; i < rank; i++) {
+        l = left[i * rows + row];
+        r += columns;
+        for (i64 j = 0; j < m; j++) sum[j] += l * r[j];
+      }
+      if (subtract) for (i64 j = 0; j < m; j++) o[j] -= sum[j];
+      if (peak_bits(o, m) >= INFINITE) for (i64 j = 0; j < m; j++) o[j] = saturated(o[j]);
+    }
+}
+
+void tw_low_rank(const float *left, const float *right, i64 rank, i64 rows, i64 columns, float *out) {
+  low_rank(left, right, rank, rows, columns, out, 0);
+}
+
+void tw_subtract_low_rank(float *matrix, const float *left, const float *right, i64 rank, i64 rows, i64 columns) {
+  low_rank(left, right, rank, rows, columns, matrix, 1);
 }
 
 /* ---- sparse vectors ---- */
