@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def all_finite(tensor: Tensor) -> bool:
     """True if no element is NaN or infinite. A finite sum proves it in one fast pass; else every element is read."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return True
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+    return cmath.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
 
 
 def saturate(tensor: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core import DecodeError, Part
-from ..kernels import ones, packed_bytes, shifted_sum, unary
+from ..kernels import gap_sum, ones, packed_bytes, rice_decode, rice_encode
 from .bits import expect_packed, pack_bits, unpack_bits
 from .varint import read_varint, varint
 
@@ -26,16 +26,15 @@ _NAMES = ("explicit", "bitmap", "rice")
 def encode_indices(positions: Tensor, numel: int) -> Part:
     """Ascending, distinct int64 positions below numel, in the fewest bytes the three codings give."""
     count = positions.numel()
-    gaps = positions.diff(prepend=positions.new_full((1,), -1)) - 1
-    r = _rice_parameter(gaps, numel)
-    cost = (packed_bytes(count, _width(numel)), (numel + 7) // 8, _rice_bytes(gaps, r))
+    r = _rice_parameter(positions, numel)
+    cost = (packed_bytes(count, _width(numel)), (numel + 7) // 8, _rice_bytes(positions, r))
     coding = min(range(3), key=cost.__getitem__)
     if coding == _EXPLICIT:
         body = pack_bits(positions, _width(numel))
     elif coding == _BITMAP:
         body = pack_bits(_marks(positions, numel), 1)
     else:
-        body = _rice(gaps, r)
+        body = rice_encode(positions, r)
     head = bytes([coding | (r << 2 if coding == _RICE else 0)]) + varint(count)
     blob = torch.cat((torch.tensor(list(head), dtype=torch.uint8, device=body.device), body))
     return Part(f"indices:{_NAMES[coding]}", blob, model_index_bits(count, numel))
@@ -59,7 +58,7 @@ def decode_indices(blob: Tensor, numel: int, most: int | None = None) -> Tensor:
             raise DecodeError(f"indices: the bitmap marks {positions.numel()} places, {count} were announced")
         return positions
     if coding == _RICE:
-        return _ascending(_unrice(body, count, r, numel), numel)
+        return _unrice(body, count, r, numel)
     raise DecodeError(f"indices: unknown coding byte {int(blob[0])}")
 
 
@@ -98,25 +97,20 @@ def _ascending(positions: Tensor, numel: int) -> Tensor:
     return positions
 
 
-def _rice_parameter(gaps: Tensor, numel: int) -> int:
+def _rice_parameter(positions: Tensor, numel: int) -> int:
     """The r that gives the fewest bytes: downhill from log2 of the mean gap, since bytes fall and then rise with r."""
-    mean_gap = numel / max(1, gaps.numel())
+    mean_gap = numel / max(1, positions.numel())
     best = max(0, round(math.log2(max(1.0, mean_gap * math.log(2)))))
-    cost = _rice_bytes(gaps, best)
+    cost = _rice_bytes(positions, best)
     for way in (-1, 1):
-        while 0 <= best + way < _width(numel) and (next_cost := _rice_bytes(gaps, best + way)) < cost:
+        while 0 <= best + way < _width(numel) and (next_cost := _rice_bytes(positions, best + way)) < cost:
             best, cost = best + way, next_cost
     return best
 
 
-def _rice_bytes(gaps: Tensor, r: int) -> int:
-    count = gaps.numel()
-    return packed_bytes(count, r) + packed_bytes(count + shifted_sum(gaps, r), 1)
-
-
-def _rice(gaps: Tensor, r: int) -> Tensor:
-    upper = unary(gaps, r)
-    return torch.cat((pack_bits(gaps & ((1 << r) - 1), r), upper)) if r else upper
+def _rice_bytes(positions: Tensor, r: int) -> int:
+    count = positions.numel()
+    return packed_bytes(count, r) + packed_bytes(count + gap_sum(positions, r), 1)
 
 
 def _unrice(body: Tensor, count: int, r: int, numel: int) -> Tensor:
@@ -124,10 +118,7 @@ def _unrice(body: Tensor, count: int, r: int, numel: int) -> Tensor:
     most = low_bytes + packed_bytes(count + (numel >> r), 1)  # the unary parts cannot add up to more
     if r > _width(numel) or not low_bytes <= body.numel() <= most:
         raise DecodeError(f"indices: {body.numel()} bytes cannot hold {count} gaps with r = {r} below {numel}")
-    ends = ones(body[low_bytes:])
-    if ends.numel() != count:
-        raise DecodeError(f"indices: {ends.numel()} unary numbers found, {count} were announced")
-    gaps = (ends.diff(prepend=ends.new_full((1,), -1)) - 1) << r
-    if r:
-        gaps |= unpack_bits(body[:low_bytes], count, r)
-    return (gaps + 1).cumsum(0) - 1
+    try:
+        return rice_decode(body, count, r, numel)
+    except ValueError as error:
+        raise DecodeError(f"indices: {error}") from error

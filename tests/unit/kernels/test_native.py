@@ -1,5 +1,7 @@
 """Every build of the C kernels that this processor runs gives the bits of the torch expressions."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -230,13 +232,35 @@ def test_c_is_never_given_too_little(library):
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 5000])
-def test_unary_numbers_are_written_and_read_the_same(library, count):
-    gaps = (drawn("heavy tails", count).abs() * 9).long()
+def test_gaps_are_written_and_read_the_same(library, count):
+    positions = (drawn("heavy tails", count).abs() * 9).long().cumsum(0) + torch.arange(count)
+    numel = int(positions[-1]) + 1
     for shift in (0, 1, 3, 20):
-        assert calls.shifted_sum(library, gaps, shift) == codes.shifted_sum(gaps, shift)
-        packed = codes.unary(gaps, shift)
-        assert alike(calls.unary(library, gaps, shift), packed)
-        assert alike(calls.ones(library, packed), codes.ones(packed))
+        assert calls.gap_sum(library, positions, shift) == codes.gap_sum(positions, shift)
+        packed = codes.rice_encode(positions, shift)
+        assert alike(calls.rice_encode(library, positions, shift), packed)
+        for decode in (codes.rice_decode, partial(calls.rice_decode, library)):
+            assert alike(decode(packed, count, shift, numel), positions)
+            for wrong in ((count + 1, shift, numel), (count - 1, shift, numel), (count, shift, numel - 1)):
+                if 8 * packed.numel() >= wrong[0] * shift and wrong[0]:
+                    with pytest.raises(ValueError, match="positions"):
+                        decode(packed, *wrong)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_bytes_are_read_the_same_or_refused_by_both(library, seed):
+    generator = torch.Generator().manual_seed(seed)
+    some = torch.randint(0, 256, (40,), generator=generator).to(torch.uint8)
+    count, shift, numel = int(torch.randint(1, 200, (1,), generator=generator)), seed % 4, 1 << (seed % 20)
+    if 8 * some.numel() < count * shift:
+        return
+    found = []
+    for decode in (codes.rice_decode, partial(calls.rice_decode, library)):
+        try:
+            found.append(decode(some, count, shift, numel).tolist())
+        except ValueError:
+            found.append(None)
+    assert found[0] == found[1]
 
 
 def test_ones_are_found_in_any_bytes(library):
@@ -246,9 +270,11 @@ def test_ones_are_found_in_any_bytes(library):
             assert alike(calls.ones(library, packed), codes.ones(packed))
 
 
-def test_negative_numbers_are_refused_in_unary(library):
-    with pytest.raises(ValueError, match="cannot be negative"):
-        calls.unary(library, torch.tensor([5, -3]), 0)
+def test_positions_that_do_not_ascend_are_refused(library):
+    for bad in ([5, 3], [-1], [2, 2]):
+        for gap_sum in (codes.gap_sum, partial(calls.gap_sum, library)):
+            with pytest.raises(ValueError, match="must ascend"):
+                gap_sum(torch.tensor(bad), 0)
 
 
 def test_numbers_are_taken_and_subtracted_the_same(library, numbers):

@@ -240,16 +240,27 @@ def subtract_at(library: ctypes.CDLL, flat: Tensor, positions: Tensor, values: T
     _inside(library.tw_subtract_at(_at(flat, n), n, _at(positions, k, torch.int64), _at(values, k), k), n)
 
 
-def shifted_sum(library: ctypes.CDLL, values: Tensor, shift: int) -> int:
-    return int(library.tw_shifted_sum(_at(values, values.numel(), torch.int64), values.numel(), shift))
+def gap_sum(library: ctypes.CDLL, positions: Tensor, shift: int) -> int:
+    sum_ = int(library.tw_gap_sum(_at(positions, positions.numel(), torch.int64), positions.numel(), shift))
+    if sum_ < 0:
+        raise ValueError("positions must ascend from 0")
+    return sum_
 
 
-def unary(library: ctypes.CDLL, values: Tensor, shift: int) -> Tensor:
-    k = values.numel()
-    nbits = k + shifted_sum(library, values, shift)
-    out = torch.zeros(packed_bytes(nbits, 1), dtype=torch.uint8)
-    if library.tw_unary(_at(values, k, torch.int64), k, shift, out.data_ptr(), nbits) != nbits:
-        raise ValueError("C kernels: numbers in unary cannot be negative")
+def rice_encode(library: ctypes.CDLL, positions: Tensor, shift: int) -> Tensor:
+    k = positions.numel()
+    nbytes = packed_bytes(k, shift) + packed_bytes(k + gap_sum(library, positions, shift), 1)
+    out = empty(nbytes, torch.uint8).zero_()
+    library.tw_rice_encode(_at(positions, k, torch.int64), k, shift, out.data_ptr())
+    return out
+
+
+def rice_decode(library: ctypes.CDLL, packed: Tensor, count: int, shift: int, numel: int) -> Tensor:
+    nbytes, out = packed.numel(), empty(count, torch.int64)
+    found = library.tw_rice_decode(_at(packed, nbytes, torch.uint8), nbytes, count, shift, numel, out.data_ptr())
+    if found != count:
+        what = f"are not below {numel}" if found == -2 else f"expected, {'more' if found < 0 else found} found"
+        raise ValueError(f"{count} positions {what}")
     return out
 
 

@@ -674,22 +674,33 @@ i64 tw_subtract_at(float *x, i64 n, const i64 *positions, const float *values, i
   return outside;
 }
 
-/* ---- gaps between positions ---- */
-i64 tw_shifted_sum(const i64 *values, i64 k, int shift) {
-  i64 sum = 0;
-  for (i64 i = 0; i < k; i++) sum += values[i] >> shift;
-  return sum;
+/* ---- gaps between ascending positions ---- */
+/* The sum of (gap >> shift); -1 if positions do not ascend from 0. */
+i64 tw_gap_sum(const i64 *positions, i64 k, int shift) {
+  i64 sum = 0, before = -1, wrong = 0;
+  for (i64 i = 0; i < k; before = positions[i++]) {
+    wrong |= positions[i] <= before;
+    sum += (positions[i] - before - 1) >> shift;
+  }
+  return wrong ? -1 : sum;
 }
 
-/* Unary numbers: values[i] >> shift zeros and a one each. `out` is zero and has room for them, which is tested. */
-i64 tw_unary(const i64 *values, i64 k, int shift, u8 *out, i64 nbits) {
-  i64 at = 0;
-  for (i64 i = 0; i < k; i++, at++) {
-    at += values[i] >> shift;
-    if ((u64)at >= (u64)nbits) return -1;
+/* Low bits of the gaps, then the rest in unary: so many zeros and a one. tw_gap_sum was asked how much room `out` must
+ * have for that; it is zero. */
+void tw_rice_encode(const i64 *positions, i64 k, int shift, u8 *out) {
+  u64 held = 0, mask = (1ull << shift) - 1;
+  i64 before = -1, at = 0;
+  int have = 0;
+  for (i64 i = 0; i < k && shift; before = positions[i++]) {
+    held |= ((u64)(positions[i] - before - 1) & mask) << have;
+    for (have += shift; have >= 8; have -= 8, held >>= 8) *out++ = (u8)held;
+  }
+  if (have) *out++ = (u8)held;
+  before = -1;
+  for (i64 i = 0; i < k; before = positions[i++], at++) {
+    at += (positions[i] - before - 1) >> shift;
     out[at >> 3] |= (u8)(1 << (at & 7));
   }
-  return at;
 }
 
 static inline u64 word_at(const u8 *in, i64 nbytes, i64 at) {
@@ -708,6 +719,34 @@ i64 tw_count_ones(const u8 *in, i64 nbytes) {
 void tw_ones(const u8 *in, i64 nbytes, i64 *out) {
   for (i64 at = 0; at < nbytes; at += 8)
     for (u64 word = word_at(in, nbytes, at); word; word &= word - 1) *out++ = 8 * at + __builtin_ctzll(word);
+}
+
+/* What tw_rice_encode wrote, for k positions below n: how many ones the unary part has (-1: more than k), with the
+ * positions in `out` if they are k; -2 if one of them is not below n. */
+i64 tw_rice_decode(const u8 *in, i64 nbytes, i64 k, int shift, i64 n, i64 *out) {
+  i64 low_bytes = (k * shift + 7) / 8, found = 0, before = -1;
+  const u8 *low = in, *unary = in + low_bytes;
+  for (i64 at = 0; at < nbytes - low_bytes; at += 8)
+    for (u64 word = word_at(unary, nbytes - low_bytes, at); word; word &= word - 1) {
+      if (found == k) return -1;
+      out[found++] = 8 * at + __builtin_ctzll(word);
+    }
+  if (found < k) return found;
+  u64 held = 0, mask = (1ull << shift) - 1;
+  i64 end = -1;
+  int have = 0;
+  for (i64 i = 0; i < k; i++) {
+    i64 gap = out[i] - end - 1;
+    if (gap > n >> shift) return -2;
+    end = out[i];
+    for (; have < shift; have += 8) held |= (u64)*low++ << have;
+    before += 1 + (gap << shift | (i64)(held & mask));
+    held >>= shift;
+    have -= shift;
+    if (before >= n) return -2;
+    out[i] = before;
+  }
+  return k;
 }
 
 void tw_add_saturated(const float *x, const float *y, i64 n, float *out) { add_saturated(x, y, out, n); }

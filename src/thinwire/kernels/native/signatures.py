@@ -32,10 +32,11 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "tw_scatter_add": (_L, (_P, _P, _L, _F, _P, _L)),
     "tw_take": (_L, (_P, _L, _P, _L, _P)),
     "tw_subtract_at": (_L, (_P, _L, _P, _P, _L)),
-    "tw_shifted_sum": (_L, (_P, _L, _I)),
-    "tw_unary": (_L, (_P, _L, _I, _P, _L)),
+    "tw_gap_sum": (_L, (_P, _L, _I)),
+    "tw_rice_encode": (None, (_P, _L, _I, _P)),
     "tw_count_ones": (_L, (_P, _L)),
     "tw_ones": (None, (_P, _L, _P)),
+    "tw_rice_decode": (_L, (_P, _L, _L, _I, _L, _P)),
     "tw_add_saturated": (None, (_P, _P, _L, _P)),
     "tw_block_peaks": (None, (_P, _L, _L, _P)),
 }
