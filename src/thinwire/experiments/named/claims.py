@@ -22,7 +22,7 @@ def claims_table(title: str, claims: Sequence[Claim], digits: int = 2) -> dict[s
         [claim.text, "yes" if claim.holds else "no", "; ".join(f"{k} {v:.{digits}f}" for k, v in claim.figures.items())]
         for claim in claims
     ]
-    note = "Differences of a point or less are within what another seed changes."
+    note = "Small differences are within what another seed changes."
     return {"title": title, "note": note, "columns": ["claim", "holds", "figures"], "rows": rows}
 
 
