@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from drawn import KINDS, draw
+from drawn import KINDS
+from same_bits import alike, drawn
 from thinwire.core import derive_key
 from thinwire.kernels import codes, dispatch, native, reference
 from thinwire.kernels.native import calls
@@ -16,32 +17,9 @@ CASES = [(kind, size) for kind in (*KINDS, "limits") for size in SIZES]
 pytestmark = pytest.mark.skipif(not native.runnable(), reason="no C kernels were built here")
 
 
-@pytest.fixture(params=native.runnable())
-def library(request):
-    return native.load(request.param)
-
-
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1]}")
 def numbers(request):
     return drawn(*request.param)
-
-
-def drawn(kind, size, seed=0):
-    if kind != "limits":
-        return draw(kind, (size,), seed=seed)
-    some = torch.tensor(
-        [0.0, -0.0, 3.4028235e38, -3.4028235e38, 1e-45, -1e-45, 1.1754944e-38, -1.5, 65536.0, 2.0**-110]
-    )
-    return some.repeat(size // 10 + 1)[:size].roll(seed)
-
-
-def alike(ours, theirs):
-    """The same bits, signs of zeros included."""
-    if isinstance(theirs, tuple):
-        return len(ours) == len(theirs) and all(map(alike, ours, theirs))
-    if theirs.dtype == torch.float32:
-        ours, theirs = ours.view(torch.int32), theirs.view(torch.int32)
-    return ours.dtype == theirs.dtype and torch.equal(ours, theirs)
 
 
 # noise and bits

@@ -198,6 +198,19 @@ def add_largest(library: ctypes.CDLL, flat: Tensor, other: Tensor, k: int) -> tu
     return sums, out
 
 
+def reaching(library: ctypes.CDLL, flat: Tensor, level: float) -> Tensor:
+    """Found once and kept as bits, because how many there are must be known first."""
+    n = flat.numel()
+    bits = _bytes(4 * _blocks(n, 32))
+    out = torch.empty(library.tw_reaching(_at(flat, n), n, level, bits.data_ptr()), dtype=torch.int64)
+    library.tw_ones(bits.data_ptr(), bits.numel(), out.data_ptr())
+    return out
+
+
+def count_below(library: ctypes.CDLL, flat: Tensor, level: float) -> int:
+    return int(library.tw_count_below(_at(flat, flat.numel()), flat.numel(), level))
+
+
 def low_rank(library: ctypes.CDLL, left: Tensor, right: Tensor) -> Tensor:
     (rank, rows), columns = left.shape, right.shape[1]
     out = empty(rows * columns).view(rows, columns)
