@@ -20,10 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import derive_key
+from ..core import Key, derive_key
 from ..kernels import codes, dispatch, native
+from ..kernels.sketch import cells_for, peel, peeling_order, sketch
 
-DENSITY, BITS, BLOCK, RANKS = 0.01, 4, 512, 8
+DENSITY, BITS, EVEN_BITS, BLOCK, RANKS = 0.01, 4, 8, 512, 8
 WINDOW = 16  # of natural with 8 bits
 Work = Callable[[], object]
 
@@ -48,12 +49,25 @@ def cases(kernels: ModuleType, tensor: Tensor) -> Iterator[tuple[str, Work]]:
     kept = tensor[positions]
     yield "top-k 1 %, decode", partial(kernels.scatter, kept, positions, numel)
     yield f"top-k 1 %, mean of {RANKS}", partial(kernels.sparse_mean, copies(kept), copies(positions), numel)
+    yield "all above a level: 1 %", partial(kernels.reaching, tensor, float(kept.abs().min()))
+    yield (
+        "sketch of 1 %, encode and peel",
+        partial(_sketch_and_peel, kernels is dispatch, kept.double(), positions, key),
+    )
     packed, norms = codes.qsgd_encode(tensor, BITS, BLOCK, key)
     yield "QSGD-4 encode", partial(kernels.qsgd_encode, tensor, BITS, BLOCK, key)
     yield "QSGD-4 with feedback", partial(kernels.qsgd_feedback, tensor, residual, BITS, BLOCK, key)
     yield "QSGD-4 decode", partial(kernels.qsgd_decode, packed, norms, numel, BITS, BLOCK)
     several = copies(packed), copies(norms)
     yield f"QSGD-4 mean of {RANKS}", partial(kernels.qsgd_mean, *several, numel, BITS, BLOCK)
+    even, peaks = codes.uniform_encode(tensor, EVEN_BITS, BLOCK, False, key)
+    yield "uniform-8 encode", partial(kernels.uniform_encode, tensor, EVEN_BITS, BLOCK, False, key)
+    yield "uniform-8 with feedback", partial(kernels.uniform_feedback, tensor, residual, EVEN_BITS, BLOCK, False, key)
+    yield "uniform-8 decode", partial(kernels.uniform_decode, even, peaks, numel, EVEN_BITS, BLOCK)
+    yield (
+        f"uniform-8 mean of {RANKS}",
+        partial(kernels.uniform_mean, copies(even), copies(peaks), numel, EVEN_BITS, BLOCK),
+    )
     signed = codes.natural_encode_signed(tensor, key, WINDOW)
     yield "natural-8 encode", partial(kernels.natural_encode_signed, tensor, key, WINDOW)
     yield "natural-8 decode", partial(kernels.natural_decode_signed, signed, WINDOW)
@@ -75,6 +89,16 @@ def _sparse_feedback(kernels: ModuleType, tensor: Tensor, residual: Tensor, k: i
     target, positions = kernels.add_largest(tensor, residual, k)
     kernels.subtract_at(target, positions, kernels.take(target, positions))
     return target  # type: ignore[no-any-return]
+
+
+def _sketch_and_peel(in_c: bool, values: Tensor, positions: Tensor, key: Key) -> object:
+    """What one rank does with what it kept; the definition is numpy's."""
+    cells = cells_for(positions.numel())
+    if in_c:
+        return dispatch.peel(
+            dispatch.sketch(values, positions, cells, key), dispatch.peeling_order(positions, cells, key)
+        )
+    return peel(sketch(values, positions, cells, key), peeling_order(positions, cells, key))
 
 
 def in_copies(work: Work, tensor: Tensor, repetitions: int) -> float:

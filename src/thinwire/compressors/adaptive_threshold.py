@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core import CompositionError, Compressor, Contract, Key, TensorSpec
-from ..kernels import distinct_positions, largest_magnitudes
+from ..kernels import distinct_positions, largest_magnitudes, reaching, take
 from .identity import Identity
 from .sparse import Sparse, kept_count, kept_nbytes, then, values_spec
 
@@ -44,14 +44,14 @@ class AdaptiveThreshold(Sparse):
         return kept_count(self.density / 2, None, numel), kept_count(min(1.0, 2 * self.density), None, numel)
 
     def choose(self, scores: Tensor, key: Key) -> Tensor:
-        magnitudes, numel = scores.abs(), scores.numel()
+        numel = scores.numel()
         if numel == 0:
-            return torch.arange(0, device=magnitudes.device)
+            return torch.arange(0, device=scores.device)
         count = math.ceil(self.sample * numel)
-        sampled = magnitudes[distinct_positions(key, count, numel, magnitudes.device)]
-        level = sampled[largest_magnitudes(sampled, kept_count(self.density, None, count))].min()
-        positions = (magnitudes >= level).nonzero().flatten()
+        sampled = scores if count == numel else take(scores, distinct_positions(key, count, numel, scores.device))
+        level = take(sampled, largest_magnitudes(sampled, kept_count(self.density, None, count))).abs().min()
+        positions = reaching(scores, float(level))
         least, most = self.bounds(numel)
         if least <= positions.numel() <= most:
             return positions
-        return largest_magnitudes(magnitudes, min(max(positions.numel(), least), most))
+        return largest_magnitudes(scores, min(max(positions.numel(), least), most))

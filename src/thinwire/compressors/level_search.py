@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ..core import CompositionError, Compressor, Contract, Key, TensorSpec
+from ..kernels import count_below, reaching
 from .identity import Identity
 from .sparse import Sparse, kept_nbytes
 
@@ -32,15 +32,14 @@ class LevelSearch(Sparse):
 
     def choose(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
-        magnitudes = scores.abs()
-        return (magnitudes >= self.level(magnitudes)).nonzero().flatten()
+        return reaching(scores, self.level(scores))
 
-    def level(self, magnitudes: Tensor) -> float:
+    def level(self, scores: Tensor) -> float:
         """The share of zeros grows with the level, so bisection finds the last one below the target."""
         low, high = 0, len(LEVELS)  # LEVELS[low] leaves few enough zeros, or is the first; LEVELS[high] too many
         while high - low > 1:
             middle = (low + high) // 2
-            if int(torch.count_nonzero(magnitudes < LEVELS[middle])) < self.zeros * magnitudes.numel():
+            if count_below(scores, LEVELS[middle]) < self.zeros * scores.numel():
                 low = middle
             else:
                 high = middle

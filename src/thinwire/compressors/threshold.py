@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..core import CompositionError, Compressor, Contract, Key, TensorSpec
+from ..kernels import reaching
 from .identity import Identity
 from .sparse import Sparse, kept_nbytes
 
@@ -40,7 +41,7 @@ class Threshold(Sparse):
 
     def choose(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
-        return (scores.abs() >= self.level).nonzero().flatten()
+        return reaching(scores, self.level)
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()

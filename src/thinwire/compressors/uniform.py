@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Contract, DecodeError, Key, Part, Payload, TensorSpec, narrow
-from ..wire import expect_magnitudes, expect_parts, pack_bits, packed_bytes, unpack_bits
-from .blocks import as_blocks, block_count, check_block
-from .rounding import check_rounding, rounded
-
-_SMALLEST = 2.0**-112  # a block's scale is at least this, so that levels / scale stays finite
+from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..kernels import uniform_decode, uniform_encode, uniform_feedback, uniform_mean
+from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
+from .blocks import block_count, check_block
+from .rest import encode_and_subtract
+from .rounding import check_rounding
 
 
 @dataclass(frozen=True)
@@ -39,27 +40,39 @@ class Uniform:
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = narrow(tensor.flatten(), torch.float32)
-        blocks = as_blocks(flat, self.block)
-        peaks = blocks.abs().amax(dim=1).clamp(min=_SMALLEST) if blocks.numel() else flat
-        steps = rounded(blocks * (self.levels / peaks)[:, None], self.rounding, key).clamp(-self.levels, self.levels)
-        codes = (steps + self.levels).to(torch.int32).flatten()[: flat.numel()]
+        return self._payload(*uniform_encode(flat, self.bits, self.block, self._by_chance, key), flat.numel())
+
+    def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
+        if tensor.dtype != torch.float32:
+            return encode_and_subtract(self, tensor, residual, key)
+        flat, before = tensor.flatten(), residual.flatten()
+        packed, peaks, rest = uniform_feedback(flat, before, self.bits, self.block, self._by_chance, key)
+        return self._payload(packed, peaks, tensor.numel()), rest.view(tensor.shape)
+
+    @property
+    def _by_chance(self) -> bool:
+        return self.rounding == "stochastic"
+
+    def _payload(self, packed: Tensor, peaks: Tensor, numel: int) -> Payload:
         return Payload.of(
-            [
-                Part("levels", pack_bits(codes, self.bits), float(self.bits * flat.numel())),
-                Part("scales", peaks, 32.0 * peaks.numel()),
-            ]
+            [Part("levels", packed, float(self.bits * numel)), Part("scales", peaks, 32.0 * peaks.numel())]
         )
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
+        flat = uniform_decode(*self._parts(payload, spec), spec.numel, self.bits, self.block)
+        return narrow(flat, spec.dtype).view(spec.shape)
+
+    def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:
+        del keys
+        parts = [self._parts(payload, spec) for payload in payloads]
+        packed, peaks = [part for part, _ in parts], [part for _, part in parts]
+        return uniform_mean(packed, peaks, spec.numel, self.bits, self.block).view(spec.shape)
+
+    def _parts(self, payload: Payload, spec: TensorSpec) -> tuple[Tensor, Tensor]:
         packed, peaks = expect_parts(payload, 2, "Uniform")
         peaks = expect_magnitudes(peaks, block_count(spec.numel, self.block), "Uniform scales")
-        codes = unpack_bits(packed, spec.numel, self.bits)
-        if bool((codes > 2 * self.levels).any()):
-            raise DecodeError(f"Uniform: a code above {2 * self.levels} is never sent")
-        steps = codes - self.levels
-        blocks = as_blocks(steps * (1.0 / self.levels), self.block) * peaks[:, None]
-        return narrow(blocks.flatten()[: spec.numel], spec.dtype).view(spec.shape)
+        return expect_packed(packed, spec.numel, self.bits), peaks
 
     def contract(self, spec: TensorSpec) -> Contract:
         """Tight for one large number, which is exact, and block-1 small ones that fall between two steps."""

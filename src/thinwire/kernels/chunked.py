@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 
 import numpy as np
@@ -41,6 +42,10 @@ def _low_level(numbers: _Floats, k: int) -> np.float32 | None:
     keep = min(len(sample), int(expected + 4 * math.sqrt(expected)) + 8)
     level: np.float32 = np.partition(sample, len(sample) - keep)[len(sample) - keep]
     return level
+
+
+def reaching(flat: Tensor, level: float) -> Tensor:
+    return torch.from_numpy(_reaching(flat.numpy(), np.float32(ctypes.c_float(level).value)))  # may become infinite
 
 
 def _reaching(numbers: _Floats, level: np.float32) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..core import Key, saturate
+from ..core import DecodeError, Key, saturate
 from .reference import largest, mean_magnitude, noise16
 
 SMALLEST_NORM = 2.0**-112  # a block's norm is at least this, so that levels / norm stays finite for 16 bits too
@@ -77,10 +77,14 @@ def qsgd_encode(flat: Tensor, bits: int, block: int, key: Key, norms: Tensor | N
         norms = block_peaks(flat, block).clamp(min=SMALLEST_NORM)
     blocks = as_blocks(flat, block)
     places = blocks.abs() * (levels / norms)[:, None]
-    draws = (noise16(key, blocks.numel(), flat.device).view_as(blocks) + 0.5) * 2.0**-16
-    level = torch.floor(places + draws).to(torch.int32).clamp(max=levels)
+    level = torch.floor(places + _draws(key, blocks)).to(torch.int32).clamp(max=levels)
     codes = level | (blocks < 0).to(torch.int32) << (bits - 1)
     return pack(codes.flatten()[: flat.numel()], bits), norms
+
+
+def _draws(key: Key, like: Tensor) -> Tensor:
+    """One from (0, 1) for each element."""
+    return (noise16(key, like.numel(), like.device).view_as(like) + 0.5) * 2.0**-16
 
 
 def qsgd_decode(packed: Tensor, norms: Tensor, count: int, bits: int, block: int) -> Tensor:
@@ -100,6 +104,42 @@ def qsgd_feedback(flat: Tensor, before: Tensor, bits: int, block: int, key: Key)
     target = add_saturated(flat, before)
     packed, norms = qsgd_encode(target, bits, block, key)
     return packed, norms, saturate(target - qsgd_decode(packed, norms, flat.numel(), bits, block))
+
+
+def uniform_encode(flat: Tensor, bits: int, block: int, by_chance: bool, key: Key) -> tuple[Tensor, Tensor]:
+    """x / peak * levels, to the nearest (halves to even) or by chance, from the lowest on, packed; and the peaks."""
+    levels, peaks = (1 << (bits - 1)) - 1, block_peaks(flat, block).clamp(min=SMALLEST_NORM)
+    blocks = as_blocks(flat, block)
+    places = blocks * (levels / peaks)[:, None]
+    steps = torch.floor(places + _draws(key, blocks)) if by_chance else torch.round(places)
+    codes = (steps.clamp(-levels, levels) + levels).to(torch.int32)
+    return pack(codes.flatten()[: flat.numel()], bits), peaks
+
+
+def uniform_decode(packed: Tensor, peaks: Tensor, count: int, bits: int, block: int) -> Tensor:
+    levels, codes = (1 << (bits - 1)) - 1, unpack(packed, count, bits)
+    refuse_code(int(codes.amax()) if count else 0, bits)
+    return (as_blocks((codes - levels) * (1.0 / levels), block) * peaks[:, None]).flatten()[:count]
+
+
+def refuse_code(largest_code: int, bits: int) -> None:
+    """There is one step less than the bits allow."""
+    if largest_code > (1 << bits) - 2:
+        raise DecodeError(f"Uniform: a code above {(1 << bits) - 2} is never sent")
+
+
+def uniform_mean(packed: Sequence[Tensor], peaks: Sequence[Tensor], count: int, bits: int, block: int) -> Tensor:
+    pairs = zip(packed, peaks, strict=True)
+    return _mean([uniform_decode(codes, scales, count, bits, block) for codes, scales in pairs])
+
+
+def uniform_feedback(
+    flat: Tensor, before: Tensor, bits: int, block: int, by_chance: bool, key: Key
+) -> tuple[Tensor, Tensor, Tensor]:
+    """uniform_encode(flat + before), and what of that is not sent."""
+    target = add_saturated(flat, before)
+    packed, peaks = uniform_encode(target, bits, block, by_chance, key)
+    return packed, peaks, saturate(target - uniform_decode(packed, peaks, flat.numel(), bits, block))
 
 
 def natural_encode(flat: Tensor, key: Key, window: int, most: int) -> Tensor:
@@ -203,53 +243,6 @@ def subtract_at(flat: Tensor, positions: Tensor, values: Tensor) -> None:
     flat[positions] = saturate(flat[positions] - values)
 
 
-def gap_sum(positions: Tensor, shift: int) -> int:
-    """Of the gaps between ascending positions, each shifted right."""
-    return int((_gaps(positions) >> shift).sum())
-
-
-def _gaps(positions: Tensor) -> Tensor:
-    gaps = positions.diff(prepend=positions.new_full((1,), -1)) - 1
-    if bool((gaps < 0).any()):
-        raise ValueError("positions must ascend from 0")
-    return gaps
-
-
-def rice_encode(positions: Tensor, shift: int) -> Tensor:
-    """The low bits of the gaps packed, then each gap >> shift in unary: so many zeros and a one."""
-    gaps = _gaps(positions)
-    ends = ((gaps >> shift) + 1).cumsum(0) - 1  # where each number has its closing one
-    marks = torch.zeros(int(ends[-1]) + 1 if ends.numel() else 0, dtype=torch.uint8, device=positions.device)
-    upper = pack(marks.index_fill_(0, ends, 1), 1)
-    return torch.cat((pack(gaps & ((1 << shift) - 1), shift), upper)) if shift else upper
-
-
-def rice_decode(packed: Tensor, count: int, shift: int, numel: int) -> Tensor:
-    """The positions that rice_encode wrote; ValueError if they are not so many, or not below numel.
-
-    The caller has seen to it that there are bytes enough for the low bits.
-    """
-    low_bytes = packed_bytes(count, shift)
-    ends = ones(packed[low_bytes:])
-    if ends.numel() != count:
-        raise ValueError(f"{count} positions expected, {ends.numel()} found")
-    upper = ends.diff(prepend=ends.new_full((1,), -1)) - 1
-    if bool((upper > numel >> shift).any()):  # they might else overflow below
-        raise ValueError(f"{count} positions are not below {numel}")
-    gaps = upper << shift
-    if shift:
-        gaps |= unpack(packed[:low_bytes], count, shift)
-    positions = (gaps + 1).cumsum(0) - 1
-    if count and int(positions[-1]) >= numel:
-        raise ValueError(f"{count} positions are not below {numel}")
-    return positions
-
-
-def ones(packed: Tensor) -> Tensor:
-    """Positions of the bits that are set, ascending."""
-    return unpack(packed, 8 * packed.numel(), 1).nonzero().flatten()
-
-
 def add_saturated(flat: Tensor, other: Tensor) -> Tensor:
     return saturate(flat + other)
 
@@ -257,6 +250,16 @@ def add_saturated(flat: Tensor, other: Tensor) -> Tensor:
 def largest_magnitudes(flat: Tensor, k: int) -> Tensor:
     """Positions of the k largest |x|, ascending; among equals the first ones."""
     return largest(flat.abs(), k)
+
+
+def reaching(flat: Tensor, level: float) -> Tensor:
+    """Positions of all |x| >= level, ascending. The level is rounded to the tensor's type."""
+    return (flat.abs() >= level).nonzero().flatten()
+
+
+def count_below(flat: Tensor, level: float) -> int:
+    """How many |x| < level there are."""
+    return int(torch.count_nonzero(flat.abs() < level))
 
 
 def _mean(decoded: Sequence[Tensor]) -> Tensor:

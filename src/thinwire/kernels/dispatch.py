@@ -10,8 +10,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
-from . import chunked, codes, reference
-from .native import calls, library
+from . import chunked, codes, gaps, reference
+from .native import calls, calls_gaps, calls_sketch, calls_uniform, library
+from .sketch import peel as _peel
+from .sketch import peeling_order as _peeling_order
+from .sketch import sketch as _sketch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,20 +38,22 @@ def _dtype(argument: Any) -> torch.dtype | None:
 def _either(
     plain: Callable[P, R],
     native: Callable[Concatenate[ctypes.CDLL, P], R],
-    dtype: torch.dtype | None = torch.float32,
+    dtype: torch.dtype | tuple[torch.dtype, ...] | None = torch.float32,
     bits_at: int | None = None,
     without_c: Callable[P, R] | None = None,
 ) -> Callable[P, R]:
     """`native` for arguments that suit it, the first of this type (and, argument `bits_at`, few bits); else `plain`.
 
-    Where C was not built, `without_c` serves for those arguments, if there is one.
+    Of several types, any will do. Where C was not built, `without_c` serves for those arguments, if there is one.
     """
+
+    dtypes = dtype if isinstance(dtype, tuple) else (dtype,)
 
     @wraps(plain)
     def kernel(*args: P.args, **kwargs: P.kwargs) -> R:
         loaded = library()
         many = bits_at is not None and cast(int, args[bits_at]) > _NATIVE_BITS
-        if many or _dtype(args[0]) != dtype or not all(map(_suits, (*args, *kwargs.values()))):
+        if many or _dtype(args[0]) not in dtypes or not all(map(_suits, (*args, *kwargs.values()))):
             return plain(*args, **kwargs)
         return (without_c or plain)(*args, **kwargs) if loaded is None else native(loaded, *args, **kwargs)
 
@@ -58,6 +63,8 @@ def _either(
 noise16 = _either(reference.noise16, calls.noise16, None)
 mean_magnitude = _either(reference.mean_magnitude, calls.mean_magnitude)
 largest_magnitudes = _either(codes.largest_magnitudes, calls.largest_magnitudes, without_c=chunked.largest_magnitudes)
+reaching = _either(codes.reaching, calls.reaching, without_c=chunked.reaching)
+count_below = _either(codes.count_below, calls.count_below)
 add_largest = _either(codes.add_largest, calls.add_largest)
 low_rank = _either(codes.low_rank, calls.low_rank)
 subtract_low_rank = _either(codes.subtract_low_rank, calls.subtract_low_rank)
@@ -67,6 +74,10 @@ qsgd_encode = _either(codes.qsgd_encode, calls.qsgd_encode, bits_at=1)
 qsgd_feedback = _either(codes.qsgd_feedback, calls.qsgd_feedback, bits_at=2)
 qsgd_decode = _either(codes.qsgd_decode, calls.qsgd_decode, torch.uint8, bits_at=3)
 qsgd_mean = _either(codes.qsgd_mean, calls.qsgd_mean, torch.uint8, bits_at=3)
+uniform_encode = _either(codes.uniform_encode, calls_uniform.uniform_encode)
+uniform_feedback = _either(codes.uniform_feedback, calls_uniform.uniform_feedback)
+uniform_decode = _either(codes.uniform_decode, calls_uniform.uniform_decode, torch.uint8)
+uniform_mean = _either(codes.uniform_mean, calls_uniform.uniform_mean, torch.uint8)
 natural_encode = _either(codes.natural_encode, calls.natural_encode)
 natural_encode_signed = _either(codes.natural_encode_signed, calls.natural_encode_signed)
 natural_decode_signed = _either(codes.natural_decode_signed, calls.natural_decode_signed, torch.uint8)
@@ -79,11 +90,14 @@ scatter = _either(codes.scatter, calls.scatter)
 sparse_mean = _either(codes.sparse_mean, calls.sparse_mean)
 take = _either(codes.take, calls.take)
 subtract_at = _either(codes.subtract_at, calls.subtract_at)
-gap_sum = _either(codes.gap_sum, calls.gap_sum, torch.int64)
-rice_encode = _either(codes.rice_encode, calls.rice_encode, torch.int64)
-rice_decode = _either(codes.rice_decode, calls.rice_decode, torch.uint8)
-ones = _either(codes.ones, calls.ones, torch.uint8)
+gap_sum = _either(gaps.gap_sum, calls_gaps.gap_sum, torch.int64)
+rice_encode = _either(gaps.rice_encode, calls_gaps.rice_encode, torch.int64)
+rice_decode = _either(gaps.rice_decode, calls_gaps.rice_decode, torch.uint8)
+ones = _either(gaps.ones, calls_gaps.ones, torch.uint8)
 exponents_decode = _either(codes.exponents_decode, calls.exponents_decode, torch.uint8)
+sketch = _either(_sketch, calls_sketch.sketch, (torch.float64, torch.int32))
+peeling_order = _either(_peeling_order, calls_sketch.peeling_order, torch.int64)
+peel = _either(_peel, calls_sketch.peel, (torch.float32, torch.float64, torch.int32))
 _pack_wide = _either(codes.pack, calls.pack, torch.int64)
 _unpack_wide = _either(codes.unpack, calls.unpack, torch.uint8)
 

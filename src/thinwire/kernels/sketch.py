@@ -4,7 +4,8 @@ Three rows of cells that share nothing. A position has one cell in each row and 
 ranks derive from one key. A cell holds the signed sum of its positions' values. Where one position alone is left in a
 cell, its value is read there and taken out of its two other cells, which may leave others alone in theirs.
 
-On the CPU for every device, with numpy: few numbers, many small operations. Which positions can be peeled follows from
+On the CPU for every device, with numpy: few numbers, many small operations; C, where it was built, gives the same bits
+(see `dispatch`). Which positions can be peeled follows from
 positions and key alone. All sums that every rank must share are taken one by one in a fixed order: the same bits
 everywhere.
 """
@@ -113,12 +114,20 @@ def words(items: NDArray[np.int64], key: Key) -> NDArray[np.int64]:
     return mixed.astype(np.int64) & 0xFFFFFFFF
 
 
-def _places(items: NDArray[np.int64], cells: int, key: Key, lanes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(3, items) cells and signs. With lanes, blocks of so many neighbours are hashed and each keeps its lane."""
+def check_cells(cells: int, lanes: int) -> None:
     if cells <= 0 or cells % (ROWS * lanes):
         raise ValueError(f"sketch: cells must be a positive multiple of {ROWS * lanes}, got {cells}")
+
+
+def row_keys(key: Key) -> list[Key]:
+    return [derive_key(key, "sketch", row) for row in range(ROWS)]
+
+
+def _places(items: NDArray[np.int64], cells: int, key: Key, lanes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(3, items) cells and signs. With lanes, blocks of so many neighbours are hashed and each keeps its lane."""
+    check_cells(cells, lanes)
     width = cells // (ROWS * lanes)
-    hashes = np.stack([words(items // lanes, derive_key(key, "sketch", row)) for row in range(ROWS)])
+    hashes = np.stack([words(items // lanes, row_key) for row_key in row_keys(key)])
     blocks = (hashes * width >> 32) + width * np.arange(ROWS)[:, None]
     return blocks * lanes + items % lanes, 1 - 2 * (hashes & 1)
 

@@ -5,10 +5,11 @@ from functools import partial
 import pytest
 import torch
 
-from drawn import KINDS, draw
+from drawn import KINDS
+from same_bits import alike, drawn
 from thinwire.core import derive_key
-from thinwire.kernels import codes, dispatch, native, reference
-from thinwire.kernels.native import calls
+from thinwire.kernels import codes, dispatch, gaps, native, reference
+from thinwire.kernels.native import calls, calls_gaps
 
 SIZES = (1, 7, 33, 4096, 4097, 100_003)
 CPU = torch.device("cpu")
@@ -18,32 +19,9 @@ CASES = [(kind, size) for kind in (*KINDS, "limits") for size in SIZES]
 pytestmark = pytest.mark.skipif(not native.runnable(), reason="no C kernels were built here")
 
 
-@pytest.fixture(params=native.runnable())
-def library(request):
-    return native.load(request.param)
-
-
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1]}")
 def numbers(request):
     return drawn(*request.param)
-
-
-def drawn(kind, size, seed=0):
-    if kind != "limits":
-        return draw(kind, (size,), seed=seed)
-    some = torch.tensor(
-        [0.0, -0.0, 3.4028235e38, -3.4028235e38, 1e-45, -1e-45, 1.1754944e-38, -1.5, 65536.0, 2.0**-110]
-    )
-    return some.repeat(size // 10 + 1)[:size].roll(seed)
-
-
-def alike(ours, theirs):
-    """The same bits, signs of zeros included."""
-    if isinstance(theirs, tuple):
-        return len(ours) == len(theirs) and all(map(alike, ours, theirs))
-    if theirs.dtype == torch.float32:
-        ours, theirs = ours.view(torch.int32), theirs.view(torch.int32)
-    return ours.dtype == theirs.dtype and torch.equal(ours, theirs)
 
 
 # noise and bits
@@ -236,10 +214,10 @@ def test_gaps_are_written_and_read_the_same(library, count):
     positions = (drawn("heavy tails", count).abs() * 9).long().cumsum(0) + torch.arange(count)
     numel = int(positions[-1]) + 1
     for shift in (0, 1, 3, 20):
-        assert calls.gap_sum(library, positions, shift) == codes.gap_sum(positions, shift)
-        packed = codes.rice_encode(positions, shift)
-        assert alike(calls.rice_encode(library, positions, shift), packed)
-        for decode in (codes.rice_decode, partial(calls.rice_decode, library)):
+        assert calls_gaps.gap_sum(library, positions, shift) == gaps.gap_sum(positions, shift)
+        packed = gaps.rice_encode(positions, shift)
+        assert alike(calls_gaps.rice_encode(library, positions, shift), packed)
+        for decode in (gaps.rice_decode, partial(calls_gaps.rice_decode, library)):
             assert alike(decode(packed, count, shift, numel), positions)
             for wrong in ((count + 1, shift, numel), (count - 1, shift, numel), (count, shift, numel - 1)):
                 if 8 * packed.numel() >= wrong[0] * shift and wrong[0]:
@@ -255,7 +233,7 @@ def test_any_bytes_are_read_the_same_or_refused_by_both(library, seed):
     if 8 * some.numel() < count * shift:
         return
     found = []
-    for decode in (codes.rice_decode, partial(calls.rice_decode, library)):
+    for decode in (gaps.rice_decode, partial(calls_gaps.rice_decode, library)):
         try:
             found.append(decode(some, count, shift, numel).tolist())
         except ValueError:
@@ -267,12 +245,12 @@ def test_ones_are_found_in_any_bytes(library):
     for size in (1, 7, 8, 9, 1000):
         some = torch.randint(0, 256, (size,), generator=torch.Generator().manual_seed(size)).to(torch.uint8)
         for packed in (some, torch.zeros_like(some), torch.full_like(some, 255)):
-            assert alike(calls.ones(library, packed), codes.ones(packed))
+            assert alike(calls_gaps.ones(library, packed), gaps.ones(packed))
 
 
 def test_positions_that_do_not_ascend_are_refused(library):
     for bad in ([5, 3], [-1], [2, 2]):
-        for gap_sum in (codes.gap_sum, partial(calls.gap_sum, library)):
+        for gap_sum in (gaps.gap_sum, partial(calls_gaps.gap_sum, library)):
             with pytest.raises(ValueError, match="must ascend"):
                 gap_sum(torch.tensor(bad), 0)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from thinwire.kernels import native
 native.library_file = lambda name: Path(sys.argv[1]) / f"kernels_{name}.so"
-sys.exit(pytest.main(["-q", "-x", "-s", "-p", "no:cacheprovider", "-k", "not 100003 and not deceives", sys.argv[2]]))
+sys.exit(pytest.main(["-q", "-x", "-s", "-p", "no:cacheprovider", "-k", "not 100003 and not deceives", *sys.argv[2:]]))
 """
 
 
@@ -44,9 +44,9 @@ def test_no_kernel_leaves_its_memory_or_does_what_c_leaves_open(request, tmp_pat
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "OMP_NUM_THREADS": "1",
     }
-    tests = request.path.with_name("test_native.py")
+    tests = sorted(map(str, request.path.parent.glob("test_native*.py")))
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(tmp_path), str(tests)],
+        [sys.executable, "-c", RUN, str(tmp_path), *tests],
         env=environment,
         capture_output=True,
         text=True,

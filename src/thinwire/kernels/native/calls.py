@@ -198,6 +198,19 @@ def add_largest(library: ctypes.CDLL, flat: Tensor, other: Tensor, k: int) -> tu
     return sums, out
 
 
+def reaching(library: ctypes.CDLL, flat: Tensor, level: float) -> Tensor:
+    """Found once and kept as bits, because how many there are must be known first."""
+    n = flat.numel()
+    bits = _bytes(4 * _blocks(n, 32))
+    out = torch.empty(library.tw_reaching(_at(flat, n), n, level, bits.data_ptr()), dtype=torch.int64)
+    library.tw_ones(bits.data_ptr(), bits.numel(), out.data_ptr())
+    return out
+
+
+def count_below(library: ctypes.CDLL, flat: Tensor, level: float) -> int:
+    return int(library.tw_count_below(_at(flat, flat.numel()), flat.numel(), level))
+
+
 def low_rank(library: ctypes.CDLL, left: Tensor, right: Tensor) -> Tensor:
     (rank, rows), columns = left.shape, right.shape[1]
     out = empty(rows * columns).view(rows, columns)
@@ -238,37 +251,6 @@ def take(library: ctypes.CDLL, flat: Tensor, positions: Tensor) -> Tensor:
 def subtract_at(library: ctypes.CDLL, flat: Tensor, positions: Tensor, values: Tensor) -> None:
     n, k = flat.numel(), positions.numel()
     _inside(library.tw_subtract_at(_at(flat, n), n, _at(positions, k, torch.int64), _at(values, k), k), n)
-
-
-def gap_sum(library: ctypes.CDLL, positions: Tensor, shift: int) -> int:
-    sum_ = int(library.tw_gap_sum(_at(positions, positions.numel(), torch.int64), positions.numel(), shift))
-    if sum_ < 0:
-        raise ValueError("positions must ascend from 0")
-    return sum_
-
-
-def rice_encode(library: ctypes.CDLL, positions: Tensor, shift: int) -> Tensor:
-    k = positions.numel()
-    nbytes = packed_bytes(k, shift) + packed_bytes(k + gap_sum(library, positions, shift), 1)
-    out = empty(nbytes, torch.uint8).zero_()
-    library.tw_rice_encode(_at(positions, k, torch.int64), k, shift, out.data_ptr())
-    return out
-
-
-def rice_decode(library: ctypes.CDLL, packed: Tensor, count: int, shift: int, numel: int) -> Tensor:
-    nbytes, out = packed.numel(), empty(count, torch.int64)
-    found = library.tw_rice_decode(_at(packed, nbytes, torch.uint8), nbytes, count, shift, numel, out.data_ptr())
-    if found != count:
-        what = f"are not below {numel}" if found == -2 else f"expected, {'more' if found < 0 else found} found"
-        raise ValueError(f"{count} positions {what}")
-    return out
-
-
-def ones(library: ctypes.CDLL, packed: Tensor) -> Tensor:
-    n = packed.numel()
-    out = torch.empty(library.tw_count_ones(_at(packed, n, torch.uint8), n), dtype=torch.int64)
-    library.tw_ones(packed.data_ptr(), n, out.data_ptr())
-    return out
 
 
 def exponents_decode(library: ctypes.CDLL, exponents: Tensor, signs: Tensor) -> Tensor:

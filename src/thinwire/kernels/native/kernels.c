@@ -241,6 +241,13 @@ static inline u32 reach32(const float *x, u32 level) { /* |x| >= level, which is
          (bits_of(v) & MAGNITUDE) >= level)
 }
 
+static inline u32 at_least32(const float *x, float level) { /* |x| >= level as numbers: any level, and never a NaN */
+  MASK32(_mm512_cmp_ps_mask(_mm512_abs_ps(v), _mm512_set1_ps(level), _CMP_GE_OQ),
+         _mm256_movemask_ps(
+             _mm256_cmp_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), v), _mm256_set1_ps(level), _CMP_GE_OQ)),
+         _mm_movemask_ps(_mm_cmpge_ps(_mm_andnot_ps(_mm_set1_ps(-0.0f), v), _mm_set1_ps(level))), fabsf(v) >= level)
+}
+
 static void pack_signs(const float *x, i64 n, u8 *out) {
   i64 at = 0;
   for (; at + 32 <= n; at += 32) {
@@ -337,38 +344,83 @@ void tw_sign_mean(const u8 *const *signs, const float *scales, i64 ranks, i64 n,
     for (i64 r = 0; r < ranks; r++) sign_chunk(signs[r] + at / 8, least(CHUNK, n - at), scales[r] * weight, out + at, 1);
 }
 
-/* ---- QSGD: levels of blocks ---- */
+/* ---- QSGD and uniform: levels of blocks ---- */
+/* What a code says: QSGD's sign and level, or a step above the lowest, rounded to the nearest or by chance. */
+typedef enum { SIGNED, NEAREST, STOCHASTIC } Rounding;
+
 #if defined(__AVX2__)
-static inline __m256i code8(const float *x, const half16 *noise, __m256 scale, __m256i levels, __m256i sign) {
-  __m256 v = _mm256_loadu_ps(x);
+static inline __m256 draw8(const half16 *noise) { /* (noise + 1/2) / 2^16, exactly */
   __m256i draw = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)noise)), 7);
   __m256 noisy = _mm256_castsi256_ps(_mm256_or_si256(draw, _mm256_set1_epi32(0x3F800040)));
+  return _mm256_sub_ps(noisy, _mm256_set1_ps(1.0f));
+}
+
+static inline void store_codes32(u8 *codes, __m256i a, __m256i b, __m256i c, __m256i d) {
+  __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* packing works in halves of a register */
+  __m256i bytes = _mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d));
+  _mm256_storeu_si256((__m256i *)codes, _mm256_permutevar8x32_epi32(bytes, order));
+}
+
+static inline __m256i code8(const float *x, const half16 *noise, __m256 scale, __m256i levels, __m256i sign) {
+  __m256 v = _mm256_loadu_ps(x);
   __m256 place = _mm256_mul_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), v), scale);
-  __m256i level = _mm256_cvttps_epi32(_mm256_add_ps(place, _mm256_sub_ps(noisy, _mm256_set1_ps(1.0f))));
+  __m256i level = _mm256_cvttps_epi32(_mm256_add_ps(place, draw8(noise)));
   __m256i negative = _mm256_castps_si256(_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_LT_OQ));
   return _mm256_or_si256(_mm256_min_epi32(level, levels), _mm256_and_si256(negative, sign));
 }
+
+static inline __m256i step8(const float *x, const half16 *noise, __m256 scale, __m256i levels) {
+  __m256 place = _mm256_mul_ps(_mm256_loadu_ps(x), scale);
+  __m256i step = noise ? _mm256_cvttps_epi32(_mm256_floor_ps(_mm256_add_ps(place, draw8(noise))))
+                       : _mm256_cvtps_epi32(place); /* halves to even, as everywhere */
+  step = _mm256_max_epi32(step, _mm256_sub_epi32(_mm256_setzero_si256(), levels));
+  return _mm256_add_epi32(_mm256_min_epi32(step, levels), levels);
+}
 #endif
+
+static inline float draw_of(u16 noise) { return float_of(0x3F800040u | (u32)noise << 7) - 1.0f; }
 
 static void code_levels(const float *x, const half16 *noise, i64 n, float scale, i32 levels, int sign_at, u8 *codes) {
   i64 i = 0;
 #if defined(__AVX2__) /* as below; compilers spend more on the narrowing */
   __m256 s = _mm256_set1_ps(scale);
   __m256i top = _mm256_set1_epi32(levels), sign = _mm256_set1_epi32(1 << sign_at);
-  __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* packing works in halves of a register */
   for (; i + 32 <= n; i += 32) {
     __m256i a = code8(x + i, noise + i, s, top, sign), b = code8(x + i + 8, noise + i + 8, s, top, sign);
     __m256i c = code8(x + i + 16, noise + i + 16, s, top, sign), d = code8(x + i + 24, noise + i + 24, s, top, sign);
-    __m256i bytes = _mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d));
-    _mm256_storeu_si256((__m256i *)(codes + i), _mm256_permutevar8x32_epi32(bytes, order));
+    store_codes32(codes + i, a, b, c, d);
   }
 #endif
   for (; i < n; i++) {
-    float place = fabsf(x[i]) * scale;
-    float draw = float_of(0x3F800040u | (u32)noise[i] << 7) - 1.0f; /* (noise + 1/2) / 2^16, exactly */
-    i32 level = (i32)(place + draw);
+    i32 level = (i32)(fabsf(x[i]) * scale + draw_of(noise[i]));
     level = level > levels ? levels : level;
     codes[i] = (u8)(level | (x[i] < 0) << sign_at);
+  }
+}
+
+static inline u8 step_code(i32 step, i32 levels) {
+  step = step < -levels ? -levels : step;
+  return (u8)((step > levels ? levels : step) + levels);
+}
+
+/* Places are not above 128 or so: added to 1.5 * 2^23 they are rounded to whole numbers, halves to even, and stand in
+ * the last bits. Without noise, which is NULL, that is all. */
+static void code_steps(const float *x, const half16 *noise, i64 n, float scale, i32 levels, u8 *codes) {
+  i64 i = 0;
+#if defined(__AVX2__)
+  __m256 s = _mm256_set1_ps(scale);
+  __m256i top = _mm256_set1_epi32(levels);
+#define STEP8(at) step8(x + i + (at), noise ? noise + i + (at) : NULL, s, top)
+  for (; i + 32 <= n; i += 32) store_codes32(codes + i, STEP8(0), STEP8(8), STEP8(16), STEP8(24));
+#endif
+  if (!noise) {
+    for (; i < n; i++) codes[i] = step_code((i32)(bits_of(x[i] * scale + 0x1.8p23f) - 0x4B400000u), levels);
+    return;
+  }
+  for (; i < n; i++) {
+    float place = x[i] * scale + draw_of(noise[i]);
+    i32 step = (i32)place;
+    codes[i] = step_code(step - ((float)step > place), levels);
   }
 }
 
@@ -377,9 +429,13 @@ static inline float level_value(u8 code, i32 levels, float unit, float norm) {
   return (code > levels ? -level : level) * norm;
 }
 
+static inline float step_value(u8 code, i32 levels, float unit, float norm) {
+  return (float)(code - levels) * unit * norm;
+}
+
 /* x alone, or x + before with what is not sent in rest. norms are worked out (at least `smallest`) unless given. */
-static void qsgd_encode(const float *x, const float *before, float *rest, i64 n, i64 block, int bits, u32 start,
-                        u32 stride, int given, float smallest, float *norms, u8 *out) {
+static void blocks_encode(Rounding how, const float *x, const float *before, float *rest, i64 n, i64 block, int bits,
+                          u32 start, u32 stride, int given, float smallest, float *norms, u8 *out) {
   u8 stage[CHUNK + PIECE + 8];
   Noise noise;
   Squeeze s = squeeze_of(bits);
@@ -399,12 +455,14 @@ static void qsgd_encode(const float *x, const float *before, float *rest, i64 n,
       i64 next = least(PIECE, n - begin - at - part);
       ask_for(x + begin + at + part, next);
       if (before) ask_for(before + begin + at + part, next);
-      const half16 *draws = fill_noise(&noise, start, stride, begin + at, part);
+      const half16 *draws = how == NEAREST ? NULL : fill_noise(&noise, start, stride, begin + at, part);
       u8 *codes = stage + fill;
-      code_levels(p + at, draws, part, scale, levels, bits - 1, codes);
+      if (how == SIGNED) code_levels(p + at, draws, part, scale, levels, bits - 1, codes);
+      else code_steps(p + at, draws, part, scale, levels, codes);
       if (before) {
         float *r = rest + begin + at;
-        for (i64 i = 0; i < part; i++) r[i] -= level_value(codes[i], levels, unit, norm);
+        if (how == SIGNED) for (i64 i = 0; i < part; i++) r[i] -= level_value(codes[i], levels, unit, norm);
+        else for (i64 i = 0; i < part; i++) r[i] -= step_value(codes[i], levels, unit, norm);
         if (norm > 0x1p126f) /* else nothing can overflow */
           for (i64 i = 0; i < part; i++) r[i] = saturated(r[i]);
       }
@@ -421,41 +479,86 @@ static void qsgd_encode(const float *x, const float *before, float *rest, i64 n,
 
 void tw_qsgd_encode(const float *x, i64 n, i64 block, int bits, u32 start, u32 stride, int given, float smallest,
                     float *norms, u8 *out) {
-  qsgd_encode(x, NULL, NULL, n, block, bits, start, stride, given, smallest, norms, out);
+  blocks_encode(SIGNED, x, NULL, NULL, n, block, bits, start, stride, given, smallest, norms, out);
 }
 
 void tw_qsgd_feedback(const float *x, const float *before, float *rest, i64 n, i64 block, int bits, u32 start,
                       u32 stride, float smallest, float *norms, u8 *out) {
-  qsgd_encode(x, before, rest, n, block, bits, start, stride, 0, smallest, norms, out);
+  blocks_encode(SIGNED, x, before, rest, n, block, bits, start, stride, 0, smallest, norms, out);
 }
 
-/* One or more payloads: their levels times norms, or the sum of those times `weight`. */
-static void qsgd_chunk(const u8 *in, const float *norms, i64 at, i64 m, i64 block, const Squeeze *s, float weight,
-                       float *out, int add) {
+void tw_uniform_encode(const float *x, i64 n, i64 block, int bits, u32 start, u32 stride, int by_chance, float smallest,
+                       float *norms, u8 *out) {
+  Rounding how = by_chance ? STOCHASTIC : NEAREST;
+  blocks_encode(how, x, NULL, NULL, n, block, bits, start, stride, 0, smallest, norms, out);
+}
+
+void tw_uniform_feedback(const float *x, const float *before, float *rest, i64 n, i64 block, int bits, u32 start,
+                         u32 stride, int by_chance, float smallest, float *norms, u8 *out) {
+  Rounding how = by_chance ? STOCHASTIC : NEAREST;
+  blocks_encode(how, x, before, rest, n, block, bits, start, stride, 0, smallest, norms, out);
+}
+
+/* One or more payloads: their levels times norms, or the sum of those times `weight`. Returns the largest code. */
+static u8 blocks_chunk(int steps, const u8 *in, const float *norms, i64 at, i64 m, i64 block, const Squeeze *s,
+                       float weight, float *out, int add) {
   u8 codes[CHUNK];
+  u8 top = 0;
   i32 levels = (1 << (s->bits - 1)) - 1;
   float unit = (float)(1.0 / levels);
   unpack_codes(in + at / 8 * s->bits, (m * s->bits + 7) / 8, s, codes, m);
   for (i64 i = 0; i < m;) {
     i64 b = (at + i) / block, end = least(m, (b + 1) * block - at);
     float norm = norms[b];
-    if (add) for (; i < end; i++) out[i] += level_value(codes[i], levels, unit, norm) * weight;
+    if (steps && add) for (; i < end; i++) out[i] += step_value(codes[i], levels, unit, norm) * weight;
+    else if (steps) for (; i < end; i++) out[i] = step_value(codes[i], levels, unit, norm);
+    else if (add) for (; i < end; i++) out[i] += level_value(codes[i], levels, unit, norm) * weight;
     else for (; i < end; i++) out[i] = level_value(codes[i], levels, unit, norm);
   }
+  if (steps) for (i64 i = 0; i < m; i++) top = codes[i] > top ? codes[i] : top;
+  return top;
+}
+
+static int blocks_decode(int steps, const u8 *in, const float *norms, i64 n, i64 block, int bits, float *out) {
+  Squeeze s = squeeze_of(bits);
+  u8 top = 0;
+  for (i64 at = 0; at < n; at += CHUNK) {
+    u8 code = blocks_chunk(steps, in, norms, at, least(CHUNK, n - at), block, &s, 1.0f, out + at, 0);
+    top = code > top ? code : top;
+  }
+  return top;
+}
+
+static int blocks_mean(int steps, const u8 *const *in, const float *const *norms, i64 ranks, i64 n, i64 block, int bits,
+                       float weight, float *out) {
+  Squeeze s = squeeze_of(bits);
+  u8 top = 0;
+  memset(out, 0, (size_t)n * 4);
+  for (i64 at = 0; at < n; at += CHUNK)
+    for (i64 r = 0; r < ranks; r++) {
+      u8 code = blocks_chunk(steps, in[r], norms[r], at, least(CHUNK, n - at), block, &s, weight, out + at, 1);
+      top = code > top ? code : top;
+    }
+  return top;
 }
 
 void tw_qsgd_decode(const u8 *in, const float *norms, i64 n, i64 block, int bits, float *out) {
-  Squeeze s = squeeze_of(bits);
-  for (i64 at = 0; at < n; at += CHUNK) qsgd_chunk(in, norms, at, least(CHUNK, n - at), block, &s, 1.0f, out + at, 0);
+  blocks_decode(0, in, norms, n, block, bits, out);
 }
 
 void tw_qsgd_mean(const u8 *const *in, const float *const *norms, i64 ranks, i64 n, i64 block, int bits, float weight,
                   float *out) {
-  Squeeze s = squeeze_of(bits);
-  memset(out, 0, (size_t)n * 4);
-  for (i64 at = 0; at < n; at += CHUNK)
-    for (i64 r = 0; r < ranks; r++)
-      qsgd_chunk(in[r], norms[r], at, least(CHUNK, n - at), block, &s, weight, out + at, 1);
+  blocks_mean(0, in, norms, ranks, n, block, bits, weight, out);
+}
+
+/* These return the largest code, which may be one that is never sent. */
+int tw_uniform_decode(const u8 *in, const float *norms, i64 n, i64 block, int bits, float *out) {
+  return blocks_decode(1, in, norms, n, block, bits, out);
+}
+
+int tw_uniform_mean(const u8 *const *in, const float *const *norms, i64 ranks, i64 n, i64 block, int bits, float weight,
+                    float *out) {
+  return blocks_mean(1, in, norms, ranks, n, block, bits, weight, out);
 }
 
 /* ---- natural: exponents by chance ---- */
@@ -603,6 +706,31 @@ void tw_add_largest(const float *x, const float *y, i64 n, i64 k, float *sums, i
   i64 above;
   u32 level = kth_magnitude((const any32 *)sums, n, k, &above);
   take_level(sums, n, level, k - above, out);
+}
+
+/* ---- levels that are given ---- */
+/* A bit for each |x| >= level, in whole words; returns how many there are. */
+i64 tw_reaching(const float *x, i64 n, float level, u8 *bits) {
+  i64 found = 0;
+  for (i64 at = 0; at < n; at += 32) {
+    u32 mask = 0;
+    if (at + 32 <= n) mask = at_least32(x + at, level);
+    else for (i64 i = at; i < n; i++) mask |= (u32)(fabsf(x[i]) >= level) << (i - at);
+    memcpy(bits + at / 8, &mask, 4);
+    found += __builtin_popcount(mask);
+  }
+  return found;
+}
+
+i64 tw_count_below(const float *x, i64 n, float level) {
+  i64 below = 0;
+  for (i64 at = 0; at < n; at += CHUNK) {
+    i64 m = least(CHUNK, n - at);
+    i32 few = 0; /* as wide as what is compared, so that it vectorises */
+    for (i64 i = 0; i < m; i++) few += fabsf(x[at + i]) < level;
+    below += few;
+  }
+  return below;
 }
 
 /* ---- products of few columns and rows ---- */
@@ -753,4 +881,120 @@ void tw_add_saturated(const float *x, const float *y, i64 n, float *out) { add_s
 
 void tw_block_peaks(const float *x, i64 n, i64 block, float *out) {
   for (i64 at = 0; at < n; at += block) *out++ = float_of(peak_bits(x + at, least(block, n - at)));
+}
+
+/* ---- count sketches: three rows of cells, see kernels/sketch.py ---- */
+enum { ROWS = 3 };
+
+/* Cells and signs of some items in each row; rows are `apart`. Memory-safe for whatever the items are. */
+static void sketch_places(const i64 *items, i64 n, i64 apart, i64 cells, i64 lanes, const u32 *counters, i64 *at,
+                          i64 *signs) {
+  u64 width = (u64)(cells / (ROWS * lanes)), step = (u64)lanes;
+  for (int row = 0; row < ROWS; row++, at += apart, signs += apart) {
+    u32 start = counters[2 * row], stride = counters[2 * row + 1];
+    u64 first = width * (u64)row;
+    for (i64 i = 0; i < n; i++) {
+      u64 item = (u64)items[i], lane = 0;
+      if (step > 1) { lane = item % step; item /= step; }
+      u32 low = (u32)item ^ (u32)(item >> 32) * 0x9E3779B1u, hash = mix32(mix32(low * stride + start));
+      at[i] = (i64)((first + (hash * width >> 32)) * step + lane);
+      signs[i] = 1 - 2 * (i64)(hash & 1);
+    }
+  }
+}
+
+/* Both for float64 and for whole numbers that wrap around: signed sums in `table`, which is zero; and peeling, which
+ * reads `found` in these cells one after another and takes each out of its three. Within a cell, all is added in the
+ * order of items or of reading. Peeling returns how many steps lead outside; those are left alone. */
+#define SKETCHES(NAME_SKETCH, NAME_PEEL, NUMBER)                                                                     \
+  void NAME_SKETCH(const NUMBER *values, const i64 *items, i64 n, i64 cells, i64 lanes, const u32 *counters,           \
+                   NUMBER *table) {                                                                                    \
+    i64 at[ROWS * PIECE], signs[ROWS * PIECE];                                                                         \
+    for (i64 begin = 0; begin < n; begin += PIECE) {                                                                   \
+      i64 m = least(PIECE, n - begin);                                                                                 \
+      sketch_places(items + begin, m, PIECE, cells, lanes, counters, at, signs);                                       \
+      for (i64 row = 0; row < ROWS * PIECE; row += PIECE)                                                              \
+        for (i64 i = 0; i < m; i++) table[at[row + i]] += (NUMBER)signs[row + i] * values[begin + i];                  \
+    }                                                                                                                  \
+  }                                                                                                                    \
+  i64 NAME_PEEL(NUMBER *rest, i64 cells, const i64 *at, const i64 *signs, i64 n, const i64 *found, const i64 *in,      \
+                i64 steps, NUMBER *values) {                                                                           \
+    i64 outside = 0, width = cells / ROWS;                                                                             \
+    for (i64 j = 0; j < steps; j++) {                                                                                  \
+      i64 i = found[j], cell = in[j], row = (cell >= width) + (cell >= 2 * width);                                     \
+      int known = (u64)i < (u64)n && (u64)cell < (u64)cells;                                                           \
+      for (i64 r = 0; known && r < ROWS; r++) known = (u64)at[r * n + i] < (u64)cells;                                 \
+      if (!known) { outside++; continue; }                                                                             \
+      NUMBER read = (NUMBER)signs[row * n + i] * rest[cell];                                                           \
+      values[i] = read;                                                                                                \
+      for (i64 r = 0; r < ROWS; r++) rest[at[r * n + i]] -= (NUMBER)signs[r * n + i] * read;                           \
+    }                                                                                                                  \
+    return outside;                                                                                                    \
+  }
+SKETCHES(tw_sketch, tw_peel, double)
+SKETCHES(tw_sketch_whole, tw_peel_whole, u32)
+
+typedef struct { u32 degree, names; } Cell; /* how many items are left in it, and their numbers, each XORed */
+
+static inline void mark_alone(Cell cell, u64 *marks) { /* without a branch, which nobody could foretell */
+  u32 alone = cell.degree == 1, name = alone ? cell.names : 0;
+  marks[name / 64] |= (u64)alone << name % 64;
+}
+
+/* Which items are found in which cells, round by round: each ends at ends[round]. at: item by item. A round's items are
+ * marked by bits, which puts them in order and each once; of the cells that hold an item alone, the first counts. While
+ * a round is taken out, items of that very round are marked, too; `done` has a bit for each that was taken. */
+static i64 peeling_rounds(const u32 *at, i64 n, Cell *table, u64 *marks, u64 *done, i64 *found, i64 *in, i64 *ends,
+                          u8 *left) {
+  i64 rounds = 0, taken = 0, words = (n + 63) / 64;
+  for (;;) {
+    i64 begin = taken;
+    for (i64 w = 0; w < words; w++) {
+      u64 some = marks[w] & ~done[w];
+      marks[w] = 0;
+      done[w] |= some;
+      for (; some; some &= some - 1) found[taken++] = 64 * w + __builtin_ctzll(some);
+    }
+    if (taken == begin) return rounds;
+    for (i64 j = begin; j < taken; j++) {
+      const u32 *cell = at + ROWS * found[j];
+      u32 later = table[cell[1]].degree == 1 ? cell[1] : cell[2];
+      in[j] = table[cell[0]].degree == 1 ? cell[0] : later;
+      left[found[j]] = 0;
+    }
+    for (i64 j = begin; j < taken; j++)
+      for (int row = 0; row < ROWS; row++) {
+        Cell *cell = table + at[ROWS * found[j] + row];
+        cell->degree--;
+        cell->names ^= (u32)found[j];
+        mark_alone(*cell, marks);
+      }
+    ends[rounds++] = taken;
+  }
+}
+
+/* Places and rounds of n items; items and cells are fewer than 2^32. All of found, in and ends have room for n. Returns
+ * how many rounds there are, or -1 where memory is missing. */
+i64 tw_peeling_order(const i64 *items, i64 n, i64 cells, i64 lanes, const u32 *counters, i64 *at, i64 *signs,
+                     i64 *found, i64 *in, i64 *ends, u8 *left) {
+  i64 rounds = -1, words = (n + 63) / 64;
+  Cell *table = calloc((size_t)cells, sizeof *table);
+  u64 *marks = calloc(2 * (size_t)words, sizeof *marks);
+  u32 *near = malloc((size_t)n * ROWS * sizeof *near); /* an item's cells side by side: one miss instead of three */
+  if (table && marks && near) {
+    sketch_places(items, n, n, cells, lanes, counters, at, signs);
+    for (i64 i = 0; i < n; i++)
+      for (int row = 0; row < ROWS; row++) {
+        Cell *cell = table + (near[ROWS * i + row] = (u32)at[row * n + i]);
+        cell->degree++;
+        cell->names ^= (u32)i;
+      }
+    for (i64 c = 0; c < cells; c++) mark_alone(table[c], marks);
+    memset(left, 1, (size_t)n);
+    rounds = peeling_rounds(near, n, table, marks, marks + words, found, in, ends, left);
+  }
+  free(table);
+  free(marks);
+  free(near);
+  return rounds;
 }
