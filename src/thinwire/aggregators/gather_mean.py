@@ -13,16 +13,16 @@ from ..core import (
     AllGather,
     Compressor,
     Context,
-    DecodesMean,
     Gathered,
     Key,
     Payload,
     Program,
     Reduced,
-    SubtractsSent,
     TensorSpec,
+    decodes_mean,
     payload_labels,
     reduce_and_subtract,
+    subtracts_sent,
 )
 
 
@@ -42,10 +42,10 @@ class GatherMean:
     def reduce_with_residual(
         self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context
     ) -> Program[tuple[Reduced[tuple[()]], Tensor]]:
-        if not isinstance(self.compressor, SubtractsSent):
-            return (yield from reduce_and_subtract(self, tensor, residual, spec, state, ctx))
-        mine, rest = self.compressor.encode_with_residual(tensor, residual, ctx.key(spec.name, ctx.world.rank))
-        return (yield from self._gather(mine, spec, state, ctx)), rest
+        if subtracts_sent(self.compressor):
+            mine, rest = self.compressor.encode_with_residual(tensor, residual, ctx.key(spec.name, ctx.world.rank))
+            return (yield from self._gather(mine, spec, state, ctx)), rest
+        return (yield from reduce_and_subtract(self, tensor, residual, spec, state, ctx))
 
     def _gather(self, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         payloads: Gathered = yield AllGather(mine, payload_labels(spec.name, mine))
@@ -55,7 +55,7 @@ class GatherMean:
     def _mean(self, payloads: Gathered, sent: Callable[[], Tensor], spec: TensorSpec, ctx: Context) -> Tensor:
         """In rank order, so that every rank gets the same bits; what is known already is not decoded again."""
         rank, size = ctx.world
-        if spec.dtype == torch.float32 and isinstance(self.compressor, DecodesMean):
+        if spec.dtype == torch.float32 and decodes_mean(self.compressor):
             keys = [ctx.key(spec.name, r) for r in range(size)]
             return self.compressor.decode_mean([payload.to(spec.device) for payload in payloads], spec, keys)
         total = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)

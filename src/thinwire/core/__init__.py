@@ -28,8 +28,10 @@ from .parts import (
     SubtractsSent,
     Weighable,
     adds_up,
+    decodes_mean,
     reduce_and_subtract,
     reduce_with_residual,
+    subtracts_sent,
 )
 from .programs import fuse, fuse_flagged, loopback, stamped
 from .requests import (
@@ -61,7 +63,8 @@ __all__ = [
     "fuse", "fuse_flagged", "loopback", "stamped",
     "Context", "Key", "Plan", "derive_key",
     "Contract", "Compressor", "Chooser", "Weighable", "Aggregator", "Controller", "FusesResidual",
-    "DecodesMean", "SubtractsSent", "Reduced", "Seen", "adds_up", "reduce_and_subtract", "reduce_with_residual",
+    "DecodesMean", "SubtractsSent", "Reduced", "Seen", "adds_up", "decodes_mean", "subtracts_sent",
+    "reduce_and_subtract", "reduce_with_residual",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
     "parts_of", "rebuilt", "weighed",
     "flatten_state", "restore_state", "mean_state",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from functools import cache
+from typing import Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from torch import Tensor
 
@@ -159,9 +160,27 @@ def reduce_with_residual(
     inner: Aggregator[S], tensor: Tensor, residual: Tensor, spec: TensorSpec, state: S, ctx: Context
 ) -> Program[tuple[Reduced[S], Tensor]]:
     """What FusesResidual promises, for any aggregator: its own way if it has one."""
-    if isinstance(inner, FusesResidual) and tensor.dtype == residual.dtype:
+    if fuses_residual(inner) and tensor.dtype == residual.dtype:
         return (yield from inner.reduce_with_residual(tensor, residual, spec, state, ctx))
     return (yield from reduce_and_subtract(inner, tensor, residual, spec, state, ctx))
+
+
+@cache
+def _keeps(kind: type, protocol: Any) -> bool:
+    """isinstance of a protocol, remembered by type: asked for each layer at each step, it costs more than some work."""
+    return issubclass(kind, protocol)
+
+
+def subtracts_sent(part: Compressor) -> TypeGuard[SubtractsSent]:
+    return _keeps(type(part), SubtractsSent)
+
+
+def decodes_mean(part: Compressor) -> TypeGuard[DecodesMean]:
+    return _keeps(type(part), DecodesMean)
+
+
+def fuses_residual(part: Aggregator[S]) -> TypeGuard[FusesResidual[S]]:
+    return _keeps(type(part), FusesResidual)
 
 
 class Seen(NamedTuple):

@@ -32,8 +32,11 @@ class Traffic:
     received_bytes: float = 0.0
 
     def add(self, other: Traffic) -> None:
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        self.requests += other.requests
+        self.model_bits += other.model_bits
+        self.payload_bytes += other.payload_bytes
+        self.sent_bytes += other.sent_bytes
+        self.received_bytes += other.received_bytes
 
 
 HEADER = "header"  # the kind of what a driver adds: agreement headers and lengths of parts

@@ -6,6 +6,7 @@ Layers have the same sizes at every step, so what one step dropped is what the n
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from collections import OrderedDict
 
@@ -15,33 +16,44 @@ from torch import Tensor
 _LEAST = 1 << 16  # bytes: smaller ones the C library keeps by itself
 _MOST = 1 << 29  # bytes kept for later, of all sizes together
 
-_kept: OrderedDict[int, list[bytearray]] = OrderedDict()  # by size; what was asked for last stands last
+
+class Pool:
+    """Blocks that nobody uses, by size; beyond `most` bytes those go first whose size was not asked for longest."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        self.most, self.nbytes = most, 0
+        self._blocks: OrderedDict[int, list[bytearray]] = OrderedDict()
+        self._lock = threading.RLock()  # who takes may be interrupted by the collector, which gives back
+
+    def empty(self, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """As torch.empty on the CPU. Its memory comes back when the last tensor that views it is gone."""
+        nbytes = count * dtype.itemsize
+        if nbytes < _LEAST:
+            return torch.empty(count, dtype=dtype)
+        block = self._take(nbytes) or bytearray(nbytes)
+        handle = (ctypes.c_ubyte * nbytes).from_buffer(block)
+        weakref.finalize(handle, self._give_back, block).atexit = False
+        return torch.frombuffer(handle, dtype=dtype)
+
+    def _take(self, nbytes: int) -> bytearray | None:
+        with self._lock:
+            blocks = self._blocks.get(nbytes)
+            if not blocks:
+                return None
+            self._blocks.move_to_end(nbytes)
+            self.nbytes -= nbytes
+            return blocks.pop()
+
+    def _give_back(self, block: bytearray) -> None:
+        with self._lock:
+            self._blocks.setdefault(len(block), []).append(block)
+            self.nbytes += len(block)
+            while self.nbytes > self.most:
+                size, blocks = next(iter(self._blocks.items()))
+                self.nbytes -= size * bool(blocks)
+                del blocks[:1]
+                if not blocks:
+                    del self._blocks[size]
 
 
-def empty(count: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """As torch.empty on the CPU. Its memory comes back here when the last tensor that views it is gone."""
-    nbytes = count * dtype.itemsize
-    if nbytes < _LEAST:
-        return torch.empty(count, dtype=dtype)
-    block = _taken(nbytes)
-    handle = (ctypes.c_ubyte * nbytes).from_buffer(block)
-    weakref.finalize(handle, _give_back, block).atexit = False
-    return torch.frombuffer(handle, dtype=dtype)
-
-
-def _taken(nbytes: int) -> bytearray:
-    try:
-        block = _kept[nbytes].pop()
-        _kept.move_to_end(nbytes)
-        return block
-    except (KeyError, IndexError):  # none there, or another thread was quicker
-        return bytearray(nbytes)
-
-
-def _give_back(block: bytearray) -> None:
-    _kept.setdefault(len(block), []).append(block)
-    while sum(size * len(blocks) for size, blocks in list(_kept.items())) > _MOST:
-        try:
-            _kept.popitem(last=False)
-        except KeyError:
-            return
+empty = Pool().empty

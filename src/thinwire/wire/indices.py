@@ -44,12 +44,13 @@ def decode_indices(blob: Tensor, numel: int, most: int | None = None) -> Tensor:
     """The positions in `blob`: ascending, distinct, below numel, at most `most` of them; else a DecodeError."""
     if blob.dtype != torch.uint8 or blob.dim() != 1 or blob.numel() < 2:
         raise DecodeError(f"indices: a vector of at least 2 bytes is needed, got {blob.dtype} {tuple(blob.shape)}")
-    coding, r = int(blob[0]) & 3, int(blob[0]) >> 2
-    count, at = read_varint(bytes(blob[1:11].tolist()))
+    head = bytes(blob[:11].tolist())
+    coding, r = head[0] & 3, head[0] >> 2
+    count, at = read_varint(head, 1)
     most = numel if most is None else min(most, numel)
     if count > most:
         raise DecodeError(f"indices: {count} positions announced, at most {most} fit here")
-    body = blob[1 + at :]
+    body = blob[at:]
     if coding == _EXPLICIT and r == 0:
         return _ascending(unpack_bits(body, count, _width(numel)).to(torch.int64), numel)
     if coding == _BITMAP and r == 0:
@@ -59,7 +60,7 @@ def decode_indices(blob: Tensor, numel: int, most: int | None = None) -> Tensor:
         return positions
     if coding == _RICE:
         return _unrice(body, count, r, numel)
-    raise DecodeError(f"indices: unknown coding byte {int(blob[0])}")
+    raise DecodeError(f"indices: unknown coding byte {head[0]}")
 
 
 def expected_index_bytes(count: int, numel: int) -> float:
