@@ -15,22 +15,25 @@ LARGEST = 254  # 2^127; 255 would be infinity
 
 def encode_exponents(biased: Tensor, numbers: Tensor) -> Payload:
     """Exponents of these numbers, and their signs."""
-    exponents = biased.to(torch.uint8)
-    return Payload.of(
-        [
-            Part("exponents", exponents, 8.0 * exponents.numel()),
-            Part("signs", pack_signs(numbers), float(exponents.numel())),
-        ]
-    )
+    return planes(biased.to(torch.uint8), pack_signs(numbers))
+
+
+def planes(exponents: Tensor, signs: Tensor) -> Payload:
+    numel = exponents.numel()
+    return Payload.of([Part("exponents", exponents, 8.0 * numel), Part("signs", signs, float(numel))])
 
 
 def decode_exponents(payload: Payload, spec: TensorSpec, who: str) -> Tensor:
+    return narrow(exponents_decode(*expect_planes(payload, spec, who)), spec.dtype).view(spec.shape)
+
+
+def expect_planes(payload: Payload, spec: TensorSpec, who: str) -> tuple[Tensor, Tensor]:
+    """Exponents and signs; else a DecodeError."""
     exponents, signs = expect_parts(payload, 2, who)
     exponents = expect_vector(exponents, torch.uint8, spec.numel, f"{who} exponents")
     if exponents.numel() and int(exponents.amax()) > LARGEST:
         raise DecodeError(f"{who}: exponent {LARGEST + 1} stands for infinity and is never sent")
-    flat = exponents_decode(exponents, expect_packed(signs, spec.numel, 1))
-    return narrow(flat, spec.dtype).view(spec.shape)
+    return exponents, expect_packed(signs, spec.numel, 1)
 
 
 def exponents_nbytes(spec: TensorSpec) -> float:

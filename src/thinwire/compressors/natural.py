@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
-from ..kernels import natural_decode_signed, natural_encode, natural_encode_signed
+from ..kernels import (
+    exponents_feedback,
+    exponents_mean,
+    natural_decode_signed,
+    natural_encode,
+    natural_encode_signed,
+    natural_feedback,
+    natural_mean,
+)
 from ..wire import expect_parts, expect_vector
-from .exponents import LARGEST, decode_exponents, encode_exponents, exponents_nbytes
+from .exponents import LARGEST, decode_exponents, encode_exponents, expect_planes, exponents_nbytes, planes
+from .rest import encode_and_subtract
 
 _WINDOW = 16  # of 8 bits, 7 hold the exponent: 2^-110 ... 2^16 and zero
 
@@ -34,15 +44,37 @@ class Natural:
         flat = narrow(tensor.flatten().contiguous(), torch.float32)
         if self.bits == 9:
             return encode_exponents(natural_encode(flat, key, 0, LARGEST), flat)
-        return Payload.of([Part("codes", natural_encode_signed(flat, key, _WINDOW), 8.0 * flat.numel())])
+        return self._payload(natural_encode_signed(flat, key, _WINDOW))
+
+    def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
+        if tensor.dtype != torch.float32:
+            return encode_and_subtract(self, tensor, residual, key)
+        flat, before = tensor.flatten(), residual.flatten()
+        if self.bits == 9:
+            exponents, signs, rest = exponents_feedback(flat, before, key, LARGEST)
+            return planes(exponents, signs), rest.view(tensor.shape)
+        codes, rest = natural_feedback(flat, before, key, _WINDOW)
+        return self._payload(codes), rest.view(tensor.shape)
+
+    def _payload(self, codes: Tensor) -> Payload:
+        return Payload.of([Part("codes", codes, 8.0 * codes.numel())])
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
         if self.bits == 9:
             return decode_exponents(payload, spec, "Natural")
+        return narrow(natural_decode_signed(self._codes(payload, spec), _WINDOW), spec.dtype).view(spec.shape)
+
+    def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:
+        del keys
+        if self.bits == 9:
+            both = [expect_planes(payload, spec, "Natural") for payload in payloads]
+            return exponents_mean([part for part, _ in both], [part for _, part in both]).view(spec.shape)
+        return natural_mean([self._codes(payload, spec) for payload in payloads], _WINDOW).view(spec.shape)
+
+    def _codes(self, payload: Payload, spec: TensorSpec) -> Tensor:
         (part,) = expect_parts(payload, 1, "Natural")
-        codes = expect_vector(part, torch.uint8, spec.numel, "Natural")
-        return narrow(natural_decode_signed(codes, _WINDOW), spec.dtype).view(spec.shape)
+        return expect_vector(part, torch.uint8, spec.numel, "Natural")
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract(omega=1 / 8)

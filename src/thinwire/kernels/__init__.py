@@ -1,13 +1,15 @@
 """Hot loops behind one door: C on the CPU where it was built (see `dispatch`), else torch expressions. Same bits."""
 
 from .bloom import bloom_bits, bloom_form, bloom_positions
-from .codes import as_blocks, packed_bytes
+from .codes import as_blocks
 from .dispatch import (
     add_largest,
     add_saturated,
     block_peaks,
     count_below,
     exponents_decode,
+    exponents_feedback,
+    exponents_mean,
     gap_sum,
     largest_magnitudes,
     low_rank,
@@ -15,6 +17,8 @@ from .dispatch import (
     natural_decode_signed,
     natural_encode,
     natural_encode_signed,
+    natural_feedback,
+    natural_mean,
     noise16,
     ones,
     pack,
@@ -45,6 +49,7 @@ from .dispatch import (
     unpack,
 )
 from .matrices import agreed_product, noise_matrix, orthonormal
+from .packing import packed_bytes
 from .reference import distinct_positions, largest, mix32, noise32, tree_sum
 from .sketch import Order, Peeled, cells_for, median_estimate, table_cells
 
@@ -54,7 +59,8 @@ __all__ = [
     "reaching", "count_below",
     "add_largest", "add_saturated", "as_blocks", "block_peaks", "scatter", "sparse_mean", "subtract_at", "take",
     "pack", "packed_bytes", "pack_signs", "unpack", "ones", "gap_sum", "rice_decode", "rice_encode",
-    "natural_decode_signed", "natural_encode", "natural_encode_signed", "exponents_decode",
+    "natural_decode_signed", "natural_encode", "natural_encode_signed", "natural_feedback", "natural_mean",
+    "exponents_decode", "exponents_feedback", "exponents_mean",
     "qsgd_decode", "qsgd_encode", "qsgd_feedback", "qsgd_mean",
     "uniform_decode", "uniform_encode", "uniform_feedback", "uniform_mean",
     "sign_decode", "sign_encode", "sign_feedback", "sign_mean",

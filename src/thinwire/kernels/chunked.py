@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from . import codes
+from .packing import packed_bytes
 
 _CHUNK = 1 << 16  # elements
 _SAMPLE = 16384
@@ -60,7 +61,7 @@ def _reaching(numbers: _Floats, level: np.float32) -> NDArray[np.int64]:
 
 def pack_signs(flat: Tensor) -> Tensor:
     numbers: _Floats = flat.numpy()
-    packed, negative = np.empty(codes.packed_bytes(len(numbers), 1), np.uint8), np.empty(_CHUNK, np.bool_)
+    packed, negative = np.empty(packed_bytes(len(numbers), 1), np.uint8), np.empty(_CHUNK, np.bool_)
     for start in range(0, len(numbers), _CHUNK):
         part = numbers[start : start + _CHUNK]
         np.less(part, 0, out=negative[: len(part)])

@@ -8,55 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from ..core import DecodeError, Key, saturate
+from .packing import pack, unpack
 from .reference import largest, mean_magnitude, noise16
 
 SMALLEST_NORM = 2.0**-112  # a block's norm is at least this, so that levels / norm stays finite for 16 bits too
-
-
-def packed_bytes(count: int, bits: int) -> int:
-    return (count * bits + 7) // 8
-
-
-def pack(values: Tensor, bits: int) -> Tensor:
-    """Bytes holding flat whole numbers (or booleans), each below 2**bits; 1 to 56 bits."""
-    if bits == 1 and values.device.type == "cpu":
-        return torch.from_numpy(np.packbits(values.numpy(force=True).astype(np.uint8), bitorder="little"))
-    lanes = pad(values.to(_word(bits)), (0, -values.numel() % 8)).view(-1, 8)
-    starts = 8 * torch.arange(bits, device=values.device)  # each byte's first bit, of the 8 * bits in a row
-    packed = _window(lanes, starts, bits, 8)
-    return packed.to(torch.uint8).flatten()[: packed_bytes(values.numel(), bits)]
-
-
-def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
-    """The `count` numbers in `packed`; uint8 for single bits, else int32, or int64 beyond 24 bits."""
-    if bits == 1 and packed.device.type == "cpu":
-        return torch.from_numpy(np.unpackbits(packed.numpy(), count=count, bitorder="little"))
-    rows = pad(packed, (0, -packed.numel() % bits)).view(-1, bits).to(_word(bits))
-    starts = bits * torch.arange(8, device=packed.device)  # each number's first bit
-    values = _window(rows, starts, 8, bits).flatten()[:count]
-    return values.to(torch.uint8) if bits == 1 else values
-
-
-def _window(digits: Tensor, starts: Tensor, have: int, want: int) -> Tensor:
-    """Digits of `have` bits, little end first in each row, read as digits of `want` bits that begin at `starts`."""
-    first, shift = starts // have, (starts % have).to(digits.dtype)
-    span = (have - 1 + want - 1) // have + 1  # so many old digits can meet in a new one
-    padded = pad(digits, (0, span))
-    joined = padded[:, first]
-    for t in range(1, span):
-        joined = joined | padded[:, first + t] << (t * have)
-    return (joined >> shift) & ((1 << want) - 1)
-
-
-def _word(bits: int) -> torch.dtype:
-    """Wide enough for one number and the seven bits before it."""
-    return torch.int64 if bits > 24 else torch.int32
 
 
 def as_blocks(flat: Tensor, block: int) -> Tensor:
@@ -164,10 +124,32 @@ def natural_decode_signed(codes: Tensor, window: int) -> Tensor:
     return torch.where(exponents > 0, bits, 0).view(torch.float32)
 
 
+def natural_mean(codes: Sequence[Tensor], window: int) -> Tensor:
+    return _mean([natural_decode_signed(each, window) for each in codes])
+
+
+def natural_feedback(flat: Tensor, before: Tensor, key: Key, window: int) -> tuple[Tensor, Tensor]:
+    """natural_encode_signed(flat + before), and what of that is not sent."""
+    target = add_saturated(flat, before)
+    codes = natural_encode_signed(target, key, window)
+    return codes, saturate(target - natural_decode_signed(codes, window))
+
+
 def exponents_decode(exponents: Tensor, signs: Tensor) -> Tensor:
     """Powers of two from a plane of float32's exponents and a plane of sign bits."""
     negative = unpack(signs, exponents.numel(), 1).to(torch.int32)
     return ((negative << 31) | (exponents.to(torch.int32) << 23)).view(torch.float32)
+
+
+def exponents_mean(exponents: Sequence[Tensor], signs: Sequence[Tensor]) -> Tensor:
+    return _mean([exponents_decode(*planes) for planes in zip(exponents, signs, strict=True)])
+
+
+def exponents_feedback(flat: Tensor, before: Tensor, key: Key, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """natural_encode(flat + before, window=0) and its signs, and what of that is not sent."""
+    target = add_saturated(flat, before)
+    exponents, signs = natural_encode(target, key, 0, most), pack_signs(target)
+    return exponents, signs, saturate(target - exponents_decode(exponents, signs))
 
 
 def pack_signs(flat: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
-from . import chunked, codes, gaps, reference
-from .native import calls, calls_gaps, calls_sketch, calls_uniform, library
+from . import chunked, codes, gaps, packing, reference
+from .native import calls, calls_gaps, calls_natural, calls_sketch, calls_uniform, library
 from .sketch import peel as _peel
 from .sketch import peeling_order as _peeling_order
 from .sketch import sketch as _sketch
@@ -78,9 +78,11 @@ uniform_encode = _either(codes.uniform_encode, calls_uniform.uniform_encode)
 uniform_feedback = _either(codes.uniform_feedback, calls_uniform.uniform_feedback)
 uniform_decode = _either(codes.uniform_decode, calls_uniform.uniform_decode, torch.uint8)
 uniform_mean = _either(codes.uniform_mean, calls_uniform.uniform_mean, torch.uint8)
-natural_encode = _either(codes.natural_encode, calls.natural_encode)
-natural_encode_signed = _either(codes.natural_encode_signed, calls.natural_encode_signed)
-natural_decode_signed = _either(codes.natural_decode_signed, calls.natural_decode_signed, torch.uint8)
+natural_encode = _either(codes.natural_encode, calls_natural.natural_encode)
+natural_encode_signed = _either(codes.natural_encode_signed, calls_natural.natural_encode_signed)
+natural_decode_signed = _either(codes.natural_decode_signed, calls_natural.natural_decode_signed, torch.uint8)
+natural_feedback = _either(codes.natural_feedback, calls_natural.natural_feedback)
+natural_mean = _either(codes.natural_mean, calls_natural.natural_mean, torch.uint8)
 pack_signs = _either(codes.pack_signs, calls.pack_signs, without_c=chunked.pack_signs)
 sign_encode = _either(codes.sign_encode, calls.sign_encode)
 sign_feedback = _either(codes.sign_feedback, calls.sign_feedback)
@@ -94,18 +96,20 @@ gap_sum = _either(gaps.gap_sum, calls_gaps.gap_sum, torch.int64)
 rice_encode = _either(gaps.rice_encode, calls_gaps.rice_encode, torch.int64)
 rice_decode = _either(gaps.rice_decode, calls_gaps.rice_decode, torch.uint8)
 ones = _either(gaps.ones, calls_gaps.ones, torch.uint8)
-exponents_decode = _either(codes.exponents_decode, calls.exponents_decode, torch.uint8)
+exponents_decode = _either(codes.exponents_decode, calls_natural.exponents_decode, torch.uint8)
+exponents_feedback = _either(codes.exponents_feedback, calls_natural.exponents_feedback)
+exponents_mean = _either(codes.exponents_mean, calls_natural.exponents_mean, torch.uint8)
 sketch = _either(_sketch, calls_sketch.sketch, (torch.float64, torch.int32))
 peeling_order = _either(_peeling_order, calls_sketch.peeling_order, torch.int64)
 peel = _either(_peel, calls_sketch.peel, (torch.float32, torch.float64, torch.int32))
-_pack_wide = _either(codes.pack, calls.pack, torch.int64)
-_unpack_wide = _either(codes.unpack, calls.unpack, torch.uint8)
+_pack_wide = _either(packing.pack, calls.pack, torch.int64)
+_unpack_wide = _either(packing.unpack, calls.unpack, torch.uint8)
 
 
 def pack(values: Tensor, bits: int) -> Tensor:
     """Single bits go numpy's way, which is as fast."""
-    return codes.pack(values, bits) if bits == 1 else _pack_wide(values.to(torch.int64), bits)
+    return packing.pack(values, bits) if bits == 1 else _pack_wide(values.to(torch.int64), bits)
 
 
 def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
-    return (codes.unpack if bits == 1 or count == 0 else _unpack_wide)(packed, count, bits)
+    return (packing.unpack if bits == 1 or count == 0 else _unpack_wide)(packed, count, bits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .codes import pack, packed_bytes, unpack
+from .packing import pack, packed_bytes, unpack
 
 
 def gap_sum(positions: Tensor, shift: int) -> int:

@@ -31,7 +31,7 @@ def same(one, other):
 
 def test_those_that_were_meant_do_it():
     names = {text.split("(")[0] for text in FUSED}
-    assert names >= {"topk", "qsgd", "sign"} and names == {text.split("(")[0] for text in MEANS}
+    assert names >= {"topk", "qsgd", "uniform", "natural", "sign"} and names == {text.split("(")[0] for text in MEANS}
 
 
 @pytest.mark.parametrize("text", FUSED)
@@ -94,7 +94,7 @@ def some_steps(aggregator, size, dtype=torch.float32):
     return found
 
 
-@pytest.mark.parametrize("text", [*FUSED, "natural()", 'cast(dtype="bf16")'])
+@pytest.mark.parametrize("text", [*FUSED, "power2()", 'cast(dtype="bf16")'])
 def test_error_feedback_does_not_tell_one_form_from_the_other(text):
     inner = GatherMean(parse_compressor(text))
     assert isinstance(inner, FusesResidual) and not isinstance(Plain(inner), FusesResidual)

@@ -9,7 +9,7 @@ from drawn import KINDS
 from same_bits import alike, drawn
 from thinwire.core import derive_key
 from thinwire.kernels import codes, dispatch, gaps, native, reference
-from thinwire.kernels.native import calls, calls_gaps
+from thinwire.kernels.native import calls, calls_gaps, calls_natural
 
 SIZES = (1, 7, 33, 4096, 4097, 100_003)
 CPU = torch.device("cpu")
@@ -102,15 +102,35 @@ def test_means_of_levels_are_the_same(library, ranks):
 
 
 def test_exponents_are_the_same(library, numbers):
-    assert alike(calls.natural_encode(library, numbers, KEY, 0, 254), codes.natural_encode(numbers, KEY, 0, 254))
+    assert alike(
+        calls_natural.natural_encode(library, numbers, KEY, 0, 254), codes.natural_encode(numbers, KEY, 0, 254)
+    )
     signed = codes.natural_encode_signed(numbers, KEY, 16)
-    assert alike(calls.natural_encode_signed(library, numbers, KEY, 16), signed)
-    assert alike(calls.natural_decode_signed(library, signed, 16), codes.natural_decode_signed(signed, 16))
+    assert alike(calls_natural.natural_encode_signed(library, numbers, KEY, 16), signed)
+    assert alike(calls_natural.natural_decode_signed(library, signed, 16), codes.natural_decode_signed(signed, 16))
 
 
 def test_every_code_of_natural_is_read_the_same(library):
     every = torch.arange(256).to(torch.uint8)
-    assert alike(calls.natural_decode_signed(library, every, 16), codes.natural_decode_signed(every, 16))
+    assert alike(calls_natural.natural_decode_signed(library, every, 16), codes.natural_decode_signed(every, 16))
+
+
+def test_what_powers_of_two_leave_is_the_same(library, numbers):
+    before = drawn("limits", numbers.numel(), seed=3) * 0.7
+    expected = codes.natural_feedback(numbers, before, KEY, 16)
+    assert alike(calls_natural.natural_feedback(library, numbers, before, KEY, 16), expected)
+    expected = codes.exponents_feedback(numbers, before, KEY, 254)
+    assert alike(calls_natural.exponents_feedback(library, numbers, before, KEY, 254), expected)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_means_of_powers_of_two_are_the_same(library, ranks):
+    for kind, size in (("gaussian", 5000), ("limits", 7), ("heavy tails", 9001)):
+        tensors = [drawn(kind, size, seed) for seed in range(ranks)]
+        signed = [codes.natural_encode_signed(tensor, KEY, 16) for tensor in tensors]
+        assert alike(calls_natural.natural_mean(library, signed, 16), codes.natural_mean(signed, 16))
+        planes = [codes.natural_encode(x, KEY, 0, 254) for x in tensors], [codes.pack_signs(x) for x in tensors]
+        assert alike(calls_natural.exponents_mean(library, *planes), codes.exponents_mean(*planes))
 
 
 # top-k and sparse vectors
@@ -272,7 +292,7 @@ def test_numbers_are_taken_and_subtracted_the_same(library, numbers):
 
 def test_planes_of_exponents_and_signs_are_read_the_same(library, numbers):
     exponents, signs = codes.natural_encode(numbers, KEY, 0, 254), codes.pack_signs(numbers)
-    assert alike(calls.exponents_decode(library, exponents, signs), codes.exponents_decode(exponents, signs))
+    assert alike(calls_natural.exponents_decode(library, exponents, signs), codes.exponents_decode(exponents, signs))
 
 
 # matrices of low rank

@@ -6,7 +6,7 @@ import torch
 
 from same_bits import alike, drawn
 from thinwire.core import derive_key
-from thinwire.kernels import distinct_positions
+from thinwire.kernels import dispatch, distinct_positions
 from thinwire.kernels.native import calls_sketch
 from thinwire.kernels.sketch import cells_for, peel, peeling_order, sketch, table_cells
 
@@ -74,9 +74,19 @@ def test_many_in_one_cell_are_left_the_same(library, count):
     assert same_order(calls_sketch.peeling_order(library, twice, 300, KEY), peeling_order(twice, 300, KEY))
 
 
+def test_what_cannot_be_read_is_left_by_whoever_serves():
+    """No rounds, no positions: nothing for C to do."""
+    for at in (torch.arange(50), torch.zeros(0, dtype=torch.int64)):
+        table = torch.tensor([1.0, 2.0, 3.0])
+        values, rest = dispatch.peel(table, dispatch.peeling_order(at, 3, KEY))
+        assert not values.any() and values.numel() == at.numel() and alike(rest, table.double())
+
+
 def test_c_is_given_what_fits_or_refuses(library):
     at, cells = positions_of(100, 2000), cells_for(100)
     order = calls_sketch.peeling_order(library, at, cells, KEY)
+    with pytest.raises(MemoryError, match="at most 4294967296"):
+        calls_sketch.peeling_order(library, at, 3 << 31, KEY)
     with pytest.raises(IndexError, match="not below 30"):
         calls_sketch.peel(library, torch.zeros(30), order)
     with pytest.raises(TypeError, match="C kernels"):

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from ...core import Key
-from ..codes import SMALLEST_NORM, packed_bytes
+from ..codes import SMALLEST_NORM
 from ..memory import empty
+from ..packing import packed_bytes
 
 _ROW = 4096  # of mean_magnitude
 
@@ -106,28 +107,6 @@ def qsgd_mean(
     codes = _all_at(packed, packed_bytes(count, bits), torch.uint8)
     scales = _all_at(norms, _blocks(count, block), torch.float32)
     library.tw_qsgd_mean(codes, scales, ranks, count, block, bits, 1 / ranks, out.data_ptr())
-    return out
-
-
-def natural_encode(library: ctypes.CDLL, flat: Tensor, key: Key, window: int, most: int) -> Tensor:
-    return _natural(library, flat, key, window, most, 0)
-
-
-def natural_encode_signed(library: ctypes.CDLL, flat: Tensor, key: Key, window: int) -> Tensor:
-    return _natural(library, flat, key, window, 127, 128)
-
-
-def _natural(library: ctypes.CDLL, flat: Tensor, key: Key, window: int, most: int, sign_bit: int) -> Tensor:
-    out = _bytes(flat.numel())
-    library.tw_natural_encode(
-        _at(flat, flat.numel()), flat.numel(), *_counter(key), window, most, sign_bit, out.data_ptr()
-    )
-    return out
-
-
-def natural_decode_signed(library: ctypes.CDLL, codes: Tensor, window: int) -> Tensor:
-    out = empty(codes.numel())
-    library.tw_natural_decode(_at(codes, codes.numel(), torch.uint8), codes.numel(), window, out.data_ptr())
     return out
 
 
@@ -251,14 +230,6 @@ def take(library: ctypes.CDLL, flat: Tensor, positions: Tensor) -> Tensor:
 def subtract_at(library: ctypes.CDLL, flat: Tensor, positions: Tensor, values: Tensor) -> None:
     n, k = flat.numel(), positions.numel()
     _inside(library.tw_subtract_at(_at(flat, n), n, _at(positions, k, torch.int64), _at(values, k), k), n)
-
-
-def exponents_decode(library: ctypes.CDLL, exponents: Tensor, signs: Tensor) -> Tensor:
-    n = exponents.numel()
-    out = empty(n)
-    planes = _at(exponents, n, torch.uint8), _at(signs, packed_bytes(n, 1), torch.uint8)
-    library.tw_exponents_decode(*planes, n, out.data_ptr())
-    return out
 
 
 def _inside(outside: int, count: int) -> None:

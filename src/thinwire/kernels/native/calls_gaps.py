@@ -7,8 +7,8 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..codes import packed_bytes
 from ..memory import empty
+from ..packing import packed_bytes
 from .calls import _at
 
 

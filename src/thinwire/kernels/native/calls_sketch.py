@@ -15,6 +15,8 @@ from ..memory import empty
 from ..sketch import ROWS, Order, Peeled, check_cells, row_keys
 from .calls import _at, _counter, _inside
 
+_MOST = 1 << 32  # C numbers them in 32 bits
+
 
 def _counters(key: Key) -> ctypes.Array[ctypes.c_uint32]:
     """Of all rows, one after another."""
@@ -33,6 +35,8 @@ def sketch(library: ctypes.CDLL, values: Tensor, positions: Tensor, cells: int, 
 def peeling_order(library: ctypes.CDLL, positions: Tensor, cells: int, key: Key, lanes: int = 1) -> Order:
     check_cells(cells, lanes)
     n = positions.numel()
+    if max(n, cells) >= _MOST:
+        raise MemoryError(f"C kernels: at most {_MOST} positions and cells can be peeled, got {n} and {cells}")
     at, signs = (empty(ROWS * n, torch.int64) for _ in range(2))
     found, read, ends = (empty(n, torch.int64) for _ in range(3))
     left = torch.empty(n, dtype=torch.bool)

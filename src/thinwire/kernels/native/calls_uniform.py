@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ...core import Key
-from ..codes import SMALLEST_NORM, packed_bytes, refuse_code
+from ..codes import SMALLEST_NORM, refuse_code
 from ..memory import empty
+from ..packing import packed_bytes
 from .calls import _all_at, _at, _blocks, _bytes, _counter
 
 

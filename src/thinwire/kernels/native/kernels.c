@@ -562,39 +562,99 @@ int tw_uniform_mean(const u8 *const *in, const float *const *norms, i64 ranks, i
 }
 
 /* ---- natural: exponents by chance ---- */
-/* codes = clamp(exponent - window, 0, most), with sign_bit for what is negative */
+/* codes = clamp(exponent - window, 0, most), with sign_bit for what is negative; n <= PIECE */
+static void natural_piece(const float *x, const half16 *draws, i64 n, i32 window, i32 most, u32 sign_bit, u8 *codes) {
+  for (i64 i = 0; i < n; i++) {
+    u32 noisy = (bits_of(x[i]) & MAGNITUDE) + (((u32)draws[i] << 7) + 64);
+    i32 e = (i32)(noisy >> 23) - window;
+    e = e < 0 ? 0 : e;
+    e = e > most ? most : e;
+    codes[i] = (u8)((u32)e | (x[i] < 0 ? sign_bit : 0));
+  }
+}
+
 void tw_natural_encode(const float *x, i64 n, u32 start, u32 stride, i32 window, i32 most, u32 sign_bit, u8 *codes) {
   Noise noise;
   for (i64 at = 0; at < n; at += PIECE) {
     i64 m = least(PIECE, n - at);
-    const half16 *draws = fill_noise(&noise, start, stride, at, m);
-    const float *p = x + at;
-    u8 *o = codes + at;
-    for (i64 i = 0; i < m; i++) {
-      u32 noisy = (bits_of(p[i]) & MAGNITUDE) + (((u32)draws[i] << 7) + 64);
-      i32 e = (i32)(noisy >> 23) - window;
-      e = e < 0 ? 0 : e;
-      e = e > most ? most : e;
-      o[i] = (u8)((u32)e | (p[i] < 0 ? sign_bit : 0));
-    }
+    natural_piece(x + at, fill_noise(&noise, start, stride, at, m), m, window, most, sign_bit, codes + at);
   }
 }
 
+static inline float power_of(u32 code, i32 window) { /* of 7 bits for the exponent and one for the sign */
+  u32 e = code & 127, bits = (code & 128) << 24 | (e + (u32)window) << 23;
+  return float_of(e ? bits : 0);
+}
+
 void tw_natural_decode(const u8 *codes, i64 n, i32 window, float *out) {
-  for (i64 i = 0; i < n; i++) {
-    u32 c = codes[i], e = c & 127, bits = (c & 128) << 24 | (e + (u32)window) << 23;
-    out[i] = float_of(e ? bits : 0);
+  for (i64 i = 0; i < n; i++) out[i] = power_of(codes[i], window);
+}
+
+void tw_natural_mean(const u8 *const *codes, i64 ranks, i64 n, i32 window, float weight, float *out) {
+  memset(out, 0, (size_t)n * 4);
+  for (i64 at = 0; at < n; at += CHUNK)
+    for (i64 r = 0; r < ranks; r++) {
+      i64 end = least(n, at + CHUNK);
+      for (i64 i = at; i < end; i++) out[i] += power_of(codes[r][i], window) * weight;
+    }
+}
+
+/* With feedback: x + before is sent, rest is what that leaves. A power of two has the number's sign and is at most twice
+ * as large (or 2^-126), so nothing can overflow. */
+void tw_natural_feedback(const float *x, const float *before, float *rest, i64 n, u32 start, u32 stride, i32 window,
+                         u8 *codes) {
+  Noise noise;
+  for (i64 at = 0; at < n; at += PIECE) {
+    i64 m = least(PIECE, n - at);
+    float *r = rest + at;
+    add_saturated(x + at, before + at, r, m);
+    natural_piece(r, fill_noise(&noise, start, stride, at, m), m, window, 127, 128, codes + at);
+    for (i64 i = 0; i < m; i++) r[i] -= power_of(codes[at + i], window);
+  }
+}
+
+/* The same with eight bits for the exponent, and signs in a plane of their own. */
+enum { PUT, ADD, SUBTRACT };
+
+static void exponents_piece(const u8 *exponents, const u8 *signs, i64 n, float weight, float *out, int what) {
+  i64 at = 0;
+  for (; at + 32 <= n; at += 32) {
+    u32 word;
+    const u8 *e = exponents + at;
+    float *y = out + at;
+    memcpy(&word, signs + at / 8, 4);
+    if (what == PUT) for (int i = 0; i < 32; i++) y[i] = signed_by((u32)e[i] << 23, word, i);
+    else if (what == ADD) for (int i = 0; i < 32; i++) y[i] += signed_by((u32)e[i] << 23, word, i) * weight;
+    else for (int i = 0; i < 32; i++) y[i] -= signed_by((u32)e[i] << 23, word, i);
+  }
+  for (; at < n; at++) {
+    float value = float_of((u32)exponents[at] << 23 | (u32)(signs[at / 8] >> (at & 7) & 1) << 31);
+    out[at] = what == PUT ? value : what == ADD ? out[at] + value * weight : out[at] - value;
   }
 }
 
 void tw_exponents_decode(const u8 *exponents, const u8 *signs, i64 n, float *out) {
-  i64 at = 0;
-  for (; at + 32 <= n; at += 32) {
-    u32 word;
-    memcpy(&word, signs + at / 8, 4);
-    for (int i = 0; i < 32; i++) out[at + i] = signed_by((u32)exponents[at + i] << 23, word, i);
+  exponents_piece(exponents, signs, n, 1.0f, out, PUT);
+}
+
+void tw_exponents_mean(const u8 *const *exponents, const u8 *const *signs, i64 ranks, i64 n, float weight, float *out) {
+  memset(out, 0, (size_t)n * 4);
+  for (i64 at = 0; at < n; at += CHUNK)
+    for (i64 r = 0; r < ranks; r++)
+      exponents_piece(exponents[r] + at, signs[r] + at / 8, least(CHUNK, n - at), weight, out + at, ADD);
+}
+
+void tw_exponents_feedback(const float *x, const float *before, float *rest, i64 n, u32 start, u32 stride, i32 most,
+                           u8 *exponents, u8 *signs) {
+  Noise noise;
+  for (i64 at = 0; at < n; at += PIECE) {
+    i64 m = least(PIECE, n - at);
+    float *r = rest + at;
+    add_saturated(x + at, before + at, r, m);
+    natural_piece(r, fill_noise(&noise, start, stride, at, m), m, 0, most, 0, exponents + at);
+    pack_signs(r, m, signs + at / 8);
+    exponents_piece(exponents + at, signs + at / 8, m, 1.0f, r, SUBTRACT);
   }
-  for (; at < n; at++) out[at] = float_of((u32)exponents[at] << 23 | (u32)(signs[at / 8] >> (at & 7) & 1) << 31);
 }
 
 /* ---- the k largest magnitudes ---- */
