@@ -73,7 +73,7 @@ class Payload:
 
 
 def nbytes_of(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return tensor.nbytes
 
 
 def all_finite(tensor: Tensor) -> bool:
