@@ -201,23 +201,21 @@ def add_largest(flat: Tensor, other: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def low_rank(left: Tensor, right: Tensor) -> Tensor:
-    """leftᵀ @ right for factors of few rows (r × rows, r × columns), saturated.
-
-    Products are added in the factors' order, one after another, so that all processors get the same bits; a library's
-    own product would not.
-    """
-    total = left[0][:, None] * right[0]
-    for column, row in zip(left[1:], right[1:], strict=True):
-        total += column[:, None] * row
-    return saturate(total)
+    """leftᵀ @ right for factors of few rows (r × rows, r × columns), saturated."""
+    return saturate(_sum_of_products(left, right))
 
 
 def subtract_low_rank(matrix: Tensor, left: Tensor, right: Tensor) -> None:
-    """matrix -= leftᵀ @ right, in place and saturated. The product itself may overflow on its way."""
+    """matrix -= leftᵀ @ right, in place and saturated."""
+    matrix.copy_(saturate(matrix - _sum_of_products(left, right)))
+
+
+def _sum_of_products(left: Tensor, right: Tensor) -> Tensor:
+    """Added in the factors' order, one after another: all processors get the same bits, as by no library's product."""
     total = left[0][:, None] * right[0]
     for column, row in zip(left[1:], right[1:], strict=True):
         total += column[:, None] * row
-    matrix.copy_(saturate(matrix - total))
+    return total
 
 
 def subtract_at(flat: Tensor, positions: Tensor, values: Tensor) -> None:
