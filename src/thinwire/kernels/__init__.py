@@ -21,6 +21,7 @@ from .dispatch import (
     natural_mean,
     noise16,
     ones,
+    orthonormal,
     pack,
     pack_signs,
     peel,
@@ -48,7 +49,7 @@ from .dispatch import (
     uniform_mean,
     unpack,
 )
-from .matrices import agreed_product, noise_matrix, orthonormal
+from .matrices import agreed_product, noise_matrix
 from .packing import packed_bytes
 from .reference import distinct_positions, largest, mix32, noise32, tree_sum
 from .sketch import Order, Peeled, cells_for, median_estimate, table_cells

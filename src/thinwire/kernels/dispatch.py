@@ -10,8 +10,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
-from . import chunked, codes, gaps, packing, reference
-from .native import calls, calls_gaps, calls_natural, calls_sketch, calls_uniform, library
+from . import chunked, codes, gaps, matrices, packing, reference
+from .native import calls, calls_gaps, calls_matrices, calls_natural, calls_sketch, calls_uniform, library
 from .sketch import peel as _peel
 from .sketch import peeling_order as _peeling_order
 from .sketch import sketch as _sketch
@@ -66,8 +66,9 @@ largest_magnitudes = _either(codes.largest_magnitudes, calls.largest_magnitudes,
 reaching = _either(codes.reaching, calls.reaching, without_c=chunked.reaching)
 count_below = _either(codes.count_below, calls.count_below)
 add_largest = _either(codes.add_largest, calls.add_largest)
-low_rank = _either(codes.low_rank, calls.low_rank)
-subtract_low_rank = _either(codes.subtract_low_rank, calls.subtract_low_rank)
+low_rank = _either(codes.low_rank, calls_matrices.low_rank)
+subtract_low_rank = _either(codes.subtract_low_rank, calls_matrices.subtract_low_rank)
+orthonormal = _either(matrices.orthonormal, calls_matrices.orthonormal, (torch.float32, torch.float64))
 block_peaks = _either(codes.block_peaks, calls.block_peaks)
 add_saturated = _either(codes.add_saturated, calls.add_saturated)
 qsgd_encode = _either(codes.qsgd_encode, calls.qsgd_encode, bits_at=1)

@@ -68,7 +68,7 @@ def _fixed_point(matrix: Tensor, bits: int) -> _Fixed:
     return _Fixed(whole, units.sub_(whole).mul_(2.0**bits).round_().mul_(2.0**-bits), exponent)
 
 
-_NOTHING = 1e-20  # of a column's energy
+NOTHING = 1e-20  # of a column's energy
 
 
 def orthonormal(rows: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def orthonormal(rows: Tensor) -> Tensor:
     before = tree_sum(basis * basis).tolist()
     for j, row in enumerate(basis):
         energy = float(tree_sum(row * row))
-        if energy <= _NOTHING * before[j]:
+        if energy <= NOTHING * before[j]:
             row.zero_()
             continue
         row /= math.sqrt(energy)

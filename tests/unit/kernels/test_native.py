@@ -8,8 +8,8 @@ import torch
 from drawn import KINDS
 from same_bits import alike, drawn
 from thinwire.core import derive_key
-from thinwire.kernels import codes, dispatch, gaps, native, reference
-from thinwire.kernels.native import calls, calls_gaps, calls_natural
+from thinwire.kernels import codes, dispatch, gaps, matrices, native, reference
+from thinwire.kernels.native import calls, calls_gaps, calls_matrices, calls_natural
 
 SIZES = (1, 7, 33, 4096, 4097, 100_003)
 CPU = torch.device("cpu")
@@ -302,8 +302,17 @@ def test_planes_of_exponents_and_signs_are_read_the_same(library, numbers):
 @pytest.mark.parametrize("kind", ["gaussian", "heavy tails", "limits"])
 def test_products_of_factors_are_the_same(library, kind, rank, rows, columns):
     left, right = drawn(kind, rank * rows).view(rank, rows), drawn(kind, rank * columns, seed=3).view(rank, columns)
-    assert alike(calls.low_rank(library, left, right), codes.low_rank(left, right))
+    assert alike(calls_matrices.low_rank(library, left, right), codes.low_rank(left, right))
     ours, theirs = (drawn(kind, rows * columns, seed=1).view(rows, columns) for _ in range(2))
-    calls.subtract_low_rank(library, ours, left, right)
+    calls_matrices.subtract_low_rank(library, ours, left, right)
     codes.subtract_low_rank(theirs, left, right)
     assert alike(ours, theirs) and bool(ours.isfinite().all())
+
+
+@pytest.mark.parametrize(("count", "length"), [(1, 1), (4, 3), (4, 513), (7, 1000)])
+@pytest.mark.parametrize("kind", ["gaussian", "heavy tails", "limits", "tiny"])
+def test_bases_are_the_same(library, kind, count, length):
+    rows = drawn(kind, count * length).view(count, length)
+    for given in (rows, rows.double(), torch.cat((rows, rows[:1] * 2, torch.zeros(1, length)))):
+        ours, theirs = calls_matrices.orthonormal(library, given), matrices.orthonormal(given)
+        assert torch.equal(ours.view(torch.int64), theirs.view(torch.int64))

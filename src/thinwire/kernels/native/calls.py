@@ -190,19 +190,6 @@ def count_below(library: ctypes.CDLL, flat: Tensor, level: float) -> int:
     return int(library.tw_count_below(_at(flat, flat.numel()), flat.numel(), level))
 
 
-def low_rank(library: ctypes.CDLL, left: Tensor, right: Tensor) -> Tensor:
-    (rank, rows), columns = left.shape, right.shape[1]
-    out = empty(rows * columns).view(rows, columns)
-    library.tw_low_rank(_at(left, rank * rows), _at(right, rank * columns), rank, rows, columns, out.data_ptr())
-    return out
-
-
-def subtract_low_rank(library: ctypes.CDLL, matrix: Tensor, left: Tensor, right: Tensor) -> None:
-    (rank, rows), columns = left.shape, right.shape[1]
-    factors = _at(left, rank * rows), _at(right, rank * columns)
-    library.tw_subtract_low_rank(_at(matrix, rows * columns), *factors, rank, rows, columns)
-
-
 def scatter(library: ctypes.CDLL, values: Tensor, positions: Tensor, count: int) -> Tensor:
     out = empty(count).zero_()
     k = values.numel()

@@ -822,6 +822,35 @@ void tw_subtract_low_rank(float *matrix, const float *left, const float *right, 
   low_rank(left, right, rank, rows, columns, matrix, 1);
 }
 
+/* The sum of a[i] * b[i] along the tree of reference.tree_sum; `sums` has room for a power of two, at least n. */
+static double tree_dot(const double *a, const double *b, i64 n, double *sums, i64 width) {
+  for (i64 i = 0; i < n; i++) sums[i] = a[i] * b[i];
+  memset(sums + n, 0, (size_t)(width - n) * sizeof *sums);
+  for (i64 half = width / 2; half >= 1; half /= 2)
+    for (i64 i = 0; i < half; i++) sums[i] += sums[i + half];
+  return sums[0];
+}
+
+/* matrices.orthonormal, in place; `before` has room for one number a row. */
+void tw_orthonormal(double *basis, i64 rows, i64 n, double nothing, double *before, double *sums, i64 width) {
+  for (i64 j = 0; j < rows; j++) {
+    double *row = basis + j * n, peak = 0;
+    for (i64 i = 0; i < n; i++) peak = fabs(row[i]) > peak ? fabs(row[i]) : peak;
+    if (peak > 0) for (i64 i = 0; i < n; i++) row[i] /= peak;
+    before[j] = tree_dot(row, row, n, sums, width);
+  }
+  for (i64 j = 0; j < rows; j++) {
+    double *row = basis + j * n, energy = tree_dot(row, row, n, sums, width);
+    if (energy <= nothing * before[j]) { memset(row, 0, (size_t)n * sizeof *row); continue; }
+    double length = sqrt(energy);
+    for (i64 i = 0; i < n; i++) row[i] /= length;
+    for (double *later = row + n; later < basis + rows * n; later += n) {
+      double along = tree_dot(later, row, n, sums, width);
+      for (i64 i = 0; i < n; i++) later[i] -= along * row[i];
+    }
+  }
+}
+
 /* ---- sparse vectors ---- */
 /* out[positions] = values, or += values * weight. Returns how many positions are outside; those are left alone. */
 i64 tw_scatter(const float *values, const i64 *positions, i64 k, float *out, i64 n) {

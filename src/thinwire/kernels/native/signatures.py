@@ -38,6 +38,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "tw_count_below": (_L, (_P, _L, _F)),
     "tw_low_rank": (None, (_P, _P, _L, _L, _L, _P)),
     "tw_subtract_low_rank": (None, (_P, _P, _P, _L, _L, _L)),
+    "tw_orthonormal": (None, (_P, _L, _L, ctypes.c_double, _P, _P, _L)),
     "tw_scatter": (_L, (_P, _P, _L, _P, _L)),
     "tw_scatter_add": (_L, (_P, _P, _L, _F, _P, _L)),
     "tw_take": (_L, (_P, _L, _P, _L, _P)),
