@@ -298,7 +298,9 @@ def test_planes_of_exponents_and_signs_are_read_the_same(library, numbers):
 # matrices of low rank
 
 
-@pytest.mark.parametrize(("rank", "rows", "columns"), [(1, 1, 1), (4, 30, 50), (3, 2, 1025), (8, 7, 3000)])
+@pytest.mark.parametrize(
+    ("rank", "rows", "columns"), [(1, 1, 1), (2, 3, 9), (4, 30, 50), (3, 2, 1025), (5, 4, 33), (6, 2, 7), (8, 7, 3000)]
+)
 @pytest.mark.parametrize("kind", ["gaussian", "heavy tails", "limits"])
 def test_products_of_factors_are_the_same(library, kind, rank, rows, columns):
     left, right = drawn(kind, rank * rows).view(rank, rows), drawn(kind, rank * columns, seed=3).view(rank, columns)

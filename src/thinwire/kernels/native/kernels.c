@@ -794,22 +794,38 @@ i64 tw_count_below(const float *x, i64 n, float level) {
 }
 
 /* ---- products of few columns and rows ---- */
+/* sum = l[0] * rows[0] + l[1] * rows[1] + ..., added in this order, to what sum holds unless it is the first. Up to
+ * four at once, so that sums stay in registers. */
+static void add_rows(const float *l, const float *rows, i64 stride, i64 count, float *restrict sum, i64 m, int first) {
+  const float *a = rows, *b = a + stride, *c = b + stride, *d = c + stride;
+#define EACH(e) for (i64 j = 0; j < m; j++) sum[j] = (e)
+#define ONE (l[0] * a[j])
+#define MORE (sum[j] + l[0] * a[j])
+#define TWO(x) (x + l[1] * b[j])
+#define THREE(x) (TWO(x) + l[2] * c[j])
+#define FOUR(x) (THREE(x) + l[3] * d[j])
+  switch (count) {
+    case 1: if (first) EACH(ONE); else EACH(MORE); break;
+    case 2: if (first) EACH(TWO(ONE)); else EACH(TWO(MORE)); break;
+    case 3: if (first) EACH(THREE(ONE)); else EACH(THREE(MORE)); break;
+    default: if (first) EACH(FOUR(ONE)); else EACH(FOUR(MORE));
+  }
+}
+
 /* out = the sum over i of left[i, row] * right[i, column], in this order; `subtract`: taken from out instead. */
 static void low_rank(const float *left, const float *right, i64 rank, i64 rows, i64 columns, float *out, int subtract) {
   enum { WIDTH = 1024 };
-  float part[WIDTH];
+  float part[WIDTH], l[4];
   for (i64 row = 0; row < rows; row++)
     for (i64 at = 0; at < columns; at += WIDTH) {
       i64 m = least(WIDTH, columns - at);
-      const float *r = right + at;
-      float *o = out + row * columns + at, *sum = subtract ? part : o, l = left[row];
-      for (i64 j = 0; j < m; j++) sum[j] = l * r[j];
-      for (i64 i = 1; i < rank; i++) {
-        l = left[i * rows + row];
-        r += columns;
-        for (i64 j = 0; j < m; j++) sum[j] += l * r[j];
+      float *o = out + row * columns + at, *sum = subtract ? part : o;
+      for (i64 i = 0; i < rank; i += 4) {
+        i64 count = least(4, rank - i);
+        for (i64 k = 0; k < count; k++) l[k] = left[(i + k) * rows + row];
+        add_rows(l, right + i * columns + at, columns, count, sum, m, i == 0);
       }
-      if (subtract) for (i64 j = 0; j < m; j++) o[j] -= sum[j];
+      if (subtract) for (i64 j = 0; j < m; j++) o[j] -= part[j];
       if (peak_bits(o, m) >= INFINITE) for (i64 j = 0; j < m; j++) o[j] = saturated(o[j]);
     }
 }
