@@ -8,6 +8,7 @@ training.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,10 +22,10 @@ import torch
 from torch import Tensor
 
 from ..core import Key, derive_key
-from ..kernels import codes, dispatch, native
+from ..kernels import codes, dispatch, matrices, native
 from ..kernels.sketch import cells_for, peel, peeling_order, sketch
 
-DENSITY, BITS, EVEN_BITS, BLOCK, RANKS = 0.01, 4, 8, 512, 8
+DENSITY, BITS, EVEN_BITS, BLOCK, RANKS, RANK = 0.01, 4, 8, 512, 8, 4
 WINDOW = 16  # of natural with 8 bits
 Work = Callable[[], object]
 
@@ -73,6 +74,10 @@ def cases(kernels: ModuleType, tensor: Tensor) -> Iterator[tuple[str, Work]]:
     yield "natural-8 with feedback", partial(kernels.natural_feedback, tensor, residual, key, WINDOW)
     yield "natural-8 decode", partial(kernels.natural_decode_signed, signed, WINDOW)
     yield f"natural-8 mean of {RANKS}", partial(kernels.natural_mean, copies(signed), WINDOW)
+    side = math.isqrt(numel)
+    square, rest = (flat[: side * side].view(side, side) for flat in (tensor, residual))
+    start = square[:RANK].contiguous()
+    yield f"PowerSGD-{RANK} step with feedback", partial(_power_step, kernels, square, rest, start)
     signs, scale = codes.sign_encode(tensor)
     yield "signs alone", partial(kernels.pack_signs, tensor)
     yield "sign encode", partial(kernels.sign_encode, tensor)
@@ -101,6 +106,15 @@ def _sketch_and_peel(in_c: bool, values: Tensor, positions: Tensor, key: Key) ->
             dispatch.sketch(values, positions, cells, key), dispatch.peeling_order(positions, cells, key)
         )
     return peel(sketch(values, positions, cells, key), peeling_order(positions, cells, key))
+
+
+def _power_step(kernels: ModuleType, matrix: Tensor, residual: Tensor, start: Tensor) -> Tensor:
+    """As aggregators.powersgd does it, all but the messages and the average that comes of them."""
+    basis_of = dispatch.orthonormal if kernels is dispatch else matrices.orthonormal
+    target: Tensor = kernels.add_saturated(matrix.flatten(), residual.flatten()).view_as(matrix)
+    basis = basis_of(start @ target.T).to(torch.float32)
+    kernels.subtract_low_rank(target, basis, basis @ target)
+    return target
 
 
 def in_copies(work: Work, tensor: Tensor, repetitions: int) -> float:
