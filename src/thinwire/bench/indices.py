@@ -39,7 +39,6 @@ def measure(numel: int, density: float, seed: int = 0) -> IndexSizes:
     """Sizes of one draw of round(density * numel) positions."""
     count = max(1, round(density * numel))
     positions = distinct_positions(derive_key(seed, "bench indices", count), count, numel, torch.device("cpu"))
-    gaps = positions.diff(prepend=positions.new_full((1,), -1)) - 1
     part = encode_indices(positions, numel)
     head = 1 + len(varint(count))
     sent, ideal = 8 * part.tensor.numel() / count, ideal_index_bits(count, numel) / count
@@ -48,7 +47,7 @@ def measure(numel: int, density: float, seed: int = 0) -> IndexSizes:
         count=count,
         explicit=8 * (head + packed_bytes(count, _width(numel))) / count,
         bitmap=8 * (head + packed_bytes(numel, 1)) / count,
-        rice=8 * (head + _rice_bytes(gaps, _rice_parameter(gaps, numel))) / count,
+        rice=8 * (head + _rice_bytes(positions, _rice_parameter(positions, numel))) / count,
         chosen=part.kind.partition(":")[2],
         sent=sent,
         ideal=ideal,
