@@ -116,8 +116,9 @@ def _rice_bytes(positions: Tensor, r: int) -> int:
 
 def _unrice(body: Tensor, count: int, r: int, numel: int) -> Tensor:
     low_bytes = packed_bytes(count, r)
-    most = low_bytes + packed_bytes(count + (numel >> r), 1)  # the unary parts cannot add up to more
-    if r > _width(numel) or not low_bytes <= body.numel() <= most:
+    least = low_bytes + packed_bytes(count, 1)  # every unary part has its one
+    most = low_bytes + packed_bytes(count + (numel >> r), 1)  # and they cannot add up to more
+    if r > _width(numel) or not least <= body.numel() <= most:
         raise DecodeError(f"indices: {body.numel()} bytes cannot hold {count} gaps with r = {r} below {numel}")
     try:
         return rice_decode(body, count, r, numel)
