@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 _LEAST = 1 << 16  # bytes: smaller ones the C library keeps by itself
+_LINE = 64  # bytes of a cache line, where tensors begin: what straddles two is slower to write
 _MOST = 1 << 29  # bytes kept for later, of all sizes together
 
 
@@ -30,10 +31,10 @@ class Pool:
         nbytes = count * dtype.itemsize
         if nbytes < _LEAST:
             return torch.empty(count, dtype=dtype)
-        block = self._take(nbytes) or bytearray(nbytes)
-        handle = (ctypes.c_ubyte * nbytes).from_buffer(block)
+        block = self._take(nbytes + _LINE) or bytearray(nbytes + _LINE)
+        handle = (ctypes.c_ubyte * len(block)).from_buffer(block)
         weakref.finalize(handle, self._give_back, block).atexit = False
-        return torch.frombuffer(handle, dtype=dtype)
+        return torch.frombuffer(handle, dtype=dtype, count=count, offset=-ctypes.addressof(handle) % _LINE)
 
     def _take(self, nbytes: int) -> bytearray | None:
         with self._lock:
