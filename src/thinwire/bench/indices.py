@@ -13,7 +13,7 @@ import torch
 from ..core import derive_key
 from ..kernels import distinct_positions
 from ..wire import encode_indices, ideal_index_bits, packed_bytes
-from ..wire.indices import _rice_bytes, _rice_parameter, _width
+from ..wire.indices import _width, best_rice
 from ..wire.varint import varint
 
 NUMEL = 1 << 20
@@ -47,7 +47,7 @@ def measure(numel: int, density: float, seed: int = 0) -> IndexSizes:
         count=count,
         explicit=8 * (head + packed_bytes(count, _width(numel))) / count,
         bitmap=8 * (head + packed_bytes(numel, 1)) / count,
-        rice=8 * (head + _rice_bytes(positions, _rice_parameter(positions, numel))) / count,
+        rice=8 * (head + best_rice(positions, numel)[1]) / count,
         chosen=part.kind.partition(":")[2],
         sent=sent,
         ideal=ideal,

@@ -23,11 +23,14 @@ _NATIVE_BITS = 8  # quantizers of more are rare
 
 def _suits(argument: Any) -> bool:
     """Tensors, lists of tensors and devices that C can work on; other arguments always do."""
+    kind = type(argument)
+    if kind is int:  # the most frequent first: this is asked for every kernel of every layer
+        return True
     if isinstance(argument, Tensor):
-        return argument.device.type == "cpu" and argument.is_contiguous() and argument.numel() > 0
-    if isinstance(argument, list | tuple):
+        return argument.is_cpu and argument.is_contiguous() and argument.numel() > 0
+    if kind is list or kind is tuple:
         return bool(argument) and all(map(_suits, argument))
-    return not isinstance(argument, torch.device) or argument.type == "cpu"
+    return kind is not torch.device or argument.type == "cpu"
 
 
 def _dtype(argument: Any) -> torch.dtype | None:
@@ -93,7 +96,7 @@ scatter = _either(codes.scatter, calls.scatter)
 sparse_mean = _either(codes.sparse_mean, calls.sparse_mean)
 take = _either(codes.take, calls.take)
 subtract_at = _either(codes.subtract_at, calls.subtract_at)
-gap_sum = _either(gaps.gap_sum, calls_gaps.gap_sum, torch.int64)
+rice_parameter = _either(gaps.rice_parameter, calls_gaps.rice_parameter, torch.int64)
 rice_encode = _either(gaps.rice_encode, calls_gaps.rice_encode, torch.int64)
 rice_decode = _either(gaps.rice_decode, calls_gaps.rice_decode, torch.uint8)
 ones = _either(gaps.ones, calls_gaps.ones, torch.uint8)

@@ -8,9 +8,18 @@ from torch import Tensor
 from .packing import pack, packed_bytes, unpack
 
 
-def gap_sum(positions: Tensor, shift: int) -> int:
-    """Of the gaps between ascending positions, each shifted right."""
-    return int((_gaps(positions) >> shift).sum())
+def rice_parameter(positions: Tensor, start: int, most: int) -> tuple[int, int]:
+    """How many low bits below `most` give the fewest bytes, and these: downhill from `start`; bytes fall, then rise."""
+    gaps = _gaps(positions)
+    best, cost = start, _rice_bytes(gaps, start)
+    for way in (-1, 1):
+        while 0 <= best + way < most and (next_cost := _rice_bytes(gaps, best + way)) < cost:
+            best, cost = best + way, next_cost
+    return best, cost
+
+
+def _rice_bytes(gaps: Tensor, shift: int) -> int:
+    return packed_bytes(gaps.numel(), shift) + packed_bytes(gaps.numel() + int((gaps >> shift).sum()), 1)
 
 
 def _gaps(positions: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core import DecodeError, Part
-from ..kernels import gap_sum, ones, packed_bytes, rice_decode, rice_encode
+from ..kernels import ones, packed_bytes, rice_decode, rice_encode, rice_parameter
 from .bits import expect_packed, pack_bits, unpack_bits
 from .varint import read_varint, varint
 
@@ -26,8 +26,8 @@ _NAMES = ("explicit", "bitmap", "rice")
 def encode_indices(positions: Tensor, numel: int) -> Part:
     """Ascending, distinct int64 positions below numel, in the fewest bytes the three codings give."""
     count = positions.numel()
-    r = _rice_parameter(positions, numel)
-    cost = (packed_bytes(count, _width(numel)), (numel + 7) // 8, _rice_bytes(positions, r))
+    r, rice = best_rice(positions, numel)
+    cost = (packed_bytes(count, _width(numel)), (numel + 7) // 8, rice)
     coding = min(range(3), key=cost.__getitem__)
     if coding == _EXPLICIT:
         body = pack_bits(positions, _width(numel))
@@ -98,20 +98,10 @@ def _ascending(positions: Tensor, numel: int) -> Tensor:
     return positions
 
 
-def _rice_parameter(positions: Tensor, numel: int) -> int:
-    """The r that gives the fewest bytes: downhill from log2 of the mean gap, since bytes fall and then rise with r."""
+def best_rice(positions: Tensor, numel: int) -> tuple[int, int]:
+    """The parameter that gives the fewest bytes, and these; looked for from log2 of the mean gap."""
     mean_gap = numel / max(1, positions.numel())
-    best = max(0, round(math.log2(max(1.0, mean_gap * math.log(2)))))
-    cost = _rice_bytes(positions, best)
-    for way in (-1, 1):
-        while 0 <= best + way < _width(numel) and (next_cost := _rice_bytes(positions, best + way)) < cost:
-            best, cost = best + way, next_cost
-    return best
-
-
-def _rice_bytes(positions: Tensor, r: int) -> int:
-    count = positions.numel()
-    return packed_bytes(count, r) + packed_bytes(count + gap_sum(positions, r), 1)
+    return rice_parameter(positions, max(0, round(math.log2(max(1.0, mean_gap * math.log(2))))), _width(numel))
 
 
 def _unrice(body: Tensor, count: int, r: int, numel: int) -> Tensor:

@@ -234,7 +234,9 @@ def test_gaps_are_written_and_read_the_same(library, count):
     positions = (drawn("heavy tails", count).abs() * 9).long().cumsum(0) + torch.arange(count)
     numel = int(positions[-1]) + 1
     for shift in (0, 1, 3, 20):
-        assert calls_gaps.gap_sum(library, positions, shift) == gaps.gap_sum(positions, shift)
+        best = gaps.rice_parameter(positions, shift, 30)
+        assert calls_gaps.rice_parameter(library, positions, shift, 30) == best
+        assert gaps.rice_encode(positions, best[0]).numel() == best[1]
         packed = gaps.rice_encode(positions, shift)
         assert alike(calls_gaps.rice_encode(library, positions, shift), packed)
         for decode in (gaps.rice_decode, partial(calls_gaps.rice_decode, library)):
@@ -270,9 +272,12 @@ def test_ones_are_found_in_any_bytes(library):
 
 def test_positions_that_do_not_ascend_are_refused(library):
     for bad in ([5, 3], [-1], [2, 2]):
-        for gap_sum in (gaps.gap_sum, partial(calls_gaps.gap_sum, library)):
+        for encode in (gaps.rice_encode, partial(calls_gaps.rice_encode, library)):
             with pytest.raises(ValueError, match="must ascend"):
-                gap_sum(torch.tensor(bad), 0)
+                encode(torch.tensor(bad), 0)
+        for best in (gaps.rice_parameter, partial(calls_gaps.rice_parameter, library)):
+            with pytest.raises(ValueError, match="must ascend"):
+                best(torch.tensor(bad), 0, 9)
 
 
 def test_numbers_are_taken_and_subtracted_the_same(library, numbers):

@@ -21,7 +21,7 @@ _ROW = 4096  # of mean_magnitude
 
 def _at(tensor: Tensor, count: int, dtype: torch.dtype = torch.float32) -> int:
     """Where its `count` elements are. Tested here once more: C would read whatever is there."""
-    if tensor.dtype != dtype or tensor.numel() != count or not tensor.is_contiguous() or tensor.device.type != "cpu":
+    if tensor.dtype != dtype or tensor.numel() != count or not tensor.is_contiguous() or not tensor.is_cpu:
         found = f"{tensor.numel()} {tensor.dtype} on {tensor.device}"
         raise TypeError(f"C kernels: {count} contiguous {dtype} on the CPU are needed, got {found}")
     return tensor.data_ptr()

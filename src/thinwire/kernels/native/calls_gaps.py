@@ -12,18 +12,22 @@ from ..packing import packed_bytes
 from .calls import _at
 
 
-def gap_sum(library: ctypes.CDLL, positions: Tensor, shift: int) -> int:
-    sum_ = int(library.tw_gap_sum(_at(positions, positions.numel(), torch.int64), positions.numel(), shift))
-    if sum_ < 0:
+def rice_parameter(library: ctypes.CDLL, positions: Tensor, start: int, most: int) -> tuple[int, int]:
+    k, nbytes = positions.numel(), ctypes.c_int64()
+    best = library.tw_rice_parameter(_at(positions, k, torch.int64), k, start, most, ctypes.addressof(nbytes))
+    if nbytes.value < 0:
         raise ValueError("positions must ascend from 0")
-    return sum_
+    return int(best), nbytes.value
 
 
 def rice_encode(library: ctypes.CDLL, positions: Tensor, shift: int) -> Tensor:
     k = positions.numel()
-    nbytes = packed_bytes(k, shift) + packed_bytes(k + gap_sum(library, positions, shift), 1)
-    out = empty(nbytes, torch.uint8).zero_()
-    library.tw_rice_encode(_at(positions, k, torch.int64), k, shift, out.data_ptr())
+    at = _at(positions, k, torch.int64)
+    beyond = library.tw_gap_sum(at, k, shift)
+    if beyond < 0:
+        raise ValueError("positions must ascend from 0")
+    out = empty(packed_bytes(k, shift) + packed_bytes(k + beyond, 1), torch.uint8).zero_()
+    library.tw_rice_encode(at, k, shift, out.data_ptr())
     return out
 
 

@@ -918,6 +918,27 @@ i64 tw_gap_sum(const i64 *positions, i64 k, int shift) {
   return wrong ? -1 : sum;
 }
 
+/* Bytes of the gaps in Rice's code with so many low bits; -1 if positions do not ascend. */
+static i64 rice_bytes(const i64 *positions, i64 k, int shift) {
+  i64 sum = tw_gap_sum(positions, k, shift);
+  return sum < 0 ? -1 : (k * shift + 7) / 8 + (k + sum + 7) / 8;
+}
+
+/* gaps.rice_parameter: downhill from `start`, below `most`; its bytes are left in `nbytes`. */
+int tw_rice_parameter(const i64 *positions, i64 k, int start, int most, i64 *nbytes) {
+  int best = start;
+  i64 cost = rice_bytes(positions, k, best);
+  for (int way = -1; way <= 1 && cost >= 0; way += 2)
+    while (best + way >= 0 && best + way < most) {
+      i64 next = rice_bytes(positions, k, best + way);
+      if (next >= cost) break;
+      best += way;
+      cost = next;
+    }
+  *nbytes = cost;
+  return best;
+}
+
 /* Low bits of the gaps, then the rest in unary: so many zeros and a one. tw_gap_sum was asked how much room `out` must
  * have for that; it is zero. */
 void tw_rice_encode(const i64 *positions, i64 k, int shift, u8 *out) {

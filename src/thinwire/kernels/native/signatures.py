@@ -44,6 +44,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "tw_take": (_L, (_P, _L, _P, _L, _P)),
     "tw_subtract_at": (_L, (_P, _L, _P, _P, _L)),
     "tw_gap_sum": (_L, (_P, _L, _I)),
+    "tw_rice_parameter": (_I, (_P, _L, _I, _I, _P)),
     "tw_rice_encode": (None, (_P, _L, _I, _P)),
     "tw_count_ones": (_L, (_P, _L)),
     "tw_ones": (None, (_P, _L, _P)),
