@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from ..api import attach
+from ..core import PeerLostError
 from ..drivers.processes import run_ranks
 from ..drivers.torch_dist import TorchDist
 from ..experiments.models.gpt import gpt
@@ -78,16 +79,24 @@ class Row:
 
 
 def measure(model: str, rate: str, steps: int, tell: Callable[[str], None] = lambda _: None) -> list[Row]:
-    """Every way on two real processes, in a network of their own; torch's PowerSGD apart, because it may abort."""
+    """Every way on two real processes, in a network of their own.
+
+    torch's PowerSGD has processes of its own, because it may abort them; then it has no row.
+    """
     rows = []
     for ways in (WAYS, ALONE):
         order = {"model": model, "rate": rate, "steps": steps, "ways": [vars(way) for way in ways]}
-        with network(2, rate) as net:
-            device = net.places[0].device
-            results = run_ranks(
-                2, "thinwire.bench.ddp:take_turns", order | {"device": device}, tell=tell,
-                timeout_s=60 + 60 * len(ways) * steps, starts=net.starts(),
-            )  # fmt: skip
+        try:
+            with network(2, rate) as net:
+                device = net.places[0].device
+                results = run_ranks(
+                    2, "thinwire.bench.ddp:take_turns", order | {"device": device}, tell=tell,
+                    timeout_s=60 + 60 * len(ways) * steps, starts=net.starts(),
+                )  # fmt: skip
+        except PeerLostError:
+            if ways is WAYS:
+                raise
+            continue
         found = summary(ways, results, shared=rate == ONE_HOST)
         rows += found if ways is WAYS else found[1:]
     return rows
@@ -121,11 +130,11 @@ def subject(model: str, rank: int) -> tuple[Callable[[], nn.Module], Callable[[]
         piece = torch.randint(256, (4, 129), generator=numbers)
         return piece[:, :-1], piece[:, 1:]
 
-    def network() -> nn.Module:
+    def make() -> nn.Module:
         torch.manual_seed(0)
         return resnet18(10) if model == "resnet18" else gpt(256, 128, 6, 384, 6, seed=0)
 
-    return network, images if model == "resnet18" else text
+    return make, images if model == "resnet18" else text
 
 
 def wrapped(model: nn.Module, way: Way) -> DistributedDataParallel:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from .parsers import SubParsers
+from .parsers import SubParsers, rate
 
 
 def add_to(commands: SubParsers) -> None:
@@ -22,6 +24,7 @@ def add_to(commands: SubParsers) -> None:
     ddp.add_argument("--model", choices=("resnet18", "gpt"), action="append", help="may be repeated; default: both")
     ddp.add_argument(
         "--rate",
+        type=rate,
         action="append",
         help="of the links: lo, none, 1gbit ...; may be repeated; default: lo, 1gbit, 100mbit",
     )
@@ -59,32 +62,31 @@ def run_ddp(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from ..bench.ddp import MODELS, Estimate, measure
+    from ..bench.ddp import MODELS, TORCH_POWERSGD, Estimate, measure
     from ..bench.picture import draw_steps
     from ..core import CompositionError
-    from ..testbed.network import rate_bits
 
     if options.steps < 1:
         raise CompositionError(f"bench ddp: --steps must be at least 1, got {options.steps}")
-    rates = options.rate or ["lo", "1gbit", "100mbit"]
-    for rate in rates:
-        rate_bits(rate)
     console, found = Console(), []
 
     def interval(figure: Estimate, digits: int) -> str:
         return f"{figure.median:.{digits}f} [{figure.low:.{digits}f}, {figure.high:.{digits}f}]"
 
     for model in options.model or MODELS:
-        for rate in rates:
-            with console.status(f"{model} at {rate}") as status:
-                rows = measure(model, rate, options.steps, status.update)
+        for link in options.rate or ["lo", "1gbit", "100mbit"]:
+            with console.status(f"{model} at {link}") as status:
+                tell = status.update if console.is_terminal else partial(print, file=sys.stderr, flush=True)
+                rows = measure(model, link, options.steps, tell)
             table = Table("method", "step (ms)", "of the floor", "sent (MB)", "CPU (ms)", title_justify="left")
-            table.title = f"{model}, 2 workers, {rate}; medians with 95 % intervals, {options.steps} steps each"
+            table.title = f"{model}, 2 workers, {link}; medians with 95 % intervals, {options.steps} steps each"
             for row in rows:
                 figures = interval(row.step_ms, 0), interval(row.floors, 2)
                 table.add_row(row.method, *figures, f"{row.sent_mb:.3g}", f"{row.cpu_ms:.0f}")
             console.print(table)
-            found.append({"model": model, "rate": rate, "steps": options.steps, "rows": [asdict(row) for row in rows]})
+            if not any(row.method == TORCH_POWERSGD for row in rows):
+                console.print(f"{TORCH_POWERSGD}: its processes were aborted, so it has no row")
+            found.append({"model": model, "rate": link, "steps": options.steps, "rows": [asdict(row) for row in rows]})
             if options.json is not None:  # after each table, because all take long
                 options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         if options.figures is not None:

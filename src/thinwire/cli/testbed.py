@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .parsers import SubParsers
+from .parsers import SubParsers, rate
 
 if TYPE_CHECKING:
     from ..testbed.counters import Counts
@@ -41,20 +41,10 @@ def add_to(commands: SubParsers) -> None:
 def _network_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=_workers, default=2, metavar="N", help="how many (default: 2)")
     parser.add_argument(
-        "--rate", type=_rate, default="none", metavar="RATE",
+        "--rate", type=rate, default="none", metavar="RATE",
         help="of each worker's link, either way, as 100mbit; none: not shaped (default); lo: all on one host",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's figures to FILE, too")
-
-
-def _rate(text: str) -> str:
-    from ..testbed.network import rate_bits
-
-    try:
-        rate_bits(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
 
 
 def _workers(text: str) -> int:

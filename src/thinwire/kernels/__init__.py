@@ -1,4 +1,4 @@
-"""Hot loops behind one door: C on the CPU where it was built (see `dispatch`), else torch expressions. Same bits."""
+"""Hot loops behind one door: C on the CPU where it was built, else numpy or torch (see `dispatch`). Same bits."""
 
 from .bloom import bloom_bits, bloom_form, bloom_positions
 from .codes import as_blocks

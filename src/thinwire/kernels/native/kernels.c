@@ -1,5 +1,5 @@
-/* The hot loops in C. Every function gives the bits that the torch expressions of kernels/reference.py and
- * kernels/codes.py give, which are their definition: no fast-math, no contraction, sums along the same trees.
+/* The hot loops in C. Every function gives the bits of the torch expression (for sketches, of the numpy form) that is its
+ * definition in kernels/: no fast-math, no contraction, sums along the same trees.
  *
  * One text, compiled once for each instruction set (build.py); plain C ABI, called through ctypes on data_ptr().
  * Nothing is kept between calls, nothing but small scratch is allocated. Sizes and pointers are the caller's promise,
