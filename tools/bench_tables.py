@@ -14,9 +14,13 @@ def table(columns: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (columns, rule, *rows))
 
 
-def of_kernels(found: dict[str, Any]) -> str:
-    rows = [[row["kernel"], f"{row['native']:.2f}", f"{row['reference']:.1f}"] for row in found["rows"]]
-    return f"{found['mb']:g} MB, {found['kernels']}:\n\n" + table(["kernel", "here", "torch expression"], rows)
+def of_kernels(found: list[dict[str, Any]]) -> str:
+    """A column for each run, and the torch expressions of the first."""
+    heads = [f"{run['mb']:g} MB, {run['kernels']}" for run in found]
+    runs = [[f"{row['native']:.2f}" for row in run["rows"]] for run in found]
+    names, torch = zip(*((row["kernel"], f"{row['reference']:.1f}") for row in found[0]["rows"]), strict=True)
+    rows = [list(row) for row in zip(names, *runs, torch, strict=True)]
+    return table(["kernel", *heads, f"{found[0]['mb']:g} MB, torch expression"], rows)
 
 
 def of_steps(found: dict[str, Any]) -> str:
@@ -38,7 +42,8 @@ def of_steps(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        found = json.loads(Path(name).read_text())
-        for part in found if isinstance(found, list) else [found]:
-            print((of_steps if "model" in part else of_kernels)(part), end="\n\n")
+    read = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
+    if kernels := [found for found in read if isinstance(found, dict)]:
+        print(of_kernels(kernels), end="\n\n")
+    for found in (part for parts in read if isinstance(parts, list) for part in parts):
+        print(of_steps(found), end="\n\n")
