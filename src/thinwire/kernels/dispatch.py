@@ -23,14 +23,13 @@ _NATIVE_BITS = 8  # quantizers of more are rare
 
 def _suits(argument: Any) -> bool:
     """Tensors, lists of tensors and devices that C can work on; other arguments always do."""
-    kind = type(argument)
-    if kind is int:  # the most frequent first: this is asked for every kernel of every layer
+    if isinstance(argument, int):  # first, because they are many: this is asked for every kernel of every layer
         return True
     if isinstance(argument, Tensor):
         return argument.is_cpu and argument.is_contiguous() and argument.numel() > 0
-    if kind is list or kind is tuple:
+    if isinstance(argument, list | tuple):
         return bool(argument) and all(map(_suits, argument))
-    return kind is not torch.device or argument.type == "cpu"
+    return not isinstance(argument, torch.device) or argument.type == "cpu"
 
 
 def _dtype(argument: Any) -> torch.dtype | None:
