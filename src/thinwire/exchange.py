@@ -17,6 +17,7 @@ from .core import (
     Key,
     Program,
     ProtocolError,
+    Reduced,
     Seen,
     TensorSpec,
     Weighable,
@@ -103,8 +104,13 @@ class Exchanger:
         self.plan, self.controller_state = yield from stamped(replan, step)
         self._seen = self.controller_state
 
-    def exchange(self, tensors: Mapping[str, Tensor], step: int, world: World) -> Program[dict[str, Tensor]]:
-        """Every rank's view of the averages of these layers, in the types of their specs."""
+    def exchange(
+        self, tensors: Mapping[str, Tensor], step: int, world: World, into: Mapping[str, Tensor] | None = None
+    ) -> Program[dict[str, Tensor]]:
+        """Every rank's view of the averages of these layers, in the types of their specs.
+
+        into: tensors to write them to, which may be the very ones that are exchanged.
+        """
         self._check(tensors, step)
         ctx = self._context(step, world)
         bad = [name for name, tensor in tensors.items() if not all_finite(tensor)]
@@ -115,12 +121,29 @@ class Exchanger:
         outs, anywhere_bad = yield from stamped(fuse_flagged(programs, bool(bad)), step)
         reduced = dict(zip(given, outs, strict=True))
         self._bad |= anywhere_bad
+        seen = self._seen
         for name, out in reduced.items():
-            self._pending[name] = out.state
-            self._seen = self.controller.observe(self.layers[name], Seen(given[name], out), self._seen, ctx)
-        if self._bad:
-            return {name: torch.full_like(tensor, float("nan")) for name, tensor in given.items()}
-        return {name: narrow(out.value, self.layers[name].dtype) for name, out in reduced.items()}
+            seen = self.controller.observe(self.layers[name], Seen(given[name], out), seen, ctx)
+        values = self._values(
+            reduced, given, into
+        )  # may find that a payload cannot be decoded: then nothing is pending
+        self._pending |= {name: out.state for name, out in reduced.items()}
+        self._seen = seen
+        return values
+
+    def _values(
+        self, reduced: Mapping[str, Reduced[Any]], given: Mapping[str, Tensor], into: Mapping[str, Tensor] | None
+    ) -> dict[str, Tensor]:
+        if into is None:
+            if self._bad:
+                return {name: torch.full_like(tensor, float("nan")) for name, tensor in given.items()}
+            return {name: narrow(out.value, self.layers[name].dtype) for name, out in reduced.items()}
+        for name, out in reduced.items():
+            if self._bad:
+                into[name].fill_(float("nan"))
+            else:
+                out.write_value(into[name])
+        return dict(into)
 
     def round(self, tensors: Mapping[str, Tensor], step: int, world: World) -> Program[dict[str, Tensor]]:
         """A whole step for all layers at once."""

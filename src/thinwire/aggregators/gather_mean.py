@@ -50,14 +50,20 @@ class GatherMean:
     def _gather(self, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         payloads: Gathered = yield AllGather(mine, payload_labels(spec.name, mine))
         sent = cache(lambda: self._decode(mine, spec, ctx, ctx.world.rank))
-        return Reduced(payloads.own("mean", lambda: self._mean(payloads, sent, spec, ctx)), sent, state)
 
-    def _mean(self, payloads: Gathered, sent: Callable[[], Tensor], spec: TensorSpec, ctx: Context) -> Tensor:
+        def mean(out: Tensor | None) -> Tensor:
+            return payloads.own("mean", lambda room: self._mean(payloads, sent, spec, ctx, room), out)
+
+        return Reduced(mean, sent, state)
+
+    def _mean(
+        self, payloads: Gathered, sent: Callable[[], Tensor], spec: TensorSpec, ctx: Context, out: Tensor | None
+    ) -> Tensor:
         """In rank order, so that every rank gets the same bits; what is known already is not decoded again."""
         rank, size = ctx.world
         if spec.dtype == torch.float32 and decodes_mean(self.compressor):
             keys = [ctx.key(spec.name, r) for r in range(size)]
-            return self.compressor.decode_mean([payload.to(spec.device) for payload in payloads], spec, keys)
+            return self.compressor.decode_mean([payload.to(spec.device) for payload in payloads], spec, keys, out)
         total = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
         for r, payload in enumerate(payloads):
             # not add_(..., alpha=1 / size): some processors round that once and some twice

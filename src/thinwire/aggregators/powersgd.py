@@ -109,12 +109,15 @@ class PowerSGD:
         """The reduction of a matrix, and the factors (r × rows, r × columns) of what this rank sent."""
         turn = self._half if self.halves else self._whole
         left, mine_left, right, mine_right, state = yield from turn(matrix, spec, state, ctx)
-        value = unfolded(low_rank(left, right), spec)
+
+        def value(out: Tensor | None) -> Tensor:
+            return unfolded(low_rank(out, left, right), spec)
+
         if self.against == "mean":
-            return Reduced(value, value, state), (left, right)
+            return Reduced(value, lambda: value(None), state), (left, right)
 
         def sent() -> Tensor:
-            return unfolded(low_rank(mine_left, mine_right), spec)
+            return unfolded(low_rank(None, mine_left, mine_right), spec)
 
         return Reduced(value, sent, state), (mine_left, mine_right)
 

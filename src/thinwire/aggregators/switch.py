@@ -61,6 +61,6 @@ class Switch:
 
 
 def _outside(out: Reduced[Any], state: SwitchState, at: int) -> Reduced[SwitchState]:
-    """What an entry gave back, with the memories of all; what was sent is worked out if somebody asks."""
+    """What an entry gave back, with the memories of all."""
     entries = (*state.entries[:at], out.state, *state.entries[at + 1 :])
-    return Reduced(out.value, lambda: out.sent, SwitchState(entries))
+    return out.with_state(SwitchState(entries))

@@ -49,7 +49,7 @@ def cases(kernels: ModuleType, tensor: Tensor) -> Iterator[tuple[str, Work]]:
     positions = codes.largest_magnitudes(tensor, k)
     kept = tensor[positions]
     yield "top-k 1 %, decode", partial(kernels.scatter, kept, positions, numel)
-    yield f"top-k 1 %, mean of {RANKS}", partial(kernels.sparse_mean, copies(kept), copies(positions), numel)
+    yield f"top-k 1 %, mean of {RANKS}", partial(_mean(kernels, "sparse_mean"), copies(kept), copies(positions), numel)
     yield "all above a level: 1 %", partial(kernels.reaching, tensor, float(kept.abs().min()))
     yield (
         "sketch of 1 %, encode and peel",
@@ -60,20 +60,20 @@ def cases(kernels: ModuleType, tensor: Tensor) -> Iterator[tuple[str, Work]]:
     yield "QSGD-4 with feedback", partial(kernels.qsgd_feedback, tensor, residual, BITS, BLOCK, key)
     yield "QSGD-4 decode", partial(kernels.qsgd_decode, packed, norms, numel, BITS, BLOCK)
     several = copies(packed), copies(norms)
-    yield f"QSGD-4 mean of {RANKS}", partial(kernels.qsgd_mean, *several, numel, BITS, BLOCK)
+    yield f"QSGD-4 mean of {RANKS}", partial(_mean(kernels, "qsgd_mean"), *several, numel, BITS, BLOCK)
     even, peaks = codes.uniform_encode(tensor, EVEN_BITS, BLOCK, False, key)
     yield "uniform-8 encode", partial(kernels.uniform_encode, tensor, EVEN_BITS, BLOCK, False, key)
     yield "uniform-8 with feedback", partial(kernels.uniform_feedback, tensor, residual, EVEN_BITS, BLOCK, False, key)
     yield "uniform-8 decode", partial(kernels.uniform_decode, even, peaks, numel, EVEN_BITS, BLOCK)
     yield (
         f"uniform-8 mean of {RANKS}",
-        partial(kernels.uniform_mean, copies(even), copies(peaks), numel, EVEN_BITS, BLOCK),
+        partial(_mean(kernels, "uniform_mean"), copies(even), copies(peaks), numel, EVEN_BITS, BLOCK),
     )
     signed = codes.natural_encode_signed(tensor, key, WINDOW)
     yield "natural-8 encode", partial(kernels.natural_encode_signed, tensor, key, WINDOW)
     yield "natural-8 with feedback", partial(kernels.natural_feedback, tensor, residual, key, WINDOW)
     yield "natural-8 decode", partial(kernels.natural_decode_signed, signed, WINDOW)
-    yield f"natural-8 mean of {RANKS}", partial(kernels.natural_mean, copies(signed), WINDOW)
+    yield f"natural-8 mean of {RANKS}", partial(_mean(kernels, "natural_mean"), copies(signed), WINDOW)
     side = math.isqrt(numel)
     square, rest = (flat[: side * side].view(side, side) for flat in (tensor, residual))
     start = square[:RANK].contiguous()
@@ -83,7 +83,13 @@ def cases(kernels: ModuleType, tensor: Tensor) -> Iterator[tuple[str, Work]]:
     yield "sign encode", partial(kernels.sign_encode, tensor)
     yield "sign with feedback", partial(kernels.sign_feedback, tensor, residual)
     yield "sign decode", partial(kernels.sign_decode, signs, scale.reshape(1), numel)
-    yield f"sign mean of {RANKS}", partial(kernels.sign_mean, copies(signs), copies(scale.reshape(1)), numel)
+    yield f"sign mean of {RANKS}", partial(_mean(kernels, "sign_mean"), copies(signs), copies(scale.reshape(1)), numel)
+
+
+def _mean(kernels: ModuleType, name: str) -> Callable[..., Tensor]:
+    """With memory of its own: the door's forms would take some of ours first."""
+    mean: Callable[..., Tensor] = getattr(kernels, name)
+    return partial(mean, None) if kernels is dispatch else mean
 
 
 def copies(part: Tensor) -> list[Tensor]:

@@ -65,12 +65,14 @@ class Natural:
             return decode_exponents(payload, spec, "Natural")
         return narrow(natural_decode_signed(self._codes(payload, spec), _WINDOW), spec.dtype).view(spec.shape)
 
-    def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:
+    def decode_mean(
+        self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key], out: Tensor | None = None
+    ) -> Tensor:
         del keys
         if self.bits == 9:
             both = [expect_planes(payload, spec, "Natural") for payload in payloads]
-            return exponents_mean([part for part, _ in both], [part for _, part in both]).view(spec.shape)
-        return natural_mean([self._codes(payload, spec) for payload in payloads], _WINDOW).view(spec.shape)
+            return exponents_mean(out, [part for part, _ in both], [part for _, part in both]).view(spec.shape)
+        return natural_mean(out, [self._codes(payload, spec) for payload in payloads], _WINDOW).view(spec.shape)
 
     def _codes(self, payload: Payload, spec: TensorSpec) -> Tensor:
         (part,) = expect_parts(payload, 1, "Natural")

@@ -68,11 +68,13 @@ class QSGD:
         flat = qsgd_decode(*self._parts(payload, spec), spec.numel, self.bits, self.block)
         return narrow(flat, spec.dtype).view(spec.shape)
 
-    def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:
+    def decode_mean(
+        self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key], out: Tensor | None = None
+    ) -> Tensor:
         del keys
         parts = [self._parts(payload, spec) for payload in payloads]
         packed, norms = [part for part, _ in parts], [part for _, part in parts]
-        return qsgd_mean(packed, norms, spec.numel, self.bits, self.block).view(spec.shape)
+        return qsgd_mean(out, packed, norms, spec.numel, self.bits, self.block).view(spec.shape)
 
     def _parts(self, payload: Payload, spec: TensorSpec) -> tuple[Tensor, Tensor]:
         packed, norms = expect_parts(payload, 2, "QSGD")

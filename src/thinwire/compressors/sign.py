@@ -36,10 +36,12 @@ class ScaledSign:
         del key
         return narrow(sign_decode(*self._parts(payload, spec), spec.numel), spec.dtype).view(spec.shape)
 
-    def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:
+    def decode_mean(
+        self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key], out: Tensor | None = None
+    ) -> Tensor:
         del keys
         parts = [self._parts(payload, spec) for payload in payloads]
-        return sign_mean([signs for signs, _ in parts], [scale for _, scale in parts], spec.numel).view(spec.shape)
+        return sign_mean(out, [signs for signs, _ in parts], [scale for _, scale in parts], spec.numel).view(spec.shape)
 
     def _parts(self, payload: Payload, spec: TensorSpec) -> tuple[Tensor, Tensor]:
         signs, scale = expect_parts(payload, 2, "ScaledSign")

@@ -88,10 +88,12 @@ class Sparse:
         target = add_saturated(flat, residual)
         return target, self.choose(target, key)
 
-    def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:
+    def decode_mean(
+        self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key], out: Tensor | None = None
+    ) -> Tensor:
         bounds = self.bounds(spec.numel)
         parts = [self._parts(payload, spec, key, *bounds) for payload, key in zip(payloads, keys, strict=True)]
-        return sparse_mean([kept for kept, _ in parts], [at for _, at in parts], spec.numel).view(spec.shape)
+        return sparse_mean(out, [kept for kept, _ in parts], [at for _, at in parts], spec.numel).view(spec.shape)
 
     def decode_at(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         return self._decode(payload, spec, key, 0, spec.numel)

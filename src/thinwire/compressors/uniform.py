@@ -63,11 +63,13 @@ class Uniform:
         flat = uniform_decode(*self._parts(payload, spec), spec.numel, self.bits, self.block)
         return narrow(flat, spec.dtype).view(spec.shape)
 
-    def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:
+    def decode_mean(
+        self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key], out: Tensor | None = None
+    ) -> Tensor:
         del keys
         parts = [self._parts(payload, spec) for payload in payloads]
         packed, peaks = [part for part, _ in parts], [part for _, part in parts]
-        return uniform_mean(packed, peaks, spec.numel, self.bits, self.block).view(spec.shape)
+        return uniform_mean(out, packed, peaks, spec.numel, self.bits, self.block).view(spec.shape)
 
     def _parts(self, payload: Payload, spec: TensorSpec) -> tuple[Tensor, Tensor]:
         packed, peaks = expect_parts(payload, 2, "Uniform")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
 from torch import Tensor
 
@@ -13,6 +13,8 @@ from .requests import Program
 from .tensors import Payload, TensorSpec, narrow, saturate
 
 S = TypeVar("S")
+T = TypeVar("T")
+Writes: TypeAlias = Callable[[Tensor | None], Tensor]
 
 
 class Contract(NamedTuple):
@@ -103,8 +105,10 @@ class SubtractsSent(Compressor, Protocol):
 class DecodesMean(Compressor, Protocol):
     """A compressor that can average payloads with fewer passes over the tensor than to decode each and add."""
 
-    def decode_mean(self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key]) -> Tensor:
-        """Sum of decode(payload) * (1/n) in this order, for a spec of float32: the very same bits."""
+    def decode_mean(
+        self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key], out: Tensor | None = None
+    ) -> Tensor:
+        """Sum of decode(payload) * (1/n) in this order, for a spec of float32: the same bits. In `out` if possible."""
         ...
 
 
@@ -112,19 +116,36 @@ class Reduced(Generic[S]):
     """What an aggregator gives back to one rank.
 
     value: this rank's view of the average. sent: what this rank contributed to it, so that over ranks mean(sent) ==
-    mean(value); it may be given as a function, because not everybody asks and it can cost a pass over the tensor.
-    state: its new memory, pending until all ranks agree that the step was good.
+    mean(value). Both may be given as functions, because not everybody asks and they can cost passes over the tensor;
+    that of the value may write to the memory it is given, if any. state: its new memory, pending until all ranks agree
+    that the step was good.
     """
 
-    def __init__(self, value: Tensor, sent: Tensor | Callable[[], Tensor], state: S) -> None:
-        self.value, self.state = value, state
-        self._sent = sent
+    def __init__(self, value: Tensor | Writes, sent: Tensor | Callable[[], Tensor], state: S) -> None:
+        self.state = state
+        self._value, self._sent = value, sent
+
+    @property
+    def value(self) -> Tensor:
+        if not isinstance(self._value, Tensor):
+            self._value = self._value(None)
+        return self._value
+
+    def write_value(self, out: Tensor) -> None:
+        """The value into `out`, in its type; without a detour where the aggregator knows how."""
+        value = self._value if isinstance(self._value, Tensor) else self._value(out)
+        if value.data_ptr() != out.data_ptr():
+            out.copy_(narrow(value, out.dtype))
 
     @property
     def sent(self) -> Tensor:
         if not isinstance(self._sent, Tensor):
             self._sent = self._sent()
         return self._sent
+
+    def with_state(self, state: T) -> Reduced[T]:
+        """The same from a part around this one."""
+        return Reduced(self._value, lambda: self.sent, state)
 
 
 @runtime_checkable

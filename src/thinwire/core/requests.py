@@ -97,9 +97,9 @@ class Gathered(tuple[Payload, ...]):
             made[name] = make()
         return made[name]  # type: ignore[no-any-return]
 
-    def own(self, name: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        """`once`, for a rank that will write into it."""
-        return self.once(name, make).clone() if self.shared else make()
+    def own(self, name: Hashable, make: Callable[[Tensor | None], Tensor], out: Tensor | None = None) -> Tensor:
+        """`once`, for a rank that will write into it; made in `out`, if `make` can, where nobody shares it."""
+        return self.once(name, lambda: make(None)).clone() if self.shared else make(out)
 
     def also(self, shared: bool) -> Gathered:
         """This answer, held by several ranks if `shared`."""

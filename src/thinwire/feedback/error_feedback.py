@@ -39,4 +39,4 @@ class ErrorFeedback:
         before = recall(state.residual, spec)
         out, rest = yield from reduce_with_residual(self.inner, tensor, before, spec, state.inner, ctx)
         residual = keep(rest, self.residual, ctx.key(f"{spec.name}/residual", ctx.world.rank))
-        return Reduced(out.value, lambda: out.sent, FeedbackState(residual, out.state))
+        return out.with_state(FeedbackState(residual, out.state))

@@ -81,10 +81,13 @@ class DDPHook:
 
     def _exchange(self, gradients: Mapping[str, Tensor]) -> Program[None]:
         """Averages are written into the bucket; with a loss scale, memories see gradients without it."""
-        given = gradients if self._factor == 1.0 else {n: g / self._factor for n, g in gradients.items()}
+        if self._factor == 1.0:
+            yield from self.exchanger.exchange(gradients, self.step, self.driver.world, into=gradients)
+            return
+        given = {name: gradient / self._factor for name, gradient in gradients.items()}
         averages = yield from self.exchanger.exchange(given, self.step, self.driver.world)
         for name, gradient in gradients.items():
-            gradient.copy_(averages[name] if self._factor == 1.0 else averages[name] * self._factor)
+            gradient.copy_(averages[name] * self._factor)
 
     def _exchange_rows(self, name: str, rows: Tensor, answers: Answers, at: int) -> Program[None]:
         mean, bad = yield from sparse_mean(rows, name, self.driver.world, self.step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -53,13 +53,39 @@ def _either(
 
     @wraps(plain)
     def kernel(*args: P.args, **kwargs: P.kwargs) -> R:
-        loaded = library()
-        many = bits_at is not None and cast(int, args[bits_at]) > _NATIVE_BITS
-        if many or _dtype(args[0]) not in dtypes or not all(map(_suits, (*args, *kwargs.values()))):
+        if not _fit(args, kwargs, dtypes, bits_at):
             return plain(*args, **kwargs)
+        loaded = library()
         return (without_c or plain)(*args, **kwargs) if loaded is None else native(loaded, *args, **kwargs)
 
     return kernel
+
+
+def _writing(
+    plain: Callable[P, Tensor],
+    native: Callable[Concatenate[ctypes.CDLL, Tensor | None, P], Tensor],
+    dtype: torch.dtype = torch.float32,
+    bits_at: int | None = None,
+) -> Callable[Concatenate[Tensor | None, P], Tensor]:
+    """`_either` for results that are written to the memory given first, if it is some that C can write to."""
+
+    @wraps(plain)
+    def kernel(out: Tensor | None, /, *args: P.args, **kwargs: P.kwargs) -> Tensor:
+        loaded = library()
+        if loaded is None or not _fit(args, kwargs, (dtype,), bits_at):
+            return plain(*args, **kwargs)
+        room = out if out is not None and out.dtype == torch.float32 and _suits(out) else None
+        return native(loaded, room, *args, **kwargs)
+
+    return kernel
+
+
+def _fit(
+    args: tuple[Any, ...], kwargs: dict[str, Any], dtypes: tuple[torch.dtype | None, ...], bits_at: int | None
+) -> bool:
+    if bits_at is not None and args[bits_at] > _NATIVE_BITS:
+        return False
+    return _dtype(args[0]) in dtypes and all(map(_suits, args)) and all(map(_suits, kwargs.values()))
 
 
 noise16 = _either(reference.noise16, calls.noise16, None)
@@ -68,7 +94,7 @@ largest_magnitudes = _either(codes.largest_magnitudes, calls.largest_magnitudes,
 reaching = _either(codes.reaching, calls.reaching, without_c=chunked.reaching)
 count_below = _either(codes.count_below, calls.count_below)
 add_largest = _either(codes.add_largest, calls.add_largest)
-low_rank = _either(codes.low_rank, calls_matrices.low_rank)
+low_rank = _writing(codes.low_rank, calls_matrices.low_rank)
 subtract_low_rank = _either(codes.subtract_low_rank, calls_matrices.subtract_low_rank)
 orthonormal = _either(matrices.orthonormal, calls_matrices.orthonormal, (torch.float32, torch.float64))
 block_peaks = _either(codes.block_peaks, calls.block_peaks)
@@ -76,23 +102,23 @@ add_saturated = _either(codes.add_saturated, calls.add_saturated)
 qsgd_encode = _either(codes.qsgd_encode, calls.qsgd_encode, bits_at=1)
 qsgd_feedback = _either(codes.qsgd_feedback, calls.qsgd_feedback, bits_at=2)
 qsgd_decode = _either(codes.qsgd_decode, calls.qsgd_decode, torch.uint8, bits_at=3)
-qsgd_mean = _either(codes.qsgd_mean, calls.qsgd_mean, torch.uint8, bits_at=3)
+qsgd_mean = _writing(codes.qsgd_mean, calls.qsgd_mean, torch.uint8, bits_at=3)
 uniform_encode = _either(codes.uniform_encode, calls_uniform.uniform_encode)
 uniform_feedback = _either(codes.uniform_feedback, calls_uniform.uniform_feedback)
 uniform_decode = _either(codes.uniform_decode, calls_uniform.uniform_decode, torch.uint8)
-uniform_mean = _either(codes.uniform_mean, calls_uniform.uniform_mean, torch.uint8)
+uniform_mean = _writing(codes.uniform_mean, calls_uniform.uniform_mean, torch.uint8)
 natural_encode = _either(codes.natural_encode, calls_natural.natural_encode)
 natural_encode_signed = _either(codes.natural_encode_signed, calls_natural.natural_encode_signed)
 natural_decode_signed = _either(codes.natural_decode_signed, calls_natural.natural_decode_signed, torch.uint8)
 natural_feedback = _either(codes.natural_feedback, calls_natural.natural_feedback)
-natural_mean = _either(codes.natural_mean, calls_natural.natural_mean, torch.uint8)
+natural_mean = _writing(codes.natural_mean, calls_natural.natural_mean, torch.uint8)
 pack_signs = _either(codes.pack_signs, calls.pack_signs, without_c=chunked.pack_signs)
 sign_encode = _either(codes.sign_encode, calls.sign_encode)
 sign_feedback = _either(codes.sign_feedback, calls.sign_feedback)
 sign_decode = _either(codes.sign_decode, calls.sign_decode, torch.uint8)
-sign_mean = _either(codes.sign_mean, calls.sign_mean, torch.uint8)
+sign_mean = _writing(codes.sign_mean, calls.sign_mean, torch.uint8)
 scatter = _either(codes.scatter, calls.scatter)
-sparse_mean = _either(codes.sparse_mean, calls.sparse_mean)
+sparse_mean = _writing(codes.sparse_mean, calls.sparse_mean)
 take = _either(codes.take, calls.take)
 subtract_at = _either(codes.subtract_at, calls.subtract_at)
 rice_parameter = _either(gaps.rice_parameter, calls_gaps.rice_parameter, torch.int64)
@@ -101,7 +127,7 @@ rice_decode = _either(gaps.rice_decode, calls_gaps.rice_decode, torch.uint8)
 ones = _either(gaps.ones, calls_gaps.ones, torch.uint8)
 exponents_decode = _either(codes.exponents_decode, calls_natural.exponents_decode, torch.uint8)
 exponents_feedback = _either(codes.exponents_feedback, calls_natural.exponents_feedback)
-exponents_mean = _either(codes.exponents_mean, calls_natural.exponents_mean, torch.uint8)
+exponents_mean = _writing(codes.exponents_mean, calls_natural.exponents_mean, torch.uint8)
 sketch = _either(_sketch, calls_sketch.sketch, (torch.float64, torch.int32))
 peeling_order = _either(_peeling_order, calls_sketch.peeling_order, torch.int64)
 peel = _either(_peel, calls_sketch.peel, (torch.float32, torch.float64, torch.int32))

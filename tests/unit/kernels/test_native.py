@@ -62,7 +62,7 @@ def test_means_of_signs_are_the_same(library, ranks):
         for size in (7, 5000):
             sent = [codes.sign_encode(drawn(kind, size, seed)) for seed in range(ranks)]
             signs, scales = [s for s, _ in sent], [scale.reshape(1) for _, scale in sent]
-            assert alike(calls.sign_mean(library, signs, scales, size), codes.sign_mean(signs, scales, size))
+            assert alike(calls.sign_mean(library, None, signs, scales, size), codes.sign_mean(signs, scales, size))
 
 
 # QSGD
@@ -95,7 +95,7 @@ def test_means_of_levels_are_the_same(library, ranks):
         sent = [codes.qsgd_encode(drawn(kind, size, seed), bits, block, KEY) for seed in range(ranks)]
         packed, norms = [p for p, _ in sent], [n for _, n in sent]
         expected = codes.qsgd_mean(packed, norms, size, bits, block)
-        assert alike(calls.qsgd_mean(library, packed, norms, size, bits, block), expected)
+        assert alike(calls.qsgd_mean(library, None, packed, norms, size, bits, block), expected)
 
 
 # natural
@@ -128,9 +128,9 @@ def test_means_of_powers_of_two_are_the_same(library, ranks):
     for kind, size in (("gaussian", 5000), ("limits", 7), ("heavy tails", 9001)):
         tensors = [drawn(kind, size, seed) for seed in range(ranks)]
         signed = [codes.natural_encode_signed(tensor, KEY, 16) for tensor in tensors]
-        assert alike(calls_natural.natural_mean(library, signed, 16), codes.natural_mean(signed, 16))
+        assert alike(calls_natural.natural_mean(library, None, signed, 16), codes.natural_mean(signed, 16))
         planes = [codes.natural_encode(x, KEY, 0, 254) for x in tensors], [codes.pack_signs(x) for x in tensors]
-        assert alike(calls_natural.exponents_mean(library, *planes), codes.exponents_mean(*planes))
+        assert alike(calls_natural.exponents_mean(library, None, *planes), codes.exponents_mean(*planes))
 
 
 # top-k and sparse vectors
@@ -169,7 +169,7 @@ def test_sparse_vectors_and_their_means_are_the_same(library, ranks):
     values = [drawn("limits", 50, r) for r in range(ranks)]
     scattered = calls.scatter(library, values[0], positions[0], 777)
     assert alike(scattered, codes.scatter(values[0], positions[0], 777))
-    assert alike(calls.sparse_mean(library, values, positions, 777), codes.sparse_mean(values, positions, 777))
+    assert alike(calls.sparse_mean(library, None, values, positions, 777), codes.sparse_mean(values, positions, 777))
 
 
 def test_positions_outside_are_refused_and_nothing_is_written_there(library):
@@ -177,7 +177,7 @@ def test_positions_outside_are_refused_and_nothing_is_written_there(library):
         with pytest.raises(IndexError, match="1 positions are not below 10"):
             calls.scatter(library, torch.ones(2), torch.tensor([3, bad]), 10)
         with pytest.raises(IndexError, match="not below 10"):
-            calls.sparse_mean(library, [torch.ones(1)], [torch.tensor([bad])], 10)
+            calls.sparse_mean(library, None, [torch.ones(1)], [torch.tensor([bad])], 10)
 
 
 # residuals
@@ -308,7 +308,7 @@ def test_planes_of_exponents_and_signs_are_read_the_same(library, numbers):
 @pytest.mark.parametrize("kind", ["gaussian", "heavy tails", "limits"])
 def test_products_of_factors_are_the_same(library, kind, rank, rows, columns):
     left, right = drawn(kind, rank * rows).view(rank, rows), drawn(kind, rank * columns, seed=3).view(rank, columns)
-    assert alike(calls_matrices.low_rank(library, left, right), codes.low_rank(left, right))
+    assert alike(calls_matrices.low_rank(library, None, left, right), codes.low_rank(left, right))
     ours, theirs = (drawn(kind, rows * columns, seed=1).view(rows, columns) for _ in range(2))
     calls_matrices.subtract_low_rank(library, ours, left, right)
     codes.subtract_low_rank(theirs, left, right)
@@ -322,3 +322,20 @@ def test_bases_are_the_same(library, kind, count, length):
     for given in (rows, rows.double(), torch.cat((rows, rows[:1] * 2, torch.zeros(1, length)))):
         ours, theirs = calls_matrices.orthonormal(library, given), matrices.orthonormal(given)
         assert torch.equal(ours.view(torch.int64), theirs.view(torch.int64))
+
+
+# memory of the caller's
+
+
+def test_means_are_written_where_there_is_room(library):
+    values, positions = drawn("gaussian", 50), reference.distinct_positions(KEY, 50, 777, CPU)
+    expected = codes.sparse_mean([values], [positions], 777)
+    bucket = torch.full((1000,), 7.0)
+    out = bucket[100:877].view(7, 111)
+    written = calls.sparse_mean(library, out, [values], [positions], 777)
+    assert written.data_ptr() == out.data_ptr() and alike(out.flatten(), expected)
+    assert bucket[:100].eq(7).all() and bucket[877:].eq(7).all()
+    small = torch.full((5,), 7.0)
+    assert alike(calls.sparse_mean(library, small, [values], [positions], 777), expected) and small.eq(7).all()
+    half = torch.zeros(777, dtype=torch.float16)
+    assert alike(dispatch.sparse_mean(half, [values], [positions], 777), expected) and not half.any()

@@ -72,7 +72,7 @@ def test_means_of_steps_are_the_same(library, ranks):
         sent = [codes.uniform_encode(drawn(kind, size, seed), bits, block, False, KEY) for seed in range(ranks)]
         packed, peaks = [p for p, _ in sent], [s for _, s in sent]
         expected = codes.uniform_mean(packed, peaks, size, bits, block)
-        assert alike(calls_uniform.uniform_mean(library, packed, peaks, size, bits, block), expected)
+        assert alike(calls_uniform.uniform_mean(library, None, packed, peaks, size, bits, block), expected)
 
 
 @pytest.mark.parametrize("bits", range(2, 9))
@@ -86,7 +86,7 @@ def test_the_code_that_is_never_sent_is_refused_wherever_it_stands(library, bits
             for decode in (codes.uniform_decode, lambda *args: calls_uniform.uniform_decode(library, *args)):
                 with pytest.raises(DecodeError, match="is never sent"):
                     decode(packed, peaks, count, bits, 512)
-            for mean in (codes.uniform_mean, lambda *args: calls_uniform.uniform_mean(library, *args)):
+            for mean in (codes.uniform_mean, lambda *args: calls_uniform.uniform_mean(library, None, *args)):
                 with pytest.raises(DecodeError, match="is never sent"):
                     mean([codes.pack(good, bits), packed], [peaks, peaks], count, bits, 512)
 
@@ -95,7 +95,7 @@ def test_c_is_never_given_too_little(library):
     short = torch.zeros(3, dtype=torch.uint8)
     for call in (
         lambda: calls_uniform.uniform_decode(library, short, torch.ones(1), 100, 4, 512),
-        lambda: calls_uniform.uniform_mean(library, [short], [torch.ones(1)], 100, 4, 512),
+        lambda: calls_uniform.uniform_mean(library, None, [short], [torch.ones(1)], 100, 4, 512),
         lambda: calls_uniform.uniform_feedback(library, torch.ones(5), torch.ones(4), 4, 512, False, KEY),
     ):
         with pytest.raises(TypeError, match="C kernels"):

@@ -39,6 +39,11 @@ def _bytes(count: int) -> Tensor:
     return empty(count, torch.uint8)
 
 
+def _room(out: Tensor | None, count: int) -> Tensor:
+    """The caller's memory where there is so much, else memory of our own."""
+    return empty(count) if out is None or out.numel() != count else out.view(-1)
+
+
 def _counter(key: Key) -> tuple[int, int]:
     """Where the words of a key begin, and by how much they advance; see reference.noise16."""
     return key & 0xFFFFFFFF, ((key >> 32) | 1) & 0xFFFFFFFF
@@ -101,13 +106,19 @@ def qsgd_decode(library: ctypes.CDLL, packed: Tensor, norms: Tensor, count: int,
 
 
 def qsgd_mean(
-    library: ctypes.CDLL, packed: Sequence[Tensor], norms: Sequence[Tensor], count: int, bits: int, block: int
+    library: ctypes.CDLL,
+    out: Tensor | None,
+    packed: Sequence[Tensor],
+    norms: Sequence[Tensor],
+    count: int,
+    bits: int,
+    block: int,
 ) -> Tensor:
-    out, ranks = empty(count), len(packed)
+    room, ranks = _room(out, count), len(packed)
     codes = _all_at(packed, packed_bytes(count, bits), torch.uint8)
     scales = _all_at(norms, _blocks(count, block), torch.float32)
-    library.tw_qsgd_mean(codes, scales, ranks, count, block, bits, 1 / ranks, out.data_ptr())
-    return out
+    library.tw_qsgd_mean(codes, scales, ranks, count, block, bits, 1 / ranks, room.data_ptr())
+    return room
 
 
 def _mean_scratch(count: int) -> tuple[float, float, Tensor]:
@@ -154,11 +165,13 @@ def sign_decode(library: ctypes.CDLL, signs: Tensor, scale: Tensor, count: int) 
     return out
 
 
-def sign_mean(library: ctypes.CDLL, signs: Sequence[Tensor], scales: Sequence[Tensor], count: int) -> Tensor:
-    out, ranks, together = empty(count), len(signs), torch.cat([scale.reshape(1) for scale in scales])
+def sign_mean(
+    library: ctypes.CDLL, out: Tensor | None, signs: Sequence[Tensor], scales: Sequence[Tensor], count: int
+) -> Tensor:
+    room, ranks, together = _room(out, count), len(signs), torch.cat([scale.reshape(1) for scale in scales])
     packed = _all_at(signs, packed_bytes(count, 1), torch.uint8)
-    library.tw_sign_mean(packed, _at(together, ranks), ranks, count, 1 / ranks, out.data_ptr())
-    return out
+    library.tw_sign_mean(packed, _at(together, ranks), ranks, count, 1 / ranks, room.data_ptr())
+    return room
 
 
 def largest_magnitudes(library: ctypes.CDLL, flat: Tensor, k: int) -> Tensor:
@@ -197,14 +210,16 @@ def scatter(library: ctypes.CDLL, values: Tensor, positions: Tensor, count: int)
     return out
 
 
-def sparse_mean(library: ctypes.CDLL, values: Sequence[Tensor], positions: Sequence[Tensor], count: int) -> Tensor:
-    out = empty(count).zero_()
+def sparse_mean(
+    library: ctypes.CDLL, out: Tensor | None, values: Sequence[Tensor], positions: Sequence[Tensor], count: int
+) -> Tensor:
+    room = _room(out, count).zero_()
     for kept, places in zip(values, positions, strict=True):
         k = kept.numel()
         at = _at(places, k, torch.int64)
-        outside = library.tw_scatter_add(_at(kept, k), at, k, 1 / len(values), out.data_ptr(), count)
+        outside = library.tw_scatter_add(_at(kept, k), at, k, 1 / len(values), room.data_ptr(), count)
         _inside(outside, count)
-    return out
+    return room
 
 
 def take(library: ctypes.CDLL, flat: Tensor, positions: Tensor) -> Tensor:

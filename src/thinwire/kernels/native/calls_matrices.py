@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from ..matrices import NOTHING
-from ..memory import empty
-from .calls import _at
+from .calls import _at, _room
 
 
-def low_rank(library: ctypes.CDLL, left: Tensor, right: Tensor) -> Tensor:
+def low_rank(library: ctypes.CDLL, out: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
     (rank, rows), columns = left.shape, right.shape[1]
-    out = empty(rows * columns).view(rows, columns)
-    library.tw_low_rank(_at(left, rank * rows), _at(right, rank * columns), rank, rows, columns, out.data_ptr())
-    return out
+    room = _room(out, rows * columns)
+    library.tw_low_rank(_at(left, rank * rows), _at(right, rank * columns), rank, rows, columns, room.data_ptr())
+    return room.view(rows, columns)
 
 
 def subtract_low_rank(library: ctypes.CDLL, matrix: Tensor, left: Tensor, right: Tensor) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...core import Key
 from ..memory import empty
 from ..packing import packed_bytes
-from .calls import _all_at, _at, _bytes, _counter
+from .calls import _all_at, _at, _bytes, _counter, _room
 
 
 def natural_encode(library: ctypes.CDLL, flat: Tensor, key: Key, window: int, most: int) -> Tensor:
@@ -44,19 +44,21 @@ def exponents_decode(library: ctypes.CDLL, exponents: Tensor, signs: Tensor) -> 
     return out
 
 
-def natural_mean(library: ctypes.CDLL, codes: Sequence[Tensor], window: int) -> Tensor:
+def natural_mean(library: ctypes.CDLL, out: Tensor | None, codes: Sequence[Tensor], window: int) -> Tensor:
     n, ranks = codes[0].numel(), len(codes)
-    out = empty(n)
-    library.tw_natural_mean(_all_at(codes, n, torch.uint8), ranks, n, window, 1 / ranks, out.data_ptr())
-    return out
+    room = _room(out, n)
+    library.tw_natural_mean(_all_at(codes, n, torch.uint8), ranks, n, window, 1 / ranks, room.data_ptr())
+    return room
 
 
-def exponents_mean(library: ctypes.CDLL, exponents: Sequence[Tensor], signs: Sequence[Tensor]) -> Tensor:
+def exponents_mean(
+    library: ctypes.CDLL, out: Tensor | None, exponents: Sequence[Tensor], signs: Sequence[Tensor]
+) -> Tensor:
     n, ranks = exponents[0].numel(), len(exponents)
-    out = empty(n)
+    room = _room(out, n)
     planes = _all_at(exponents, n, torch.uint8), _all_at(signs, packed_bytes(n, 1), torch.uint8)
-    library.tw_exponents_mean(*planes, ranks, n, 1 / ranks, out.data_ptr())
-    return out
+    library.tw_exponents_mean(*planes, ranks, n, 1 / ranks, room.data_ptr())
+    return room
 
 
 def natural_feedback(

@@ -12,7 +12,7 @@ from ...core import Key
 from ..codes import SMALLEST_NORM, refuse_code
 from ..memory import empty
 from ..packing import packed_bytes
-from .calls import _all_at, _at, _blocks, _bytes, _counter
+from .calls import _all_at, _at, _blocks, _bytes, _counter, _room
 
 
 def uniform_encode(
@@ -46,10 +46,16 @@ def uniform_decode(library: ctypes.CDLL, packed: Tensor, peaks: Tensor, count: i
 
 
 def uniform_mean(
-    library: ctypes.CDLL, packed: Sequence[Tensor], peaks: Sequence[Tensor], count: int, bits: int, block: int
+    library: ctypes.CDLL,
+    out: Tensor | None,
+    packed: Sequence[Tensor],
+    peaks: Sequence[Tensor],
+    count: int,
+    bits: int,
+    block: int,
 ) -> Tensor:
-    out, ranks = empty(count), len(packed)
+    room, ranks = _room(out, count), len(packed)
     codes = _all_at(packed, packed_bytes(count, bits), torch.uint8)
     scales = _all_at(peaks, _blocks(count, block), torch.float32)
-    refuse_code(library.tw_uniform_mean(codes, scales, ranks, count, block, bits, 1 / ranks, out.data_ptr()), bits)
-    return out
+    refuse_code(library.tw_uniform_mean(codes, scales, ranks, count, block, bits, 1 / ranks, room.data_ptr()), bits)
+    return room
