@@ -24,7 +24,15 @@ from ..core import (
     saturate,
     unfolded,
 )
-from ..kernels import add_saturated, low_rank, noise_matrix, orthonormal, subtract_low_rank
+from ..kernels import (
+    add_and_project,
+    add_saturated,
+    combine_rows,
+    low_rank,
+    noise_matrix,
+    orthonormal,
+    subtract_low_rank,
+)
 from .dense import mean_of
 
 AGAINST = ("own", "mean")
@@ -88,60 +96,71 @@ class PowerSGD:
         if form is None:
             return Reduced((yield from mean_of(tensor, spec, ctx, "dense")), tensor, state)
         matrix = folded(tensor, form[1:]).to(spec.work_dtype)
-        out, _ = yield from self._average(matrix, spec, state, ctx)
+        out, _, _ = yield from self._average(matrix, None, spec, state, ctx)
         return out
 
     def reduce_with_residual(
         self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: PowerState, ctx: Context
     ) -> Program[tuple[Reduced[PowerState], Tensor]]:
-        """One pass to add the residual, one to take away what was sent: no other tensor of the layer's size is made."""
+        """One pass adds the residual and projects, one projects back, one takes away what was sent."""
         form = self.form(spec)
         if form is None:
             return (yield from reduce_and_subtract(self, tensor, residual, spec, state, ctx))
-        target = folded(add_saturated(tensor.flatten(), residual.flatten()), form[1:])
-        out, (left, right) = yield from self._average(target, spec, state, ctx)
+        matrix, before = folded(tensor, form[1:]), folded(residual, form[1:])
+        out, target, (left, right) = yield from self._average(matrix, before, spec, state, ctx)
         subtract_low_rank(target, left, right)
         return out, unfolded(target, spec)
 
     def _average(
-        self, matrix: Tensor, spec: TensorSpec, state: PowerState, ctx: Context
-    ) -> Program[tuple[Reduced[PowerState], tuple[Tensor, Tensor]]]:
-        """The reduction of a matrix, and the factors (r × rows, r × columns) of what this rank sent."""
+        self, matrix: Tensor, before: Tensor | None, spec: TensorSpec, state: PowerState, ctx: Context
+    ) -> Program[tuple[Reduced[PowerState], Tensor, tuple[Tensor, Tensor]]]:
+        """The reduction of a matrix (and a residual), their sum, the factors (r × rows, r × columns) of what was sent.
+
+        The sum is memory of our own where there is a residual.
+        """
         turn = self._half if self.halves else self._whole
-        left, mine_left, right, mine_right, state = yield from turn(matrix, spec, state, ctx)
+        target, left, mine_left, right, mine_right, state = yield from turn(matrix, before, spec, state, ctx)
 
         def value(out: Tensor | None) -> Tensor:
             return unfolded(low_rank(out, left, right), spec)
 
         if self.against == "mean":
-            return Reduced(value, lambda: value(None), state), (left, right)
+            return Reduced(value, lambda: value(None), state), target, (left, right)
 
         def sent() -> Tensor:
             return unfolded(low_rank(None, mine_left, mine_right), spec)
 
-        return Reduced(value, sent, state), (mine_left, mine_right)
+        return Reduced(value, sent, state), target, (mine_left, mine_right)
 
     def _whole(
-        self, matrix: Tensor, spec: TensorSpec, state: PowerState, ctx: Context
-    ) -> Program[tuple[Tensor, Tensor, Tensor, Tensor, PowerState]]:
+        self, matrix: Tensor, before: Tensor | None, spec: TensorSpec, state: PowerState, ctx: Context
+    ) -> Program[tuple[Tensor, Tensor, Tensor, Tensor, Tensor, PowerState]]:
         start = refreshed(state.right, ctx.key(f"{spec.name}/basis"))
-        _, seen = yield from _averaged(start @ matrix.T, spec, ctx)  # (r, rows)
+        target, projected = _projected(matrix, before, start)
+        _, seen = yield from _averaged(projected, spec, ctx)  # (r, rows)
         basis = orthonormal(seen).to(spec.work_dtype)
-        mine, mean = yield from _averaged(basis @ matrix, spec, ctx)  # (r, columns)
-        return basis, basis, mean, mine, PowerState(mean, state.left)
+        mine, mean = yield from _averaged(combine_rows(basis, target), spec, ctx)  # (r, columns)
+        return target, basis, basis, mean, mine, PowerState(mean, state.left)
 
     def _half(
-        self, matrix: Tensor, spec: TensorSpec, state: PowerState, ctx: Context
-    ) -> Program[tuple[Tensor, Tensor, Tensor, Tensor, PowerState]]:
+        self, matrix: Tensor, before: Tensor | None, spec: TensorSpec, state: PowerState, ctx: Context
+    ) -> Program[tuple[Tensor, Tensor, Tensor, Tensor, Tensor, PowerState]]:
         """Even steps project on the columns' basis and learn the rows', odd steps the other way round."""
         key = ctx.key(f"{spec.name}/basis")
         if ctx.step % 2:
             basis = orthonormal(refreshed(state.left, key)).to(spec.work_dtype)
-            mine, mean = yield from _averaged(basis @ matrix, spec, ctx)
-            return basis, basis, mean, mine, PowerState(mean, state.left)
+            target = matrix if before is None else add_saturated(matrix, before)
+            mine, mean = yield from _averaged(combine_rows(basis, target), spec, ctx)
+            return target, basis, basis, mean, mine, PowerState(mean, state.left)
         basis = orthonormal(refreshed(state.right, key)).to(spec.work_dtype)
-        mine, mean = yield from _averaged(basis @ matrix.T, spec, ctx)
-        return mean, mine, basis, basis, PowerState(state.right, mean)
+        target, projected = _projected(matrix, before, basis)
+        mine, mean = yield from _averaged(projected, spec, ctx)
+        return target, mean, mine, basis, basis, PowerState(state.right, mean)
+
+
+def _projected(matrix: Tensor, before: Tensor | None, basis: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrix with what was left before, and its products with a basis of its columns (r × rows)."""
+    return (matrix, basis @ matrix.T) if before is None else add_and_project(matrix, before, basis)
 
 
 def _averaged(factor: Tensor, spec: TensorSpec, ctx: Context) -> Program[tuple[Tensor, Tensor]]:

@@ -117,10 +117,10 @@ def _sketch_and_peel(in_c: bool, values: Tensor, positions: Tensor, key: Key) ->
 def _power_step(kernels: ModuleType, matrix: Tensor, residual: Tensor, start: Tensor) -> Tensor:
     """As aggregators.powersgd does it, all but the messages and the average that comes of them."""
     basis_of = dispatch.orthonormal if kernels is dispatch else matrices.orthonormal
-    target: Tensor = kernels.add_saturated(matrix.flatten(), residual.flatten()).view_as(matrix)
-    basis = basis_of(start @ target.T).to(torch.float32)
-    kernels.subtract_low_rank(target, basis, basis @ target)
-    return target
+    target, projected = kernels.add_and_project(matrix, residual, start)
+    basis = basis_of(projected).to(torch.float32)
+    kernels.subtract_low_rank(target, basis, kernels.combine_rows(basis, target))
+    return target  # type: ignore[no-any-return]
 
 
 def in_copies(work: Work, tensor: Tensor, repetitions: int) -> float:

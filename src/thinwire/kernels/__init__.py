@@ -3,9 +3,12 @@
 from .bloom import bloom_bits, bloom_form, bloom_positions
 from .codes import as_blocks
 from .dispatch import (
+    add_and_project,
     add_largest,
     add_saturated,
     block_peaks,
+    cheapest,
+    combine_rows,
     count_below,
     exponents_decode,
     exponents_feedback,
@@ -65,6 +68,7 @@ __all__ = [
     "qsgd_decode", "qsgd_encode", "qsgd_feedback", "qsgd_mean",
     "uniform_decode", "uniform_encode", "uniform_feedback", "uniform_mean",
     "sign_decode", "sign_encode", "sign_feedback", "sign_mean",
-    "agreed_product", "low_rank", "subtract_low_rank", "noise_matrix", "orthonormal",
+    "add_and_project", "agreed_product", "combine_rows", "low_rank", "subtract_low_rank", "noise_matrix", "orthonormal",
+    "cheapest",
     "distinct_positions", "largest", "largest_magnitudes", "mean_magnitude", "mix32", "noise16", "noise32", "tree_sum",
 ]  # fmt: skip

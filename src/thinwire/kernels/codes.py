@@ -210,6 +210,21 @@ def subtract_low_rank(matrix: Tensor, left: Tensor, right: Tensor) -> None:
     matrix.copy_(saturate(matrix - _sum_of_products(left, right)))
 
 
+def add_and_project(matrix: Tensor, other: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+    """matrix + other, saturated, and basis @ its transpose (r × rows).
+
+    This product and the next are summed in whatever order is quickest here, so their last bits are the machine's own:
+    they are for what one rank computes and then sends.
+    """
+    target = add_saturated(matrix, other)
+    return target, basis @ target.T
+
+
+def combine_rows(basis: Tensor, matrix: Tensor) -> Tensor:
+    """basis @ matrix, for a basis of few rows (r × rows); bits as in `add_and_project`."""
+    return basis @ matrix
+
+
 def _sum_of_products(left: Tensor, right: Tensor) -> Tensor:
     """Added in the factors' order, one after another: all processors get the same bits, as by no library's product."""
     total = left[0][:, None] * right[0]

@@ -10,8 +10,17 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from . import chunked, codes, gaps, matrices, packing, reference
-from .native import calls, calls_gaps, calls_matrices, calls_natural, calls_sketch, calls_uniform, library
+from . import allocation, chunked, codes, gaps, matrices, packing, reference
+from .native import (
+    calls,
+    calls_allocation,
+    calls_gaps,
+    calls_matrices,
+    calls_natural,
+    calls_sketch,
+    calls_uniform,
+    library,
+)
 from .sketch import peel as _peel
 from .sketch import peeling_order as _peeling_order
 from .sketch import sketch as _sketch
@@ -96,6 +105,8 @@ count_below = _either(codes.count_below, calls.count_below)
 add_largest = _either(codes.add_largest, calls.add_largest)
 low_rank = _writing(codes.low_rank, calls_matrices.low_rank)
 subtract_low_rank = _either(codes.subtract_low_rank, calls_matrices.subtract_low_rank)
+add_and_project = _either(codes.add_and_project, calls_matrices.add_and_project)
+combine_rows = _either(codes.combine_rows, calls_matrices.combine_rows)
 orthonormal = _either(matrices.orthonormal, calls_matrices.orthonormal, (torch.float32, torch.float64))
 block_peaks = _either(codes.block_peaks, calls.block_peaks)
 add_saturated = _either(codes.add_saturated, calls.add_saturated)
@@ -131,6 +142,7 @@ exponents_mean = _writing(codes.exponents_mean, calls_natural.exponents_mean, to
 sketch = _either(_sketch, calls_sketch.sketch, (torch.float64, torch.int32))
 peeling_order = _either(_peeling_order, calls_sketch.peeling_order, torch.int64)
 peel = _either(_peel, calls_sketch.peel, (torch.float32, torch.float64, torch.int32))
+cheapest = _either(allocation.cheapest, calls_allocation.cheapest, torch.float64)
 _pack_wide = _either(packing.pack, calls.pack, torch.int64)
 _unpack_wide = _either(packing.unpack, calls.unpack, torch.uint8)
 

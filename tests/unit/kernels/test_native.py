@@ -315,6 +315,25 @@ def test_products_of_factors_are_the_same(library, kind, rank, rows, columns):
     assert alike(ours, theirs) and bool(ours.isfinite().all())
 
 
+@pytest.mark.parametrize(
+    ("rank", "rows", "columns"), [(1, 1, 1), (2, 3, 9), (4, 30, 50), (3, 5, 8200), (5, 4, 33), (6, 2, 17), (8, 7, 3000)]
+)
+@pytest.mark.parametrize("kind", ["gaussian", "heavy tails"])
+def test_products_that_are_sent_are_right_up_to_rounding(library, kind, rank, rows, columns):
+    matrix, other = (drawn(kind, rows * columns, seed=seed).view(rows, columns) for seed in (1, 2))
+    right, left = drawn(kind, rank * columns, seed=3).view(rank, columns), drawn(kind, rank * rows).view(rank, rows)
+    target, seen = calls_matrices.add_and_project(library, matrix, other, right)
+    assert alike(target, codes.add_saturated(matrix, other))
+    close(seen, right, target.T)
+    close(calls_matrices.combine_rows(library, left, target), left, target)
+
+
+def close(product, left, right):
+    """As near as sums of so many float32 can be trusted to be, whatever their order."""
+    exact, size = left.double() @ right.double(), left.double().abs() @ right.double().abs()
+    assert bool(((product - exact).abs() <= 2.0**-23 * (left.shape[1] + 2) * size).all())
+
+
 @pytest.mark.parametrize(("count", "length"), [(1, 1), (4, 3), (4, 513), (7, 1000)])
 @pytest.mark.parametrize("kind", ["gaussian", "heavy tails", "limits", "tiny"])
 def test_bases_are_the_same(library, kind, count, length):

@@ -242,4 +242,4 @@ def _inside(outside: int, count: int) -> None:
 def add_saturated(library: ctypes.CDLL, flat: Tensor, other: Tensor) -> Tensor:
     out = empty(flat.numel())
     library.tw_add_saturated(_at(flat, flat.numel()), _at(other, flat.numel()), flat.numel(), out.data_ptr())
-    return out
+    return out.view_as(flat)

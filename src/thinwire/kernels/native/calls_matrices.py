@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..matrices import NOTHING
+from ..memory import empty
 from .calls import _at, _room
 
 
@@ -22,6 +23,21 @@ def subtract_low_rank(library: ctypes.CDLL, matrix: Tensor, left: Tensor, right:
     (rank, rows), columns = left.shape, right.shape[1]
     factors = _at(left, rank * rows), _at(right, rank * columns)
     library.tw_subtract_low_rank(_at(matrix, rows * columns), *factors, rank, rows, columns)
+
+
+def add_and_project(library: ctypes.CDLL, matrix: Tensor, other: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+    (rank, columns), rows = basis.shape, matrix.shape[0]
+    target, seen = empty(rows * columns), torch.empty(rank, rows)
+    given = _at(matrix, rows * columns), _at(other, rows * columns), _at(basis, rank * columns)
+    library.tw_add_and_project(*given, rank, rows, columns, target.data_ptr(), seen.data_ptr())
+    return target.view(rows, columns), seen
+
+
+def combine_rows(library: ctypes.CDLL, basis: Tensor, matrix: Tensor) -> Tensor:
+    (rank, rows), columns = basis.shape, matrix.shape[1]
+    out = torch.empty(rank, columns)
+    library.tw_combine_rows(_at(basis, rank * rows), _at(matrix, rows * columns), rank, rows, columns, out.data_ptr())
+    return out
 
 
 def orthonormal(library: ctypes.CDLL, rows: Tensor) -> Tensor:

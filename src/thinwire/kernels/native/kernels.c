@@ -1,5 +1,5 @@
 /* The hot loops in C. Every function gives the bits of the torch expression (for sketches, of the numpy form) that is its
- * definition in kernels/: no fast-math, no contraction, sums along the same trees.
+ * definition in kernels/: no fast-math, no contraction, sums along the same trees. Two say that they need not.
  *
  * One text, compiled once for each instruction set (build.py); plain C ABI, called through ctypes on data_ptr().
  * Nothing is kept between calls, nothing but small scratch is allocated. Sizes and pointers are the caller's promise,
@@ -838,6 +838,74 @@ void tw_subtract_low_rank(float *matrix, const float *left, const float *right, 
   low_rank(left, right, rank, rows, columns, matrix, 1);
 }
 
+/* ---- products that a rank sends: summed in whatever order is quickest, since nobody else computes them ---- */
+typedef float lanes __attribute__((vector_size(32), aligned(4), may_alias));
+enum { LANES = 8, STRIP = 8192 };
+
+static float sum_lanes(const lanes *x, const lanes *y) {
+  float sum = 0;
+  for (int i = 0; i < LANES; i++) sum += (*x)[i] + (*y)[i];
+  return sum;
+}
+
+/* sums[i] += the product of x and rows[i], four rows at most; `stride` between rows. */
+static void add_products(const float *x, const float *rows, i64 stride, i64 count, float *sums, i64 m) {
+  const float *a = rows, *b = a + (count > 1 ? stride : 0), *c = b + (count > 2 ? stride : 0),
+              *d = c + (count > 3 ? stride : 0);
+  lanes p = {0}, q = {0}, r = {0}, s = {0}, p2 = {0}, q2 = {0}, r2 = {0}, s2 = {0};
+#define AT(row, j) (*(const lanes *)((row) + (j)))
+  i64 j = 0;
+  for (; j + 2 * LANES <= m; j += 2 * LANES) { /* twice four sums, because an addition takes that many turns */
+    lanes y = AT(x, j), y2 = AT(x, j + LANES);
+    p += y * AT(a, j), p2 += y2 * AT(a, j + LANES);
+    q += y * AT(b, j), q2 += y2 * AT(b, j + LANES);
+    r += y * AT(c, j), r2 += y2 * AT(c, j + LANES);
+    s += y * AT(d, j), s2 += y2 * AT(d, j + LANES);
+  }
+#undef AT
+  float found[4] = {sum_lanes(&p, &p2), sum_lanes(&q, &q2), sum_lanes(&r, &r2), sum_lanes(&s, &s2)};
+  for (; j < m; j++) {
+    found[0] += x[j] * a[j];
+    found[1] += x[j] * b[j];
+    found[2] += x[j] * c[j];
+    found[3] += x[j] * d[j];
+  }
+  for (i64 i = 0; i < count; i++) sums[i] += found[i];
+}
+
+/* out = x + y, saturated; seen[i, row] = the product of basis[i] and that row of out, while it is in the cache. */
+void tw_add_and_project(const float *x, const float *y, const float *basis, i64 rank, i64 rows, i64 columns, float *out,
+                        float *seen) {
+  for (i64 row = 0; row < rows; row++) {
+    for (i64 i = 0; i < rank; i++) seen[i * rows + row] = 0;
+    for (i64 at = 0; at < columns; at += STRIP) {
+      i64 m = least(STRIP, columns - at), here = row * columns + at;
+      add_saturated(x + here, y + here, out + here, m);
+      for (i64 i = 0; i < rank; i += 4) {
+        i64 count = least(4, rank - i);
+        float sums[4] = {0};
+        add_products(out + here, basis + i * columns + at, columns, count, sums, m);
+        for (i64 k = 0; k < count; k++) seen[(i + k) * rows + row] += sums[k];
+      }
+    }
+  }
+}
+
+/* out[i] = the sum over rows of basis[i, row] * matrix[row]. */
+void tw_combine_rows(const float *basis, const float *matrix, i64 rank, i64 rows, i64 columns, float *out) {
+  float l[4];
+  for (i64 at = 0; at < columns; at += STRIP) {
+    i64 m = least(STRIP, columns - at);
+    for (i64 row = 0; row < rows; row += 4) {
+      i64 count = least(4, rows - row);
+      for (i64 i = 0; i < rank; i++) {
+        for (i64 k = 0; k < count; k++) l[k] = basis[i * rows + row + k];
+        add_rows(l, matrix + row * columns + at, columns, count, out + i * columns + at, m, row == 0);
+      }
+    }
+  }
+}
+
 /* The sum of a[i] * b[i] along the tree of reference.tree_sum; `sums` has room for a power of two, at least n. */
 static double tree_dot(const double *a, const double *b, i64 n, double *sums, i64 width) {
   for (i64 i = 0; i < n; i++) sums[i] = a[i] * b[i];
@@ -1123,4 +1191,26 @@ i64 tw_peeling_order(const i64 *items, i64 n, i64 cells, i64 lanes, const u32 *c
   free(marks);
   free(near);
   return rounds;
+}
+
+/* ---- allocation: tables[l, e] = what the first l layers cost at least if their errors are e together ---- */
+void tw_cheapest(const double *costs, const i64 *errors, i64 layers, i64 candidates, i64 budget, double *tables) {
+  i64 width = budget + 1;
+  for (i64 e = 0; e < (layers + 1) * width; e++) tables[e] = INFINITY;
+  tables[0] = 0;
+  for (i64 layer = 0; layer < layers; layer++, costs += candidates, errors += candidates) {
+    const double *before = tables + layer * width;
+    double *after = tables + (layer + 1) * width;
+    for (i64 at = 0; at < width; at += CHUNK / 4) { /* so that sums stay in the first cache for all candidates */
+      i64 end = least(at + CHUNK / 4, width);
+      for (i64 c = 0; c < candidates; c++) {
+        if (errors[c] > budget) continue;
+        const double cost = costs[c];
+        for (i64 e = errors[c] > at ? errors[c] : at; e < end; e++) {
+          double sum = before[e - errors[c]] + cost;
+          after[e] = sum < after[e] ? sum : after[e];
+        }
+      }
+    }
+  }
 }

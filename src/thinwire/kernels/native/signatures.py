@@ -38,6 +38,8 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "tw_count_below": (_L, (_P, _L, _F)),
     "tw_low_rank": (None, (_P, _P, _L, _L, _L, _P)),
     "tw_subtract_low_rank": (None, (_P, _P, _P, _L, _L, _L)),
+    "tw_add_and_project": (None, (_P, _P, _P, _L, _L, _L, _P, _P)),
+    "tw_combine_rows": (None, (_P, _P, _L, _L, _L, _P)),
     "tw_orthonormal": (None, (_P, _L, _L, ctypes.c_double, _P, _P, _L)),
     "tw_scatter": (_L, (_P, _P, _L, _P, _L)),
     "tw_scatter_add": (_L, (_P, _P, _L, _F, _P, _L)),
@@ -55,6 +57,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "tw_sketch_whole": (None, (_P, _P, _L, _L, _L, _P, _P)),
     "tw_peel": (_L, (_P, _L, _P, _P, _L, _P, _P, _L, _P)),
     "tw_peel_whole": (_L, (_P, _L, _P, _P, _L, _P, _P, _L, _P)),
+    "tw_cheapest": (None, (_P, _P, _L, _L, _L, _P)),
     "tw_peeling_order": (_L, (_P, _L, _L, _L, _P, _P, _P, _P, _P, _P, _P)),
 }
 
