@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NewType, TypeAlias
 
 from .requests import World
@@ -13,6 +14,7 @@ Key = NewType("Key", int)  # 64 bits; noise is a hash of (key, element), never a
 Plan: TypeAlias = Mapping[str, int]  # layer name -> entry of the menu
 
 
+@lru_cache(maxsize=1 << 12, typed=True)  # encoder and decoder of a layer ask for the same ones
 def derive_key(*words: int | str | None) -> Key:
     """A 64-bit key from words: the same on every rank, machine and Python version."""
     text = "\x1f".join(f"{type(word).__name__}:{word}" for word in words)

@@ -12,8 +12,8 @@ def cheapest(costs: Tensor, errors: Tensor, budget: int) -> Tensor:
     """The candidate of each layer (int64), or nothing where no choice keeps within the budget.
 
     costs, errors: layers × candidates. Costs are whole numbers, as float64, whose sums stay below 2^53. Errors are
-    whole units of the budget, 0 or more, as int64; one beyond the budget can never be chosen, so that rows may be filled
-    up with such. Among choices that cost the same, the least error, then the first candidates of the last layers.
+    whole units of the budget, 0 or more, as int64; one beyond the budget is never chosen, so that rows may be filled up
+    with such. Among choices that cost the same, the least error, then the first candidates of the last layers.
     """
     checked(costs, errors, budget)
     tables = torch.full((len(costs) + 1, budget + 1), torch.inf, dtype=torch.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -30,15 +30,21 @@ R = TypeVar("R")
 _NATIVE_BITS = 8  # quantizers of more are rare
 
 
-def _suits(argument: Any) -> bool:
-    """Tensors, lists of tensors and devices that C can work on; other arguments always do."""
-    if isinstance(argument, int):  # first, because they are many: this is asked for every kernel of every layer
-        return True
-    if isinstance(argument, Tensor):
-        return argument.is_cpu and argument.is_contiguous() and argument.numel() > 0
-    if isinstance(argument, list | tuple):
-        return bool(argument) and all(map(_suits, argument))
-    return not isinstance(argument, torch.device) or argument.type == "cpu"
+def _suit(arguments: Iterable[Any]) -> bool:
+    """Tensors, lists of tensors and devices that C can work on; other arguments always do.
+
+    One plain loop, because this is asked for every kernel of every layer, and small layers are many.
+    """
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            if not (argument.is_cpu and argument.is_contiguous() and argument.numel() > 0):
+                return False
+        elif isinstance(argument, list | tuple):
+            if not (argument and _suit(argument)):
+                return False
+        elif isinstance(argument, torch.device) and argument.type != "cpu":
+            return False
+    return True
 
 
 def _dtype(argument: Any) -> torch.dtype | None:
@@ -83,7 +89,7 @@ def _writing(
         loaded = library()
         if loaded is None or not _fit(args, kwargs, (dtype,), bits_at):
             return plain(*args, **kwargs)
-        room = out if out is not None and out.dtype == torch.float32 and _suits(out) else None
+        room = out if out is not None and out.dtype == torch.float32 and _suit((out,)) else None
         return native(loaded, room, *args, **kwargs)
 
     return kernel
@@ -94,7 +100,7 @@ def _fit(
 ) -> bool:
     if bits_at is not None and args[bits_at] > _NATIVE_BITS:
         return False
-    return _dtype(args[0]) in dtypes and all(map(_suits, args)) and all(map(_suits, kwargs.values()))
+    return _dtype(args[0]) in dtypes and _suit(args) and (not kwargs or _suit(kwargs.values()))
 
 
 noise16 = _either(reference.noise16, calls.noise16, None)

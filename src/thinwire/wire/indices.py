@@ -35,8 +35,8 @@ def encode_indices(positions: Tensor, numel: int) -> Part:
         body = pack_bits(_marks(positions, numel), 1)
     else:
         body = rice_encode(positions, r)
-    head = bytes([coding | (r << 2 if coding == _RICE else 0)]) + varint(count)
-    blob = torch.cat((torch.tensor(list(head), dtype=torch.uint8, device=body.device), body))
+    head = bytearray([coding | (r << 2 if coding == _RICE else 0)]) + varint(count)
+    blob = torch.cat((torch.frombuffer(head, dtype=torch.uint8).to(body.device), body))
     return Part(f"indices:{_NAMES[coding]}", blob, model_index_bits(count, numel))
 
 
@@ -92,8 +92,7 @@ def _marks(positions: Tensor, numel: int) -> Tensor:
 def _ascending(positions: Tensor, numel: int) -> Tensor:
     if positions.numel() == 0:
         return positions
-    low, high = positions.aminmax()
-    if int(low) < 0 or int(high) >= numel or bool((positions.diff() <= 0).any()):
+    if not 0 <= int(positions[0]) <= int(positions[-1]) < numel or bool((positions[1:] <= positions[:-1]).any()):
         raise DecodeError(f"indices: positions must ascend from 0 and stay below {numel}")
     return positions
 
