@@ -27,11 +27,14 @@ from ..drivers.processes import run_ranks
 from ..drivers.torch_dist import TorchDist
 from ..experiments.models.gpt import gpt
 from ..experiments.models.resnet import resnet18
+from ..integrations.times import Piece, now
+from ..integrations.wire import Wire
 from ..testbed.counters import read_counts
 from ..testbed.network import ONE_HOST, network
 
 MODELS = ("resnet18", "gpt")
 WARM_UPS = 4
+TRACED = 5  # steps after the measured ones, of our methods
 FLOOR = "sends nothing"
 TORCH_POWERSGD = "torch PowerSGD 4, one bucket"
 ONE_BUCKET_MB = 1e4
@@ -78,12 +81,21 @@ class Row:
     cpu_ms: float  # of one rank's process in a step
 
 
-def measure(model: str, rate: str, steps: int, tell: Callable[[str], None] = lambda _: None) -> list[Row]:
+@dataclass(frozen=True)
+class Measured:
+    """Rows, and for our methods what each rank's threads did in TRACED more steps, see `trace`."""
+
+    rows: list[Row]
+    pieces: dict[str, list[Any]]
+
+
+def measure(model: str, rate: str, steps: int, tell: Callable[[str], None] = lambda _: None) -> Measured:
     """Every way on two real processes, in a network of their own.
 
     torch's PowerSGD has processes of its own, because it may abort them; then it has no row.
     """
-    rows = []
+    rows: list[Row] = []
+    pieces: dict[str, list[Any]] = {}
     for ways in (WAYS, ALONE):
         order = {"model": model, "rate": rate, "steps": steps, "ways": [vars(way) for way in ways]}
         try:
@@ -97,16 +109,17 @@ def measure(model: str, rate: str, steps: int, tell: Callable[[str], None] = lam
             if ways is WAYS:
                 raise
             continue
-        found = summary(ways, results, shared=rate == ONE_HOST)
+        found = summary(ways, [result["figures"] for result in results], shared=rate == ONE_HOST)
         rows += found if ways is WAYS else found[1:]
-    return rows
+        pieces |= {label: [result["pieces"][label] for result in results] for label in results[0]["pieces"]}
+    return Measured(rows, pieces)
 
 
-def take_turns(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], None]) -> list[list[list[float]]]:
-    """One rank's part: seconds, CPU seconds and bytes sent, by step and way."""
+def take_turns(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+    """One rank's part: seconds, CPU seconds and bytes sent, by step and way; and pieces of time by way."""
     ways = [Way(**way) for way in order["ways"]]
     model, draw = subject(order["model"], driver.world.rank)
-    copies = [wrapped(model(), way) for way in ways]
+    copies, wires = zip(*(wrapped(model(), way) for way in ways), strict=True)
     optimizers = [torch.optim.SGD(copy.parameters(), lr=1e-3, momentum=0.9) for copy in copies]
     rows = []
     for step in range(WARM_UPS + order["steps"]):
@@ -116,7 +129,12 @@ def take_turns(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], N
             row[at] = one_step(copies[at], optimizers[at], *draw(), order["device"])
         rows.append(row)
         tell(f"{order['model']} at {order['rate']}: step {step + 1} of {WARM_UPS + order['steps']}")
-    return rows[WARM_UPS:]
+    pieces = {
+        way.label: traced(copy, optimizer, wire, draw)
+        for way, copy, optimizer, wire in zip(ways, copies, optimizers, wires, strict=True)
+        if wire is not None
+    }
+    return {"figures": rows[WARM_UPS:], "pieces": pieces}
 
 
 def subject(model: str, rank: int) -> tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tensor]]]:
@@ -137,7 +155,8 @@ def subject(model: str, rank: int) -> tuple[Callable[[], nn.Module], Callable[[]
     return make, images if model == "resnet18" else text
 
 
-def wrapped(model: nn.Module, way: Way) -> DistributedDataParallel:
+def wrapped(model: nn.Module, way: Way) -> tuple[DistributedDataParallel, Wire | None]:
+    """And our wire, where it is ours that sends."""
     copy = DistributedDataParallel(model, bucket_cap_mb=way.bucket_mb)
     if way.sends == "nothing":
         copy.register_comm_hook(None, _keep)
@@ -147,8 +166,8 @@ def wrapped(model: nn.Module, way: Way) -> DistributedDataParallel:
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
         copy.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     elif way.sends != "plain":
-        attach(copy, way.sends, check_every=0)
-    return copy
+        return copy, attach(copy, way.sends, check_every=0)
+    return copy, None
 
 
 def _keep(state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
@@ -171,6 +190,31 @@ def one_step(
     seconds, busy = time.perf_counter() - began, time.process_time() - cpu
     dist.barrier()
     return [seconds, busy, read_counts(device).since(before).sent_bytes]
+
+
+def traced(
+    model: nn.Module, optimizer: torch.optim.Optimizer, wire: Wire, draw: Callable[[], tuple[Tensor, Tensor]]
+) -> list[Piece]:
+    """What the threads of this rank do in a few steps."""
+    pieces = wire.hook.times.pieces = []
+
+    def add(what: str, began: float) -> float:
+        pieces.append(Piece(what, "training", began, now()))
+        return now()
+
+    for _ in range(TRACED):
+        inputs, classes = draw()
+        dist.barrier()
+        began = now()
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs).flatten(0, -2), classes.flatten())
+        began = add("forward", began)
+        loss.backward()  # type: ignore[no-untyped-call]
+        began = add("backward", began)
+        optimizer.step()
+        add("optimizer", began)
+    wire.hook.times.pieces = None
+    return pieces
 
 
 def summary(ways: Sequence[Way], results: Sequence[Any], shared: bool) -> list[Row]:

@@ -31,6 +31,7 @@ def add_to(commands: SubParsers) -> None:
     ddp.add_argument("--steps", type=int, default=60, metavar="N", help="of each method; default 60")
     ddp.add_argument("--json", type=Path, metavar="FILE", help="write the tables' figures to FILE, too")
     ddp.add_argument("--figures", type=Path, metavar="FOLDER", help="draw step time against rate, one SVG a model")
+    ddp.add_argument("--trace", type=Path, metavar="FOLDER", help="what every thread of ours did, for Perfetto")
     ddp.set_defaults(command=run_ddp)
 
 
@@ -62,8 +63,9 @@ def run_ddp(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from ..bench.ddp import MODELS, TORCH_POWERSGD, Estimate, measure
+    from ..bench.ddp import MODELS, TORCH_POWERSGD, TRACED, Estimate, measure
     from ..bench.picture import draw_steps
+    from ..bench.trace import chrome_trace, per_step_ms
     from ..core import CompositionError
 
     if options.steps < 1:
@@ -77,7 +79,8 @@ def run_ddp(options: argparse.Namespace) -> int:
         for link in options.rate or ["lo", "1gbit", "100mbit"]:
             with console.status(f"{model} at {link}") as status:
                 tell = status.update if console.is_terminal else partial(print, file=sys.stderr, flush=True)
-                rows = measure(model, link, options.steps, tell)
+                measured = measure(model, link, options.steps, tell)
+                rows, spent = measured.rows, {k: per_step_ms(v, TRACED) for k, v in measured.pieces.items()}
             table = Table("method", "step (ms)", "of the floor", "sent (MB)", "CPU (ms)", title_justify="left")
             table.title = f"{model}, 2 workers, {link}; medians with 95 % intervals, {options.steps} steps each"
             for row in rows:
@@ -86,7 +89,17 @@ def run_ddp(options: argparse.Namespace) -> int:
             console.print(table)
             if not any(row.method == TORCH_POWERSGD for row in rows):
                 console.print(f"{TORCH_POWERSGD}: its processes were aborted, so it has no row")
-            found.append({"model": model, "rate": link, "steps": options.steps, "rows": [asdict(row) for row in rows]})
+            for method, times in spent.items():
+                parts = ", ".join(f"{what} {ms:.0f}" for what, ms in times.items())
+                console.print(f"{method}, ms of a rank's threads in a step: {parts}")
+            found.append({
+                "model": model, "rate": link, "steps": options.steps, "rows": [asdict(row) for row in rows],
+                "threads_ms": spent,
+            })  # fmt: skip
+            if options.trace is not None:
+                options.trace.mkdir(parents=True, exist_ok=True)
+                file = options.trace / f"trace-{model}-{link}.json"
+                file.write_text(json.dumps(chrome_trace(measured.pieces)), encoding="utf-8")
             if options.json is not None:  # after each table, because all take long
                 options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         if options.figures is not None:

@@ -3,8 +3,6 @@
 DDP reads the annotations of a hook, so this module must not import annotations from __future__.
 """
 
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -17,6 +15,7 @@ from ..core import AllReduce, Op, Program, World, reduce_labels
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
 from .sparse_rows import sparse_mean
+from .times import Times, now
 
 Answer = torch.futures.Future[Tensor]
 Answers = list[tuple[Answer, Tensor]]  # and what they are answered with
@@ -47,7 +46,7 @@ class DDPHook:
         self.before: list[Extra] = []  # programs that start a step, in this order
         self.at_rest: list[Extra] = []  # programs that end a backward pass: weights are not in use then
         self.after: list[Callable[[bool], None]] = []  # told whether the step was good
-        self.seconds = {"in hooks": 0.0, "encoding and decoding": 0.0, "sending": 0.0, "waiting": 0.0}
+        self.times = Times(("in hooks", "encoding and decoding", "sending", "waiting"))
         self._answers: Answers = []  # of the step that is open
         self._queued: list[Future[Any]] = []
         self._seen = 0  # parameters of that step so far
@@ -55,7 +54,7 @@ class DDPHook:
         self._factor = 1.0
 
     def hook(self, bucket: GradBucket) -> Answer:
-        began = time.perf_counter()
+        began = now()
         if not self._answers:
             self.idle = torch._C._current_graph_task_id() < 0  # not inside backward
             self._factor = self.scale() if self.scale else 1.0
@@ -69,7 +68,7 @@ class DDPHook:
         else:
             self._submit(self._exchange(dict(zip(names, bucket.gradients(), strict=True))), ahead=True)
         self._seen += len(names)
-        self.seconds["in hooks"] += time.perf_counter() - began
+        self.times.add("in hooks", began)
         if self._seen == len(self.names):  # bucket.is_last() is wrong in the first step of a static graph
             self._close()
         return answer
@@ -104,14 +103,14 @@ class DDPHook:
         self._answers, self._queued, self._seen = [], [], 0
 
         def finish() -> None:
-            began, step = time.perf_counter(), self.step
-            done = self.driver.submit(timed(self._end(answers), self.seconds))
+            began, step = now(), self.step
+            done = self.driver.submit(self.times.timed(self._end(answers)))
             done.add_done_callback(lambda _: release([*queued, done], answers))
             for future in (*queued, done):
                 future.result()
             for extra in self.at_rest:
                 self.driver.run(extra(step, self.driver.world))
-            self.seconds["waiting"] += time.perf_counter() - began
+            self.times.add("waiting", began)
 
         if self.idle or self.backward_ended:
             self.backward_ended = False
@@ -141,7 +140,7 @@ class DDPHook:
         )
 
     def _submit(self, program: Program[None], ahead: bool = False) -> None:
-        self._queued.append(self.driver.submit(timed(program, self.seconds), ahead))
+        self._queued.append(self.driver.submit(self.times.timed(program), ahead))
 
 
 def release(exchanged: Sequence[Future[None]], answers: Answers) -> None:
@@ -152,28 +151,3 @@ def release(exchanged: Sequence[Future[None]], answers: Answers) -> None:
             answer.set_result(buffer)
         else:
             answer.set_exception(error)  # type: ignore[arg-type]
-
-
-_counting = threading.Lock()  # a program may be begun in one thread while another one goes on in a second
-
-
-def timed(program: Program[None], seconds: dict[str, float]) -> Program[None]:
-    """The same program; its own work and its waiting for answers are added up."""
-    answer: Any = None
-    clock = time.perf_counter
-
-    def add(what: str, since: float) -> None:
-        with _counting:
-            seconds[what] += clock() - since
-
-    while True:
-        began = clock()
-        try:
-            request = program.send(answer)
-        except StopIteration:
-            add("encoding and decoding", began)
-            return
-        add("encoding and decoding", began)
-        asked = clock()
-        answer = yield request
-        add("sending", asked)

@@ -151,9 +151,8 @@ class Wire:
     def report(self) -> WireReport:
         """What was sent and saved, and where the time went, as this rank counted. Prints as a table."""
         dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
-        return WireReport.of(
-            self.driver.meter, self.driver.world, self.hook.step, dense, self.hook.seconds, self._skipped, self.healed
-        )
+        hook, driver = self.hook, self.driver
+        return WireReport.of(driver.meter, driver.world, hook.step, dense, hook.times.sums, self._skipped, self.healed)
 
     @property
     def _skipped(self) -> int:

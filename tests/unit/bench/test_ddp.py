@@ -7,6 +7,7 @@ import pytest
 
 from thinwire.bench.ddp import ALONE, FLOOR, WARM_UPS, WAYS, Way, estimate, summary
 from thinwire.bench.picture import draw_steps
+from thinwire.bench.trace import chrome_trace, per_step_ms
 from thinwire.cli.main import main
 from thinwire.drivers.processes import run_ranks
 
@@ -29,6 +30,15 @@ def test_an_interval_holds_its_median_and_narrows_with_steps():
         assert found.low <= found.median <= found.high
     assert many.high - many.low < (few.high - few.low) / 3
     assert estimate(np.full(5, 2.0)).high == 2.0
+
+
+def test_a_trace_has_a_line_for_each_thread_and_its_sums_are_of_a_step():
+    rank = [("forward", "training", 1.0, 1.5), ("backward", "training", 1.5, 2.5), ("sending", "comm", 2.0, 2.25)]
+    assert per_step_ms([rank, rank], 5) == pytest.approx({"forward": 100, "backward": 200, "sending": 50})
+    events = chrome_trace({"ours": [rank, rank]})["traceEvents"]
+    whole = [event for event in events if event["ph"] == "X"]
+    assert {(event["pid"], event["tid"]) for event in whole} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert min(event["ts"] for event in whole) == 0 and sum(event["dur"] for event in whole) == pytest.approx(3.5e6)
 
 
 def test_every_method_has_its_curve_against_the_rate(tmp_path):
@@ -59,6 +69,10 @@ def test_every_turn_measures_every_way(ways):
     told = []
     results = run_ranks(2, "thinwire.bench.ddp:take_turns", json.loads(json.dumps(order)), tell=told.append)
     assert len(told) == WARM_UPS + 1
+    ours = {way.label for way in ways if "(" in way.sends}
     for rank in results:
-        (turn,) = rank
+        (turn,) = rank["figures"]
+        assert rank["pieces"].keys() == ours
+        for pieces in rank["pieces"].values():
+            assert {"forward", "backward", "encoding and decoding", "sending", "waiting"} <= {p[0] for p in pieces}
         assert len(turn) == len(ways) and all(seconds > 0 and busy > 0 for seconds, busy, _ in turn)
