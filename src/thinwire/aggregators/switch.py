@@ -62,5 +62,9 @@ class Switch:
 
 def _outside(out: Reduced[Any], state: SwitchState, at: int) -> Reduced[SwitchState]:
     """What an entry gave back, with the memories of all; what was sent is worked out if somebody asks."""
-    entries = (*state.entries[:at], out.state, *state.entries[at + 1 :])
-    return Reduced(out.value, lambda: out.sent, SwitchState(entries))
+
+    def among(new: Any) -> SwitchState:
+        return SwitchState((*state.entries[:at], new, *state.entries[at + 1 :]))
+
+    heard = None if out.heard is None else among(out.heard)
+    return Reduced(out.value, lambda: out.sent, among(out.state), heard)

@@ -113,11 +113,12 @@ class Reduced(Generic[S]):
 
     value: this rank's view of the average. sent: what this rank contributed to it, so that over ranks mean(sent) ==
     mean(value); it may be given as a function, because not everybody asks and it can cost a pass over the tensor.
-    state: its new memory, pending until all ranks agree that the step was good.
+    state: its new memory, pending until all ranks agree that the step was good. heard: its new memory if its own tensor
+    was bad and only its partners went on without it; None is the old one, right for all that remember only themselves.
     """
 
-    def __init__(self, value: Tensor, sent: Tensor | Callable[[], Tensor], state: S) -> None:
-        self.value, self.state = value, state
+    def __init__(self, value: Tensor, sent: Tensor | Callable[[], Tensor], state: S, heard: S | None = None) -> None:
+        self.value, self.state, self.heard = value, state, heard
         self._sent = sent
 
     @property
