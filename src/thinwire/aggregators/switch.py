@@ -30,6 +30,8 @@ class Switch:
 
     menu: tuple[Aggregator[Any], ...]
 
+    carries_all = True  # its entries may not
+
     def __post_init__(self) -> None:
         if not self.menu:
             raise CompositionError("Switch: the menu is empty; give at least one aggregator")

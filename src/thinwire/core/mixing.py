@@ -58,7 +58,7 @@ def _graph(topology: Topology, size: int, step: int) -> tuple[Neighbours, ...]:
 
 
 def mixes(aggregator: Aggregator[Any]) -> Topology | None:
-    """The topology inside, if ranks end with differing values; None if all get the same. One that changes goes first."""
+    """The topology inside, if ranks end with differing values, one that changes first; None if all get the same."""
     inside = [part for part in parts_of(aggregator) if isinstance(part, Topology)]
     return next((topology for topology in inside if topology.changes), inside[0] if inside else None)
 

@@ -114,7 +114,7 @@ def _flag_requests(others: Sequence[Request], flag: bool, first: bool) -> dict[i
             form=(torch.uint8,),
             forgiving=forgiving,
             expects=1,
-            labels=(label,) * bool(outgoing),
+            labels=(label,),
         )
     return flags
 

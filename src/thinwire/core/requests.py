@@ -90,7 +90,8 @@ class Swap:
     partners hears of it. among: who talks to whom, in words that are equal on all ranks; Swaps of one round that have
     them in common have their partners in common too, and travel as one. forgiving: this rank can do without a source
     that had to raise its flag; the answer names it in `absent`. Else its flag ends the step for whoever hears of it.
-    expects: about how many bytes may come from one source, where nothing as long is sent.
+    expects: about how many bytes may come from one source, where nothing as long is sent. Labels of a rank that sends
+    nothing say what it is about, and are not counted.
     """
 
     outgoing: tuple[tuple[int, Payload], ...]
@@ -122,10 +123,10 @@ def types_of(payload: Payload) -> tuple[torch.dtype, ...]:
 
 
 class Gathered(tuple[Payload, ...]):
-    """The answer to a gather: one payload a rank, or one a source. What every rank makes of an AllGather's need be made only once.
+    """The answer to a gather: one payload a rank, or one a source.
 
-    Under `lockstep` all ranks hold the same answer (it is `shared`), so `once` saves n - 1 of n decodings; elsewhere it
-    just computes.
+    What every rank makes of an AllGather's need be made only once. Under `lockstep` all ranks hold the same answer (it
+    is `shared`), so `once` saves n - 1 of n decodings; elsewhere it just computes.
     """
 
     _made: dict[Hashable, Any]

@@ -38,4 +38,4 @@ def mixing_rate(topology: Topology, size: int) -> float:
     product = torch.eye(size, dtype=torch.float64)
     for step in range(steps):
         product = mixing_matrix(topology, size, step) @ product
-    return 1 - (1 - spectral_gap(product)) ** (1 / steps)
+    return float(1 - (1 - spectral_gap(product)) ** (1 / steps))
