@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from drawn import COMPOSITION_TEXTS, KINDS, MIXING_TEXTS, compositions, draw
+from reducing import reduce_all
 from thinwire import Exchanger, Meter, TensorSpec, World, lockstep, parse
-from thinwire.core import Context, derive_key, flatten_state, mixes
+from thinwire.core import derive_key, flatten_state, mixes
 
 EVERY = pytest.mark.parametrize("aggregator", compositions(), ids=COMPOSITION_TEXTS)
 
@@ -14,16 +15,6 @@ EVERY = pytest.mark.parametrize("aggregator", compositions(), ids=COMPOSITION_TE
 EXACT_FEEDBACK = [text for text in COMPOSITION_TEXTS if text.startswith("ef(") and "residual=" not in text]
 
 CHOCOS = [parse(text) for text in MIXING_TEXTS if text.startswith("choco")]
-
-
-def reduce_all(aggregator, tensors, states=None, step=0, meters=None):
-    """What each rank gets for its tensor."""
-    spec = TensorSpec.of("layer", tensors[0])
-    size = len(tensors)
-    states = states or [aggregator.init(spec, derive_key("init")) for _ in range(size)]
-    contexts = [Context(step, World(rank, size), seed=3, plan={"layer": 0}) for rank in range(size)]
-    programs = [aggregator.reduce(t, spec, s, c) for t, s, c in zip(tensors, states, contexts, strict=True)]
-    return lockstep(programs, meters)
 
 
 def leaves(state):
