@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from thinwire.catalog import AGGREGATORS, COMPRESSORS, MEMORIES, parse, parse_compressor
+from thinwire.catalog import AGGREGATORS, COMPRESSORS, MEMORIES, TOPOLOGIES, parse, parse_compressor
 from thinwire.core import Aggregator, Compressor
 
 COMPRESSOR_TEXTS = [
@@ -70,6 +70,23 @@ COMPRESSOR_TEXTS = [
     "cp(rank=1, sweeps=3)",
 ]
 
+MIXING_TEXTS = [  # ranks end with differing values
+    "gossip(identity(), ring())",
+    "gossip(identity(), complete())",
+    "gossip(threshold(tau=0.5), rotating())",
+    "gossip(qsgd(), rotating(pair=true))",
+    'gossip(topk(density=0.1), star(), own="exact")',
+    "ef(gossip(topk(density=0.1), ring()))",
+    'ef(gossip(topk(density=0.1, values="bf16"), exponential(), own="exact"))',
+    "ef(gossip(sign(), exponential(one_peer=true)))",
+    "ef(gossip(randomk(density=0.25), torus()))",
+    "scam(gossip(topk(density=0.1), rotating()))",
+    "dgc(gossip(topk(density=0.1), ring()))",
+    'ef(switch(gossip(topk(density=0.1), ring()), gossip(qsgd(), rotating())), residual="int8")',
+    "choco(topk(density=0.1), ring())",
+    "choco(qsgd(), exponential(), gamma=0.5)",
+]
+
 COMPOSITION_TEXTS = [
     "dense()",
     "identity()",
@@ -129,6 +146,15 @@ COMPOSITION_TEXTS = [
     "ef(powersgd(rank=1, dims=(6, 4), halves=true))",
     'ef(powersgd(rank=1, dims=(6, 4), against="mean"))',
     "ef21(powersgd(rank=1))",
+    "ring_sum()",
+    "ef(ring_sum())",
+    "server(identity())",
+    "server(topk(density=0.1), down=qsgd(), shards=2)",
+    "ef(server(topk(density=0.1), down=topk(density=0.2), shards=3))",
+    "ef(server(qsgd(), down=sign(), shards=64))",
+    "ef21(server(topk(density=0.1), shards=2))",
+    "scam(server(topk(density=0.1), shards=2))",
+    *MIXING_TEXTS,
 ]
 
 
@@ -139,7 +165,8 @@ def compressors() -> list[Compressor]:
 
 def compositions() -> list[Aggregator]:
     listed = {word for text in COMPOSITION_TEXTS for word in text.replace("(", " ").replace(",", " ").split()}
-    assert listed >= set(AGGREGATORS) - {"sum"} | set(MEMORIES), "a new part belongs into these lists"
+    everything = set(AGGREGATORS) - {"sum"} | set(MEMORIES) | set(TOPOLOGIES) - {"matrix", "hypercube"}  # of some sizes
+    assert listed >= everything, "a new part belongs into these lists"
     return [parse(text) for text in COMPOSITION_TEXTS]
 
 

@@ -9,7 +9,7 @@ import torch
 
 from drawn import draw
 from thinwire import Exchanger, ImportanceSolver, Meter, Refresher, TensorSpec, World, parse
-from thinwire.core import AllGather, AllReduce, AllToAll, Broadcast, Op, Payload
+from thinwire.core import AllGather, AllReduce, AllToAll, Broadcast, Op, Payload, Swap
 from thinwire.importance import FunctionObjective
 
 LAYERS = [
@@ -73,7 +73,7 @@ def reduce_of(dtype, op, strided=False):
 
 
 def all_requests(driver):
-    """Sums of every type, maxima, bits of any, strided tensors, gathers of differing lengths, broadcasts from every root."""
+    """Sums of every type, maxima, bits of any, strided tensors, gathers of differing lengths, broadcasts from every root, swaps."""
     rank, size = driver.world
     for dtype in (
         torch.float32,
@@ -107,6 +107,15 @@ def all_requests(driver):
     boxes = tuple(Payload((torch.full((rank + to,), 10.0 * rank + to),)) for to in range(size))
     received = ask(driver, lambda r, n: AllToAll(boxes))
     assert [p.parts[0].tolist() for p in received] == [[10.0 * r + rank] * (r + rank) for r in range(size)]
+    after, before = (rank + 1) % size, (rank - 1) % size  # one way round, and payloads of differing lengths
+    mine = Payload((torch.full((5 * rank,), float(rank)), torch.tensor([rank], dtype=torch.int16)))
+    got = ask(driver, lambda r, n: Swap(((after, mine),), (before,)))
+    assert got[0].parts[0].tolist() == [float(before)] * (5 * before) and got[0].parts[1].item() == before
+    to_first = ((0, mine),) if rank else ()
+    got = ask(
+        driver, lambda r, n: Swap(to_first, () if rank else tuple(range(size - 1, 0, -1)), (torch.float32, torch.int16))
+    )
+    assert [p.parts[1].item() for p in got] == ([] if rank else list(range(size - 1, 0, -1)))
     for root in range(size):
         payload = Payload((torch.arange(rank + 1), torch.full((root,), rank, dtype=torch.float64)))
         got = ask(driver, lambda r, n, root=root, payload=payload: Broadcast(payload, root))
@@ -125,6 +134,9 @@ def disagree(driver, kind):
         return ask(driver, lambda r, n: AllReduce(torch.zeros(4).double()))
     if kind == "step" and odd:
         return ask(driver, lambda r, n: AllReduce(torch.zeros(4), step=9))
+    if kind == "swap":
+        payload = Payload((torch.zeros(3, dtype=torch.int16 if odd else torch.float32),))
+        return ask(driver, lambda r, n: Swap((((r + 1) % n, payload),), ((r - 1) % n,), step=5))
     return ask(driver, lambda r, n: AllReduce(torch.zeros(4)))
 
 

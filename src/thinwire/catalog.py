@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from . import aggregators, compressors, feedback
-from .core import Aggregator, CompositionError, Compressor, IncompatibleParts, adds_up
+from . import aggregators, compressors, feedback, topologies
+from .core import Aggregator, CompositionError, Compressor, IncompatibleParts, Topology, adds_up
 
 COMPRESSORS: dict[str, type[Any]] = {
     "identity": compressors.Identity,
@@ -52,6 +52,10 @@ AGGREGATORS: dict[str, type[Any]] = {
     "powersgd": aggregators.PowerSGD,
     "sketch": aggregators.SketchSum,
     "union": aggregators.UnionSum,
+    "ring_sum": aggregators.RingSum,
+    "server": aggregators.Server,
+    "gossip": aggregators.Gossip,
+    "choco": aggregators.Choco,
     "scheduled": aggregators.Scheduled,
     "switch": aggregators.Switch,
 }
@@ -61,7 +65,17 @@ MEMORIES: dict[str, type[Any]] = {
     "scam": feedback.SCAM,
     "dgc": feedback.DGC,
 }
-PARTS = COMPRESSORS | AGGREGATORS | MEMORIES
+TOPOLOGIES: dict[str, type[Any]] = {
+    "complete": topologies.Complete,
+    "ring": topologies.Ring,
+    "torus": topologies.Torus,
+    "exponential": topologies.Exponential,
+    "hypercube": topologies.Hypercube,
+    "star": topologies.Star,
+    "rotating": topologies.Rotating,
+    "matrix": topologies.Matrix,
+}
+PARTS = COMPRESSORS | AGGREGATORS | MEMORIES | TOPOLOGIES
 _NAMES = {cls: name for name, cls in PARTS.items()}
 
 
@@ -73,13 +87,16 @@ def default_aggregator(compressor: Compressor) -> Aggregator[Any]:
 def parse(text: str) -> Aggregator[Any]:
     """The aggregator a composition text describes; errors show the text with a mark under the place."""
     part = _Reader(text).part()
+    if isinstance(part, Topology):
+        raise CompositionError(f"{text!r} says with whom, but not what; write for example gossip(identity(), {text})")
     return part if isinstance(part, Aggregator) else default_aggregator(part)
 
 
 def parse_compressor(text: str) -> Compressor:
     part = _Reader(text).part()
     if not isinstance(part, Compressor):
-        raise CompositionError(f"{text!r} is an aggregator; a compressor is needed here: {', '.join(COMPRESSORS)}")
+        kind = "a topology" if isinstance(part, Topology) else "an aggregator"
+        raise CompositionError(f"{text!r} is {kind}; a compressor is needed here: {', '.join(COMPRESSORS)}")
     return part
 
 
@@ -106,7 +123,7 @@ def _argument(field: Field[Any], value: Any) -> str:
         return ""
     if isinstance(value, tuple) and field.default is MISSING:  # parts; a tuple of numbers is a setting like others
         return ", ".join(map(to_text, value))
-    if isinstance(value, Aggregator) or (isinstance(value, Compressor) and field.default is MISSING):
+    if isinstance(value, Aggregator | Topology) or (isinstance(value, Compressor) and field.default is MISSING):
         return to_text(value)
     if isinstance(value, compressors.Cast):
         return f'{field.name}="{value.dtype}"'
@@ -175,12 +192,18 @@ class _Reader:
             values[keyword.arg] = self._inner(keyword.value, hints[keyword.arg])
         missing = [slot.name for slot in required if slot.name not in values]
         if missing:
-            raise self._error(call.func, f"{name} needs its {missing[0]}, for example {name}(topk(density=0.01))")
+            example = "topk(density=0.01)" + (", ring()" if "topology" in slots else "")
+            raise self._error(call.func, f"{name} needs its {missing[0]}, for example {name}({example})")
         return values
 
     def _inner(self, node: ast.expr, wanted: Any) -> Any:
         """What stands at `node`, as the type that the setting has."""
         kinds = set(_kinds(wanted))
+        if Topology in kinds:
+            topology = self._part(node)
+            if not isinstance(topology, Topology):
+                raise self._error(node, f"a topology is needed here: {', '.join(TOPOLOGIES)}")
+            return topology
         if kinds & {Aggregator, Compressor}:
             return self._inner_part(node, Aggregator in kinds)
         try:
@@ -201,6 +224,8 @@ class _Reader:
             except CompositionError as error:
                 raise self._error(node, str(error)) from None
         part = self._part(node)
+        if aggregator and isinstance(part, Topology):
+            raise self._error(node, f"an aggregator or a compressor is needed here: {', '.join(AGGREGATORS)}")
         if aggregator:
             return part if isinstance(part, Aggregator) else default_aggregator(part)
         if not isinstance(part, Compressor):

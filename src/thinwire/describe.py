@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 
-from .catalog import AGGREGATORS, COMPRESSORS, MEMORIES, parse_compressor
-from .core import Compressor, Contract, TensorSpec
+from .catalog import AGGREGATORS, COMPRESSORS, MEMORIES, TOPOLOGIES, parse_compressor
+from .core import CompositionError, Compressor, Contract, TensorSpec, Topology
+from .topologies import mixing_rate
 
 SPEC = TensorSpec("example", (1024, 1024))
+WORLDS = (4, 16, 64)
 _SETTINGS = {
     "topk": "density=0.01",
     "randomk": "density=0.01",
@@ -58,6 +60,32 @@ def contract_text(part: Compressor) -> str:
     return ", ".join(words)
 
 
+def topology_rows() -> list[dict[str, str]]:
+    """One row a topology, and one for each that can take partners in turn: what it is, and how fast it mixes."""
+    rows = []
+    for name, cls in TOPOLOGIES.items():
+        if name == "matrix":  # it has no figures before it is given
+            rows.append({"part": name, "who hears whom": summary(cls), **{f"n = {n}": "–" for n in WORLDS}})
+            continue
+        rows.append({"part": name, "who hears whom": summary(cls), **gaps(cls())})
+        if hasattr(cls, "one_peer"):
+            text = f"{name}(one_peer=true)"
+            rows.append({"part": text, "who hears whom": "The same partners in turn, one a step.", **gaps(cls(True))})
+    return rows
+
+
+def gaps(topology: Topology) -> dict[str, str]:
+    """The gap per step for worlds of a few sizes: the larger, the sooner all ranks agree; 1 is an average at once."""
+    return {f"n = {n}": _gap(topology, n) for n in WORLDS}
+
+
+def _gap(topology: Topology, size: int) -> str:
+    try:
+        return f"{mixing_rate(topology, size):.3g}"
+    except CompositionError:
+        return "–"  # not for that many
+
+
 def to_markdown(rows: Sequence[dict[str, str]]) -> str:
     """The page docs/operators.md, whole."""
     shape = "×".join(map(str, SPEC.shape))
@@ -67,6 +95,8 @@ def to_markdown(rows: Sequence[dict[str, str]]) -> str:
     for title, parts in (("Aggregators", AGGREGATORS), ("Memories", MEMORIES)):
         lines += ["", f"## {title}", ""]
         lines += _table([{"part": name, "what it does and costs": summary(cls)} for name, cls in parts.items()])
+    lines += ["", "## Topologies", "", "For `gossip` and `choco`; figures are spectral gaps per step for n ranks.", ""]
+    lines += _table(topology_rows())
     lines += [
         "",
         "δ: E|x − C(x)|² ≤ (1 − δ)|x|². ω: unbiased, with E|x − C(x)|² ≤ ω|x|². Saving: dense bytes / sent bytes.",

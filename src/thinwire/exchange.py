@@ -46,7 +46,8 @@ class Exchanger:
     A step is `begin`, one `exchange` for each group of layers (each layer once), `settle`; `round` is all three.
     What a step would change in the memory is pending until `settle`. If any rank had a NaN or an infinity, all
     ranks learn it with the answers of that exchange, get NaN for all its layers, and no memory changes; what earlier
-    exchanges of that step gave must be dropped, too (`settle` says False).
+    exchanges of that step gave must be dropped, too (`settle` says False). Where ranks hear their partners only
+    (gossip), these go on without that rank; it alone gets NaN, and keeps the memory that its partners believe it has.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class Exchanger:
         self.skipped_steps = 0
         self._pending: dict[str, Any] = {}
         self._seen: Any = self.controller_state
-        self._bad = False
+        self._bad = False  # for all ranks
+        self._alone = False  # bad for this rank, while its partners go on without it
 
     @property
     def importance(self) -> LayerImportance:
@@ -115,31 +117,35 @@ class Exchanger:
         ctx = self._context(step, world)
         bad = [name for name, tensor in tensors.items() if not all_finite(tensor)]
         if bad:
-            log.warning("step %d: rank %d has NaN or Inf in %s; all ranks skip it", step, world.rank, ", ".join(bad))
+            log.warning("step %d: rank %d has NaN or Inf in %s; the step is skipped", step, world.rank, ", ".join(bad))
         given = {name: torch.zeros_like(t) if bad else t.detach() for name, t in tensors.items()}
         programs = [self._rule(n).reduce(t, self.layers[n], self.memory[n], ctx) for n, t in given.items()]
         outs, anywhere_bad = yield from stamped(fuse_flagged(programs, bool(bad)), step)
         reduced = dict(zip(given, outs, strict=True))
         self._bad |= anywhere_bad
+        alone = bool(bad) and not anywhere_bad
+        self._alone |= alone
         seen = self._seen
-        for name, out in reduced.items():
+        for name, out in reduced.items() if not alone else ():
             seen = self.controller.observe(self.layers[name], Seen(given[name], out), seen, ctx)
-        values = self._values(
-            reduced, given, into
-        )  # may find that a payload cannot be decoded: then nothing is pending
-        self._pending |= {name: out.state for name, out in reduced.items()}
+        values = self._values(reduced, given, into)  # may find what cannot be decoded: then nothing is pending
+        self._pending |= {name: self._heard(name, out) if alone else out.state for name, out in reduced.items()}
         self._seen = seen
         return values
+
+    def _heard(self, name: str, out: Reduced[Any]) -> Any:
+        return self.memory[name] if out.heard is None else out.heard
 
     def _values(
         self, reduced: Mapping[str, Reduced[Any]], given: Mapping[str, Tensor], into: Mapping[str, Tensor] | None
     ) -> dict[str, Tensor]:
+        bad = self._bad or self._alone
         if into is None:
-            if self._bad:
+            if bad:
                 return {name: torch.full_like(tensor, float("nan")) for name, tensor in given.items()}
             return {name: narrow(out.value, self.layers[name].dtype) for name, out in reduced.items()}
         for name, out in reduced.items():
-            if self._bad:
+            if bad:
                 into[name].fill_(float("nan"))
             else:
                 out.write_value(into[name])
@@ -160,6 +166,7 @@ class Exchanger:
     def settle(self, good: bool = True) -> bool:
         """Commit the pending memory, or drop it if the step was bad anywhere; True if it was good. Local and silent.
 
+        If it was bad here while partners went on, what they took from this rank is committed, and the answer is False.
         A caller that knows of something bad beside these layers says good=False; all ranks must say alike.
         """
         good = good and not self._bad
@@ -168,8 +175,9 @@ class Exchanger:
             self.controller_state = self._seen
         else:
             self._seen = self.controller_state
-            self.skipped_steps += 1
-        self._pending, self._bad = {}, False
+        good = good and not self._alone
+        self.skipped_steps += not good
+        self._pending, self._bad, self._alone = {}, False, False
         return good
 
     def state_dict(self) -> dict[str, Any]:
@@ -193,7 +201,7 @@ class Exchanger:
         self.memory, self.controller_state, self._seen = memory, controller_state, controller_state
         self.plan = dict(state["plan"])
         self.skipped_steps = int(state["skipped_steps"])
-        self._pending, self._bad = {}, False
+        self._pending, self._bad, self._alone = {}, False, False
 
     def _rule(self, name: str) -> Aggregator[Any]:
         w = self.importance.get(name)

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from drawn import COMPOSITION_TEXTS, KINDS, compositions, draw
+from drawn import COMPOSITION_TEXTS, KINDS, MIXING_TEXTS, compositions, draw
+from reducing import reduce_all
 from thinwire import Exchanger, Meter, TensorSpec, World, lockstep, parse
-from thinwire.core import Context, derive_key, flatten_state
+from thinwire.core import derive_key, flatten_state, mixes
 
 EVERY = pytest.mark.parametrize("aggregator", compositions(), ids=COMPOSITION_TEXTS)
 
@@ -13,15 +14,7 @@ EVERY = pytest.mark.parametrize("aggregator", compositions(), ids=COMPOSITION_TE
 # short residuals keep the law in the mean only, see tests/unit/feedback/test_residuals.py
 EXACT_FEEDBACK = [text for text in COMPOSITION_TEXTS if text.startswith("ef(") and "residual=" not in text]
 
-
-def reduce_all(aggregator, tensors, states=None, step=0, meters=None):
-    """What each rank gets for its tensor."""
-    spec = TensorSpec.of("layer", tensors[0])
-    size = len(tensors)
-    states = states or [aggregator.init(spec, derive_key("init")) for _ in range(size)]
-    contexts = [Context(step, World(rank, size), seed=3, plan={"layer": 0}) for rank in range(size)]
-    programs = [aggregator.reduce(t, spec, s, c) for t, s, c in zip(tensors, states, contexts, strict=True)]
-    return lockstep(programs, meters)
+CHOCOS = [parse(text) for text in MIXING_TEXTS if text.startswith("choco")]
 
 
 def leaves(state):
@@ -35,9 +28,10 @@ def test_the_mean_of_what_was_sent_is_what_everybody_gets(aggregator, size):
         tensors = [draw(kind, (33, 5), torch.float64, seed) for seed in range(size)]
         outs = reduce_all(aggregator, tensors)
         mean_sent = sum(out.sent.double() for out in outs) / size
-        for out in outs:
-            assert torch.equal(out.value, outs[0].value), "replicas must be equal to the last bit"
-            torch.testing.assert_close(out.value.double(), mean_sent, rtol=1e-6, atol=1e-9)
+        mean_value = sum(out.value.double() for out in outs) / size
+        torch.testing.assert_close(mean_value, mean_sent, rtol=1e-6, atol=1e-9)
+        if mixes(aggregator) is None:
+            assert all(torch.equal(out.value, outs[0].value) for out in outs), "replicas must be equal to the last bit"
 
 
 @EVERY
@@ -66,25 +60,34 @@ def test_labels_account_for_every_byte(aggregator):
 @EVERY
 def test_a_bad_step_gives_nan_everywhere_and_changes_no_memory(aggregator):
     world, layers = 3, [TensorSpec("a", (12,)), TensorSpec("b", (3, 4))]
-    exchangers = [Exchanger(layers, aggregator) for _ in range(world)]
+    everybody = [Exchanger(layers, aggregator) for _ in range(world)]
+    exchangers = everybody
 
     def step(number, spoil=None):
         tensors = [{s.name: draw("gaussian", s.shape, seed=7 * number + r) for s in layers} for r in range(world)]
         if spoil:
             tensors[1]["a"][5] = spoil
         return lockstep(
-            [e.round(t, number, World(r, world)) for r, (e, t) in enumerate(zip(exchangers, tensors, strict=True))]
+            [e.round(t, number, World(r, world)) for r, (e, t) in enumerate(zip(everybody, tensors, strict=True))]
         )
 
     step(0)
     before = [e.state_dict() for e in exchangers]
     for spoil in (float("nan"), float("inf"), -float("inf")):
-        for out in step(1, spoil):
-            assert all(bool(value.isnan().all()) for value in out.values())
+        for rank, out in enumerate(step(1, spoil)):
+            if mixes(aggregator) is None or rank == 1:
+                assert all(bool(value.isnan().all()) for value in out.values())
+            else:
+                assert all(bool(value.isfinite().all()) for value in out.values()), "partners go on without that rank"
+    if mixes(aggregator) is not None:
+        exchangers, before = exchangers[1:2], before[1:2]  # the others' memories have moved on
     for exchanger, old in zip(exchangers, before, strict=True):
         new = exchanger.state_dict()
         assert new.pop("skipped_steps") == old["skipped_steps"] + 3
-        assert_same({k: v for k, v in old.items() if k != "skipped_steps"}, new)
+        kept = {k: v for k, v in old.items() if k != "skipped_steps"}
+        if aggregator in CHOCOS:  # it heard its partners all the same; what they believe of it has not changed
+            kept, new = ({n: m["own"] for n, m in state["layers"].items()} for state in (kept, new))
+        assert_same(kept, new)
     assert all(bool(v.isfinite().all()) for out in step(2) for v in out.values())
 
 

@@ -1,9 +1,13 @@
 """One way of combining per file: local tensors in, each rank's view of their average out."""
 
+from .choco import Choco
 from .dense import Dense
 from .gather_mean import GatherMean
+from .gossip import Gossip
 from .powersgd import PowerSGD
+from .ring_sum import RingSum
 from .scheduled import Scheduled
+from .server import Server
 from .sketch import SketchSum
 from .sum_mean import SumMean
 from .switch import Switch
@@ -13,5 +17,6 @@ from .vote import Vote
 
 __all__ = [
     "Dense", "GatherMean", "PowerSGD", "SumMean", "TwoHop", "SketchSum", "UnionSum", "Vote",
+    "Choco", "Gossip", "RingSum", "Server",
     "Scheduled", "Switch",
 ]  # fmt: skip

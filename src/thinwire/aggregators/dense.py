@@ -13,6 +13,8 @@ from ..core import AllReduce, Context, Key, Program, Reduced, TensorSpec, reduce
 class Dense:
     """Average the tensors as they are, by all-reduce: b·d bits. Exact."""
 
+    carries_all = True
+
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()
 

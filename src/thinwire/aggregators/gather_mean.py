@@ -32,6 +32,8 @@ class GatherMean:
 
     compressor: Compressor
 
+    carries_all = True
+
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()
 

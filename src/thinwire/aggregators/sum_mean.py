@@ -29,6 +29,8 @@ class SumMean:
 
     compressor: Compressor
 
+    carries_all = True
+
     def __post_init__(self) -> None:
         if not adds_up(self.compressor):
             name = type(self.compressor).__name__

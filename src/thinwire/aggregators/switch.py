@@ -30,6 +30,8 @@ class Switch:
 
     menu: tuple[Aggregator[Any], ...]
 
+    carries_all = True  # its entries may not
+
     def __post_init__(self) -> None:
         if not self.menu:
             raise CompositionError("Switch: the menu is empty; give at least one aggregator")
@@ -62,5 +64,8 @@ class Switch:
 
 def _outside(out: Reduced[Any], state: SwitchState, at: int) -> Reduced[SwitchState]:
     """What an entry gave back, with the memories of all."""
-    entries = (*state.entries[:at], out.state, *state.entries[at + 1 :])
-    return out.with_state(SwitchState(entries))
+
+    def among(new: Any) -> SwitchState:
+        return SwitchState((*state.entries[:at], new, *state.entries[at + 1 :]))
+
+    return out.with_state(among(out.state), None if out.heard is None else among(out.heard))

@@ -15,6 +15,16 @@ from .errors import (
     ProtocolError,
     ThinwireError,
 )
+from .mixing import (
+    Neighbours,
+    Topology,
+    keeps_copies,
+    lossless,
+    mixes,
+    neighbours,
+    refuse_copies,
+    takes_weights,
+)
 from .parts import (
     Aggregator,
     Chooser,
@@ -44,12 +54,14 @@ from .requests import (
     Op,
     Program,
     Request,
+    Swap,
     World,
     describe,
     payload_for,
     payload_labels,
     reduce_labels,
     shard_sizes,
+    types_of,
     wire_bytes,
 )
 from .shapes import Dims, folded, matrix_dims, near_square, tensor_dims, unfolded
@@ -58,8 +70,8 @@ from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, s
 
 __all__ = [
     "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of", "saturate",
-    "AllReduce", "AllGather", "AllToAll", "Broadcast", "Gathered", "Op", "Label", "Request", "Program", "World",
-    "describe", "payload_labels", "reduce_labels", "payload_for", "shard_sizes", "wire_bytes",
+    "AllReduce", "AllGather", "AllToAll", "Broadcast", "Swap", "Gathered", "Op", "Label", "Request", "Program", "World",
+    "describe", "payload_labels", "reduce_labels", "payload_for", "shard_sizes", "types_of", "wire_bytes",
     "fuse", "fuse_flagged", "loopback", "stamped",
     "Context", "Key", "Plan", "derive_key",
     "Contract", "Compressor", "Chooser", "Weighable", "Aggregator", "Controller", "FusesResidual",
@@ -67,6 +79,7 @@ __all__ = [
     "reduce_and_subtract", "reduce_with_residual",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
     "parts_of", "rebuilt", "weighed",
+    "Topology", "Neighbours", "neighbours", "mixes", "lossless", "keeps_copies", "takes_weights", "refuse_copies",
     "flatten_state", "restore_state", "mean_state",
     "ConfigMismatch", "DivergedError", "MissingExtra", "NonFiniteError",
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",

@@ -118,11 +118,14 @@ class Reduced(Generic[S]):
     value: this rank's view of the average. sent: what this rank contributed to it, so that over ranks mean(sent) ==
     mean(value). Both may be given as functions, because not everybody asks and they can cost passes over the tensor;
     that of the value may write to the memory it is given, if any. state: its new memory, pending until all ranks agree
-    that the step was good.
+    that the step was good. heard: its new memory if its own tensor was bad and only its partners went on without it;
+    None is the old one, right for all that remember only themselves.
     """
 
-    def __init__(self, value: Tensor | Writes, sent: Tensor | Callable[[], Tensor], state: S) -> None:
-        self.state = state
+    def __init__(
+        self, value: Tensor | Writes, sent: Tensor | Callable[[], Tensor], state: S, heard: S | None = None
+    ) -> None:
+        self.state, self.heard = state, heard
         self._value, self._sent = value, sent
 
     @property
@@ -143,9 +146,9 @@ class Reduced(Generic[S]):
             self._sent = self._sent()
         return self._sent
 
-    def with_state(self, state: T) -> Reduced[T]:
+    def with_state(self, state: T, heard: T | None = None) -> Reduced[T]:
         """The same from a part around this one."""
-        return Reduced(self._value, lambda: self.sent, state)
+        return Reduced(self._value, lambda: self.sent, state, heard)
 
 
 @runtime_checkable

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from .requests import AllGather, AllReduce, AllToAll, Broadcast, Gathered, Label, Op, Program, Request
+from .errors import ProtocolError
+from .requests import AllGather, AllReduce, AllToAll, Broadcast, Gathered, Label, Op, Program, Request, Swap
 from .tensors import Payload, nbytes_of
 
 T = TypeVar("T")
@@ -36,6 +37,10 @@ def answer_alone(request: Request) -> Any:
         return request.tensor.clone()
     if isinstance(request, AllToAll):
         return Gathered(request.payloads)
+    if isinstance(request, Swap):
+        if request.outgoing or request.sources:
+            raise ProtocolError(f"step {request.step}: rank 0 is alone, but swaps with ranks {partners(request)}")
+        return Gathered()
     return Gathered([request.payload]) if isinstance(request, AllGather) else request.payload
 
 
@@ -57,17 +62,25 @@ def fuse(programs: Sequence[Program[T]]) -> Program[list[T]]:
 
 
 def fuse_flagged(programs: Sequence[Program[T]], flag: bool) -> Program[tuple[list[T], bool]]:
-    """`fuse`, and one more bit in its first message: did any rank raise its flag? All ranks get the same answer."""
+    """`fuse`, and one more bit in its first message: did any rank raise its flag? All ranks get the same answer.
+
+    A Swap reaches partners only. So each carries the flag, of this rank or of any that it has heard of: in programs
+    that go all round it reaches everybody before they end. One that is `forgiving` tells its program which sources had
+    raised theirs, and nobody else: where there are none but those, a rank's own flag is its own affair, and the answer
+    is False.
+    """
     return (yield from _fuse(programs, flag))
 
 
-_FLAG = -1  # the flag's place among the requests of a round; programs have 0, 1, 2 ...
+_FLAG = (
+    -1
+)  # the flag's place among the requests of a round, and below it those for each Swap; programs have 0, 1, 2 ...
 
 
 def _fuse(programs: Sequence[Program[T]], flag: bool | None) -> Program[tuple[list[T], bool]]:
     results: dict[int, T] = {}
     answers: dict[int, Any] = dict.fromkeys(range(len(programs)))
-    raised = False
+    raised, first = False, True
     while answers:
         asked: dict[int, Request] = {}
         for i, answer in answers.items():
@@ -75,18 +88,50 @@ def _fuse(programs: Sequence[Program[T]], flag: bool | None) -> Program[tuple[li
                 asked[i] = programs[i].send(answer)
             except StopIteration as done:
                 results[i] = done.value
-        if flag is not None:
-            asked[_FLAG] = _flag_request(asked.values(), flag)
-            flag = None
-        answers = yield from _merge(asked)
-        if _FLAG in answers:
-            raised = _flag_answer(answers.pop(_FLAG))
+        flags = {} if flag is None else _flag_requests(list(asked.values()), flag or raised, first)
+        first = False
+        answers = yield from _merge(asked | flags)
+        for place, request in flags.items():
+            raised |= _heard(request, answers.pop(place), asked, answers, flag or raised)
     return [results[i] for i in range(len(programs))], raised
 
 
-def _flag_request(others: Iterable[Request], flag: bool) -> Request:
+def _flag_requests(others: Sequence[Request], flag: bool, first: bool) -> dict[int, Request]:
+    """One to all ranks with the first request that goes to all; one with each Swap, since that goes to partners."""
+    swaps = {request.among: request for request in others if isinstance(request, Swap)}
+    collectives = [request for request in others if not isinstance(request, Swap)]
+    flags: dict[int, Request] = (
+        {_FLAG: _flag_request(collectives, flag)} if first and (collectives or not swaps) else {}
+    )
+    payload = Payload((torch.tensor([flag], dtype=torch.uint8),))
+    for at, swap in enumerate(swaps.values(), 1):
+        outgoing = tuple((to, payload) for to in swap.receivers)
+        label = Label("", "flag", 1, 1.0)
+        forgiving = all(r.forgiving for r in others if isinstance(r, Swap) and r.among == swap.among)
+        flags[_FLAG - at] = replace(
+            swap,
+            outgoing=outgoing,
+            form=(torch.uint8,),
+            forgiving=forgiving,
+            expects=1,
+            labels=(label,),
+        )
+    return flags
+
+
+def _heard(request: Request, answer: Any, asked: dict[int, Request], answers: dict[int, Any], flag: bool) -> bool:
+    """Whether a flag ends the step. Programs that can do without those who raised it are told who they are."""
+    if not isinstance(request, Swap):
+        return _flag_answer(answer)
+    absent = frozenset(s for s, payload in zip(request.sources, answer, strict=True) if bool(payload.parts[0].any()))
+    for i, other in asked.items():
+        if isinstance(other, Swap) and other.among == request.among and other.forgiving:
+            answers[i].absent = absent
+    return not request.forgiving and (flag or bool(absent))
+
+
+def _flag_request(others: Sequence[Request], flag: bool) -> Request:
     """In the form of a request that is being sent anyway, so that it costs an element and no message."""
-    others = list(others)
     payload, label = Payload((torch.tensor([flag], dtype=torch.uint8),)), Label("", "flag", 1, 1.0)
     if any(isinstance(r, AllGather) for r in others):
         return AllGather(payload, (label,))
@@ -121,6 +166,8 @@ def _merge(asked: dict[int, Request]) -> Program[dict[int, Any]]:
 def _group(request: Request) -> tuple[str, ...]:
     if isinstance(request, AllReduce):
         return ("AllReduce", str(request.tensor.dtype), str(request.tensor.device), request.op.value)
+    if isinstance(request, Swap):  # not by partners: those differ from rank to rank, and so would the order
+        return ("Swap", request.among)
     return ("Broadcast", str(request.root)) if isinstance(request, Broadcast) else (type(request).__name__,)
 
 
@@ -138,6 +185,8 @@ def _merge_group(group: dict[int, Request]) -> Program[dict[int, Any]]:
         joined = tuple(map(_join, zip(*by_request, strict=True)))
         received = yield replace(first, payloads=joined, labels=labels)
         return dict(zip(group, _cut_all(received, [len(p[0].parts) for p in by_request]), strict=True))
+    if isinstance(first, Swap):
+        return (yield from _merge_swaps(first, group, labels))
     payloads = [r.payload for r in group.values() if isinstance(r, AllGather | Broadcast)]
     answer = yield replace(first, payload=_join(payloads), labels=labels)
     counts = [len(payload.parts) for payload in payloads]
@@ -147,14 +196,35 @@ def _merge_group(group: dict[int, Request]) -> Program[dict[int, Any]]:
     return dict(zip(group, gathered, strict=True))
 
 
+def _merge_swaps(first: Swap, group: dict[int, Request], labels: tuple[Label, ...]) -> Program[dict[int, Any]]:
+    swaps = [request for request in group.values() if isinstance(request, Swap)]
+    if odd := [swap for swap in swaps if (swap.receivers, swap.sources) != (first.receivers, first.sources)]:
+        raise ProtocolError(
+            f"step {first.step}: Swaps among {first.among!r} have partners {partners(first)} and {partners(odd[0])}; "
+            "those of one round with other partners need another name in `among`"
+        )
+    boxes = [[payload for _, payload in swap.outgoing] for swap in swaps]
+    joined = tuple(zip(first.receivers, map(_join, zip(*boxes, strict=True)), strict=True))
+    form = tuple(dtype for swap in swaps for dtype in swap.form)
+    forgiving = all(swap.forgiving for swap in swaps)
+    expects = sum(swap.expects for swap in swaps)
+    received = yield replace(first, outgoing=joined, form=form, forgiving=forgiving, expects=expects, labels=labels)
+    return dict(zip(group, _cut_all(received, [len(swap.form) for swap in swaps]), strict=True))
+
+
+def partners(swap: Swap) -> str:
+    """For an error text."""
+    return f"(to {list(swap.receivers)}, from {list(swap.sources)})"
+
+
 def _join(payloads: Sequence[Payload]) -> Payload:
     return Payload(tuple(part for payload in payloads for part in payload.parts))
 
 
 def _cut_all(answer: Gathered, counts: Sequence[int]) -> list[Gathered]:
     """One rank's answer holds all layers; one layer's answer holds all ranks."""
-    by_layer = zip(*(_cut(payload, counts) for payload in answer), strict=True)
-    return [Gathered(pieces).also(answer.shared) for pieces in by_layer]
+    by_rank = [_cut(payload, counts) for payload in answer]
+    return [Gathered(pieces[at] for pieces in by_rank).also(answer.shared) for at in range(len(counts))]
 
 
 def _cut(payload: Payload, counts: Sequence[int]) -> list[Payload]:

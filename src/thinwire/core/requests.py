@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import torch
 from torch import Tensor
 
 from .tensors import Payload, nbytes_of
@@ -81,15 +82,56 @@ class Broadcast:
     step: int = 0
 
 
-class Gathered(tuple[Payload, ...]):
-    """The answer to a gather: one payload a rank. What every rank makes of an AllGather's need be made only once.
+@dataclass(frozen=True, eq=False)
+class Swap:
+    """A payload to each named rank; answered with one from each of `sources`, in their order (`Gathered`).
 
-    Under `lockstep` all ranks hold the same answer (it is `shared`), so `once` saves n - 1 of n decodings; elsewhere it
-    just computes.
+    All of one form: `form` has the types of the parts, which a rank that only receives must say. Nobody but these
+    partners hears of it. among: who talks to whom, in words that are equal on all ranks; Swaps of one round that have
+    them in common have their partners in common too, and travel as one. forgiving: this rank can do without a source
+    that had to raise its flag; the answer names it in `absent`. Else its flag ends the step for whoever hears of it.
+    expects: about how many bytes may come from one source, where nothing as long is sent. Labels of a rank that sends
+    nothing say what it is about, and are not counted.
+    """
+
+    outgoing: tuple[tuple[int, Payload], ...]
+    sources: tuple[int, ...]
+    form: tuple[torch.dtype, ...] = ()
+    among: str = ""
+    forgiving: bool = False
+    expects: int = 0
+    labels: tuple[Label, ...] = ()
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        for who in (self.receivers, self.sources):
+            if len(set(who)) < len(who):
+                raise ValueError(f"Swap: each partner once, got {list(who)}; join what goes to one into one payload")
+        if not self.form and self.outgoing:
+            object.__setattr__(self, "form", types_of(self.outgoing[0][1]))
+        if any(types_of(payload) != self.form for _, payload in self.outgoing):
+            forms = sorted({_names(types_of(payload)) for _, payload in self.outgoing})
+            raise TypeError(f"Swap: payloads must be of the form ({_names(self.form)}), got ({'), ('.join(forms)})")
+
+    @property
+    def receivers(self) -> tuple[int, ...]:
+        return tuple(to for to, _ in self.outgoing)
+
+
+def types_of(payload: Payload) -> tuple[torch.dtype, ...]:
+    return tuple(part.dtype for part in payload.parts)
+
+
+class Gathered(tuple[Payload, ...]):
+    """The answer to a gather: one payload a rank, or one a source.
+
+    What every rank makes of an AllGather's need be made only once. Under `lockstep` all ranks hold the same answer (it
+    is `shared`), so `once` saves n - 1 of n decodings; elsewhere it just computes.
     """
 
     _made: dict[Hashable, Any]
     shared = False
+    absent: frozenset[int] = frozenset()  # sources of a forgiving Swap whose payload is not to be used
 
     def once(self, name: Hashable, make: Callable[[], T]) -> T:
         made = self.__dict__.setdefault("_made", {})
@@ -107,7 +149,7 @@ class Gathered(tuple[Payload, ...]):
         return self
 
 
-Request: TypeAlias = AllReduce | AllGather | AllToAll | Broadcast
+Request: TypeAlias = AllReduce | AllGather | AllToAll | Broadcast | Swap
 Program: TypeAlias = Generator[Request, Any, T]
 
 
@@ -119,8 +161,10 @@ def payload_labels(layer: str, payload: Payload) -> tuple[Label, ...]:
     return tuple(Label(layer, kind, nbytes_of(part), bits) for kind, part, bits in payload.remarks())
 
 
-def payload_for(request: AllGather | AllToAll | Broadcast, to: int) -> Payload:
+def payload_for(request: AllGather | AllToAll | Broadcast | Swap, to: int) -> Payload:
     """What a rank hands over for another."""
+    if isinstance(request, Swap):
+        return dict(request.outgoing).get(to, Payload(()))
     return request.payloads[to] if isinstance(request, AllToAll) else request.payload
 
 
@@ -130,9 +174,12 @@ def describe(request: Request) -> str:
     if isinstance(request, AllReduce):
         numbers = f"{request.tensor.numel()} {_name(request.tensor)}"
         form = f"AllReduce({request.op.value}) of {numbers}, {nbytes_of(request.tensor)} B"
+    elif isinstance(request, Swap):
+        among = f" among {request.among}" if request.among else ""
+        form = f"Swap{among} of ({_names(request.form)})"
     else:
         root = f" from {request.root}" if isinstance(request, Broadcast) else ""
-        form = f"{type(request).__name__}{root} of ({', '.join(map(_name, payload_for(request, 0).parts))})"
+        form = f"{type(request).__name__}{root} of ({_names(types_of(payload_for(request, 0)))})"
     return f"{form} for {layers}" if layers else form
 
 
@@ -144,7 +191,11 @@ def _some_names(names: list[str], most: int = 4) -> str:
 
 
 def _name(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    return _names((tensor.dtype,))
+
+
+def _names(dtypes: Sequence[torch.dtype]) -> str:
+    return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 
 def shard_sizes(numel: int, size: int) -> list[int]:
@@ -162,7 +213,8 @@ def tree_children(rank: int, size: int, root: int) -> list[int]:
 def wire_bytes(request: Request, world: World, sizes: Sequence[int] | None = None) -> tuple[int, int]:
     """Bytes a rank sends and receives for the data of one request.
 
-    `sizes` are the payload bytes that each rank has for this one; without them, all ranks' are taken to be alike.
+    `sizes` are the payload bytes that each rank (for a Swap: each source) has for this one; without them, all ranks'
+    are taken to be alike.
 
     An all-reduce is a reduce-scatter followed by a gather: a ring or direct exchange sends the same bytes, 2(n-1)/n of
     the tensor. Headers and lengths come on top; drivers count them as their own kind.
@@ -174,6 +226,9 @@ def wire_bytes(request: Request, world: World, sizes: Sequence[int] | None = Non
         own = nbytes_of(request.tensor)
         mine = shard_sizes(request.tensor.numel(), size)[rank] * request.tensor.element_size()
         return (own - mine) + (size - 1) * mine, (size - 1) * mine + (own - mine)
+    if isinstance(request, Swap):
+        leaving = [payload.nbytes for _, payload in request.outgoing]
+        return sum(leaving), sum(leaving[:1]) * len(request.sources) if sizes is None else sum(sizes)
     outgoing = [payload_for(request, to).nbytes for to in range(size)]
     sizes = outgoing if sizes is None else sizes
     if not isinstance(request, Broadcast):

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..core import AllReduce, Broadcast, Request, World, describe, payload_for
+from ..core import AllReduce, Broadcast, DecodeError, Request, Swap, World, describe, payload_for
 from ..core.requests import tree_children
 from ..wire import lengths_bytes
 
 _FORM = struct.Struct("<IIQ")
 HEADER_BYTES = _FORM.size
+_MOST_BYTES = 1 << 26  # a message may be so long, or eight times our own, before we believe its header
 
 
 class Header(NamedTuple):
@@ -37,6 +38,14 @@ def headers_of(request: Request, size: int) -> list[Header]:
     return [Header(signature, step, framed_bytes(request, to)) for to in range(size)]
 
 
+def check_lengths(headers: Mapping[int, Header], own: int, request: Request) -> None:
+    """No message is believed to be much longer than our own longest; memory is taken for it only after this."""
+    longest = _MOST_BYTES + 8 * own
+    for rank, header in headers.items():
+        if header.nbytes > longest:
+            raise DecodeError(f"step {request.step}: rank {rank} announces {header.nbytes} B, at most {longest} fit")
+
+
 def framed_bytes(request: Request, to: int) -> int:
     if isinstance(request, AllReduce):
         return 0
@@ -52,6 +61,11 @@ def header_bytes(requests: Sequence[Request], world: World) -> tuple[int, int]:
     request, fixed = requests[rank], HEADER_BYTES * (size - 1)
     if isinstance(request, AllReduce):
         return fixed, fixed
+    if isinstance(request, Swap):  # partners only, each with a header of its own
+        leaving = [lengths_bytes(payload) for _, payload in request.outgoing]
+        coming = [requests[source] for source in request.sources]
+        arriving = [lengths_bytes(payload_for(r, rank)) for r in coming if isinstance(r, Swap)]
+        return HEADER_BYTES * len(leaving) + sum(leaving), HEADER_BYTES * len(arriving) + sum(arriving)
     lengths = [lengths_bytes(payload_for(r, rank)) for r in requests if not isinstance(r, AllReduce)]
     if isinstance(request, Broadcast):
         root = request.root

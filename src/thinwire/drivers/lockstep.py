@@ -17,12 +17,13 @@ from ..core import (
     Payload,
     Program,
     Request,
+    Swap,
     World,
     describe,
     payload_for,
     wire_bytes,
 )
-from .agreement import check_agreement
+from .agreement import check_agreement, check_pairs
 from .headers import header_bytes
 from .meter import Meter
 
@@ -59,6 +60,10 @@ def _answer(requests: Sequence[Request]) -> list[Any]:
     if isinstance(first, AllToAll):
         boxes = [r.payloads for r in requests if isinstance(r, AllToAll)]
         return [Gathered(Payload(box[rank].parts) for box in boxes) for rank in range(len(requests))]
+    if isinstance(first, Swap):
+        swaps = [r for r in requests if isinstance(r, Swap)]
+        check_pairs(swaps)
+        return [Gathered(Payload(payload_for(swaps[s], r).parts) for s in swap.sources) for r, swap in enumerate(swaps)]
     payloads = [r.payload for r in requests if isinstance(r, AllGather | Broadcast)]
     if isinstance(first, Broadcast):
         return [Payload(payloads[first.root].parts)] * len(requests)
@@ -80,6 +85,7 @@ def combine(tensors: Sequence[torch.Tensor], op: Op) -> torch.Tensor:
 
 def _count(requests: Sequence[Request], world: World, meter: Meter) -> None:
     request = requests[world.rank]
-    sizes = [payload_for(r, world.rank).nbytes for r in requests if not isinstance(r, AllReduce)]
+    heard = [requests[source] for source in request.sources] if isinstance(request, Swap) else requests
+    sizes = [payload_for(r, world.rank).nbytes for r in heard if not isinstance(r, AllReduce)]
     sent, received = wire_bytes(request, world, sizes)
     meter.record(request, world, sent, received, *header_bytes(requests, world))

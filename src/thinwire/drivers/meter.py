@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from ..core import Broadcast, Label, Request, World
+from ..core import Broadcast, Label, Request, Swap, World
 
 
 class Where(NamedTuple):
@@ -59,7 +59,7 @@ class Meter:
         """One request performed: `sent` and `received` bytes of its data, and those of its headers."""
         collective = type(request).__name__
         total = sum(label.nbytes for label in request.labels)
-        gives = not isinstance(request, Broadcast) or request.root == world.rank  # others show a form only
+        gives = _gives(request, world)
         for label in request.labels or (Label("", "values", 0, 0.0),):
             share = label.nbytes / total if total else 1 / max(1, len(request.labels))
             traffic = Traffic(0, label.model_bits * gives, label.nbytes * gives, share * sent, share * received)
@@ -98,3 +98,10 @@ class Meter:
             del self._steps[oldest]
             for where in [w for w in self.rows if w.step == oldest]:
                 self._add(where._replace(step=-1), self.rows.pop(where))
+
+
+def _gives(request: Request, world: World) -> bool:
+    """Whether a rank hands something over; else its labels show a form only."""
+    if isinstance(request, Swap):
+        return bool(request.outgoing) or world.size == 1
+    return not isinstance(request, Broadcast) or request.root == world.rank

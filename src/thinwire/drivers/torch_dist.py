@@ -29,6 +29,7 @@ from ..core import (
     Program,
     ProtocolError,
     Request,
+    Swap,
     describe,
     nbytes_of,
     payload_for,
@@ -37,15 +38,15 @@ from ..core import (
 from ..core.programs import answer_alone, drive
 from ..core.requests import shard_sizes, tree_children
 from ..wire import as_bytes, from_bytes, pack_payload, unpack_payload
-from .agreement import check_agreement
+from .agreement import check_agreement, check_partners
 from .comm_thread import CommThread
-from .headers import HEADER_BYTES, Header, headers_of
+from .headers import HEADER_BYTES, Header, check_lengths, headers_of
 from .lockstep import combine
 from .meter import Meter
+from .neighbours import swap
 from .peers import RING_BYTES, Peers
 
 T = TypeVar("T")
-_MOST_BYTES = 1 << 26  # a message may be so long, or eight times our own, before we believe its header
 _TEXT_BYTES = 1024  # what a rank tells of its request when ranks disagree
 _INTEGERS = {torch.uint8, torch.int8, torch.int32, torch.int64}  # of those gloo can reduce; others go in rank order
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
@@ -140,6 +141,8 @@ class TorchDist:
         if self.world.size == 1:
             self.meter.record(request, self.world, 0, 0, 0, 0)
             return answer_alone(request)
+        if isinstance(request, Swap):
+            check_partners(request, self.world)
         try:
             return self._collective(request)
         except (RuntimeError, PeerLostError, DecodeError) as error:
@@ -148,6 +151,8 @@ class TorchDist:
 
     def _collective(self, request: Request) -> Any:
         self.peers.sent = self.peers.received = 0
+        if isinstance(request, Swap):
+            return self._swap(request)
         headers = self._agree(request)
         if isinstance(request, AllReduce):
             headed = self.peers.sent, self.peers.received
@@ -194,13 +199,15 @@ class TorchDist:
             wishes = [bytes(t.tolist()).decode(errors="replace").strip() for t in texts]
             check_agreement([(header.step, wish) for header, wish in zip(headers, wishes, strict=True)])
             raise ProtocolError(f"step {request.step}: ranks disagree in a request too long to tell: {wishes[0]}")
-        longest = _MOST_BYTES + 8 * max(header.nbytes for header in mine)
-        for rank, header in enumerate(headers):
-            if header.nbytes > longest:
-                raise DecodeError(
-                    f"step {request.step}: rank {rank} announces {header.nbytes} B, at most {longest} fit"
-                )
+        check_lengths(dict(enumerate(headers)), max(header.nbytes for header in mine), request)
         return headers
+
+    def _swap(self, request: Swap) -> Gathered:
+        """Among partners only: no other rank hears of it, not even by a header."""
+        payloads = swap(request, self.peers)
+        sent, received = wire_bytes(request, self.world, [payload.nbytes for payload in payloads])
+        self.meter.record(request, self.world, sent, received, self.peers.sent - sent, self.peers.received - received)
+        return payloads
 
     def _all_reduce(self, request: AllReduce) -> Tensor:
         short = nbytes_of(request.tensor) < RING_BYTES

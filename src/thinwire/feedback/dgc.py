@@ -9,7 +9,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core import Aggregator, CompositionError, Context, Key, Program, Reduced, TensorSpec, narrow, saturate
+from ..core import (
+    Aggregator,
+    CompositionError,
+    Context,
+    Key,
+    Program,
+    Reduced,
+    TensorSpec,
+    narrow,
+    refuse_copies,
+    saturate,
+)
 from ..kernels import tree_sum
 
 
@@ -34,6 +45,7 @@ class DGC:
     clip: float | None = None
 
     def __post_init__(self) -> None:
+        refuse_copies("DGC", self.inner)
         if not 0 <= self.momentum < 1:
             raise CompositionError(f"DGC: momentum must be in [0, 1), got {self.momentum}; 0.9 is usual")
         if self.clip is not None and not 0 < self.clip < math.inf:

@@ -8,7 +8,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, narrow, saturate
+from ..core import (
+    Aggregator,
+    Context,
+    IncompatibleParts,
+    Key,
+    Program,
+    Reduced,
+    TensorSpec,
+    mixes,
+    narrow,
+    refuse_copies,
+    saturate,
+)
 
 
 class EF21State(NamedTuple):
@@ -22,6 +34,14 @@ class EF21:
     """Send the compressed difference to what was believed before; every rank's `shared` is the mean of all `local`."""
 
     inner: Aggregator[Any]
+
+    def __post_init__(self) -> None:
+        refuse_copies("EF21", self.inner)
+        if (topology := mixes(self.inner)) is not None:
+            raise IncompatibleParts(
+                f"EF21 keeps the mean of all ranks' beliefs, over {type(topology).__name__} each rank hears others; "
+                "use ef(gossip(...)), or choco(...) on a fixed graph"
+            )
 
     def init(self, spec: TensorSpec, key: Key) -> EF21State:
         zeros = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, reduce_with_residual
+from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, reduce_with_residual, refuse_copies
 from .residuals import Kept, check_form, keep, no_residual, recall
 
 
@@ -27,7 +27,10 @@ class ErrorFeedback:
     inner: Aggregator[Any]
     residual: str = "fp32"
 
+    carries_all = True
+
     def __post_init__(self) -> None:
+        refuse_copies("ErrorFeedback", self.inner)
         check_form("ErrorFeedback", self.residual)
 
     def init(self, spec: TensorSpec, key: Key) -> FeedbackState:

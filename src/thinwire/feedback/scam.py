@@ -20,6 +20,7 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    refuse_copies,
     saturate,
 )
 from .residuals import Kept, check_form, keep, no_residual, recall
@@ -45,6 +46,7 @@ class SCAM:
     residual: str = "fp32"
 
     def __post_init__(self) -> None:
+        refuse_copies("SCAM", self.inner)
         compressor = getattr(self.inner, "compressor", None)
         if not isinstance(compressor, Chooser):
             name = type(self.inner if compressor is None else compressor).__name__

@@ -35,6 +35,14 @@ def test_a_disagreement_is_an_error_on_every_rank_that_names_ranks_and_requests(
         assert words in text and "ranks 0, 2 ask AllReduce(sum) of 4 float32, 16 B" in text
 
 
+def test_partners_who_disagree_say_so_and_name_one_another(pool):
+    with pytest.raises(RankFailed) as caught:
+        pool.run(2, jobs.disagree, "swap")
+    (first, text), (second, _) = caught.value.errors
+    assert first == second == "ProtocolError"
+    assert "step 5: ranks disagree: rank 0 asks Swap of (float32), rank 1 asks something else" in text
+
+
 def test_other_compositions_on_other_ranks_are_found_at_the_first_step(pool):
     with pytest.raises(RankFailed) as caught:
         pool.run(2, jobs.quarrel_under_an_exchanger)

@@ -1,0 +1,89 @@
+"""With whom a rank mixes, and what follows from it for those who put parts together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from .composition import parts_of
+from .errors import IncompatibleParts
+from .parts import Aggregator, Compressor
+from .requests import World
+from .tensors import TensorSpec
+
+
+@runtime_checkable
+class Topology(Protocol):
+    """With whom: settings, never memory. Keeps to a frozen dataclass, so that it can be compared and remembered."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def changes(self) -> bool:
+        """Whether weights depend on the step."""
+        ...
+
+    def weights(self, world: World, step: int) -> Mapping[int, float]:
+        """Weights of what a rank takes in, its own included, summing to one. Over all ranks, columns do, too."""
+        ...
+
+
+class Neighbours(NamedTuple):
+    """One rank's place in a topology."""
+
+    own: float  # the weight of its own tensor
+    incoming: dict[int, float]  # weights by source, ascending, without its own
+    receivers: tuple[int, ...]  # who takes in what this rank has, ascending
+
+
+def neighbours(topology: Topology, world: World, step: int) -> Neighbours:
+    """Whom a rank hears and who hears it. Receivers follow from the weights of all others, so the graph is worked out
+    once and kept for all layers and, in lockstep, for all ranks."""
+    return _graph(topology, world.size, step if topology.changes else 0)[world.rank]
+
+
+@lru_cache(maxsize=64)
+def _graph(topology: Topology, size: int, step: int) -> tuple[Neighbours, ...]:
+    rows = [topology.weights(World(rank, size), step) for rank in range(size)]
+    receivers: list[list[int]] = [[] for _ in range(size)]
+    for rank, row in enumerate(rows):
+        for source, weight in row.items():
+            if source != rank and weight:
+                receivers[source].append(rank)
+    return tuple(
+        Neighbours(row.get(rank, 0.0), {s: row[s] for s in sorted(row) if s != rank and row[s]}, tuple(receivers[rank]))
+        for rank, row in enumerate(rows)
+    )
+
+
+def mixes(aggregator: Aggregator[Any]) -> Topology | None:
+    """The topology inside, if ranks end with differing values, one that changes first; None if all get the same."""
+    inside = [part for part in parts_of(aggregator) if isinstance(part, Topology)]
+    return next((topology for topology in inside if topology.changes), inside[0] if inside else None)
+
+
+def lossless(aggregator: Aggregator[Any]) -> bool:
+    """Whether nothing is lost but rounding: the compressors are exact, and so is what combines (`carries_all`)."""
+    inside = list(parts_of(aggregator))
+    exact = [part.contract(TensorSpec("any", (64,))).omega == 0 for part in inside if isinstance(part, Compressor)]
+    return all(exact) and all(getattr(p, "carries_all", False) for p in inside if isinstance(p, Aggregator))
+
+
+def keeps_copies(aggregator: Aggregator[Any]) -> bool:
+    """Whether ranks remember what their partners hold and send differences to that, as CHOCO does."""
+    return any(getattr(part, "keeps_copies", False) for part in parts_of(aggregator))
+
+
+def takes_weights(aggregator: Aggregator[Any]) -> bool:
+    """Whether whole weights may go through it, and not only gradients or what changed since: nothing is lost of them,
+    or ranks remember their partners' and send differences."""
+    return lossless(aggregator) or keeps_copies(aggregator)
+
+
+def refuse_copies(memory: str, inner: Aggregator[Any]) -> None:
+    """For memories, when they are put around something."""
+    if keeps_copies(inner):
+        raise IncompatibleParts(
+            f"{memory} remembers what was not sent, CHOCO loses nothing of what it is given; use choco(...) as it is"
+        )

@@ -1,0 +1,38 @@
+"""Swaps: messages between partners, of which no other rank hears."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..core import Gathered, ProtocolError, Swap, describe
+from ..wire import pack_payload, unpack_payload
+from .headers import HEADER_BYTES, Header, check_lengths, headers_of
+from .peers import Peers
+
+
+def swap(request: Swap, peers: Peers) -> Gathered:
+    """Headers to and from partners, then payloads. Ranks that are no partners may be steps apart."""
+    size = peers.world.size
+    mine = headers_of(request, size)
+    packed = {to: torch.tensor(list(mine[to].pack()), dtype=torch.uint8) for to in request.receivers}
+    shown = _deliver(request, packed, dict.fromkeys(request.sources, HEADER_BYTES), peers)
+    headers = {source: Header.unpack(bytes(blob.tolist())) for source, blob in shown.items()}
+    ours = mine[peers.world.rank]
+    for source, header in headers.items():
+        if header[:2] != ours[:2]:
+            raise ProtocolError(
+                f"step {request.step}: ranks disagree: rank {peers.world.rank} asks {describe(request)}, "
+                f"rank {source} asks something else (step {header.step}); look into that rank's own log"
+            )
+    check_lengths(headers, max(request.expects, *(header.nbytes for header in mine)), request)
+    packed = {id(payload): pack_payload(payload) for payload in dict.fromkeys(p for _, p in request.outgoing)}
+    leaving = {to: packed[id(payload)] for to, payload in request.outgoing}  # often one payload for all
+    blobs = _deliver(request, leaving, {source: header.nbytes for source, header in headers.items()}, peers)
+    return Gathered(unpack_payload(blobs[source], request.form) for source in request.sources)
+
+
+def _deliver(request: Swap, outgoing: dict[int, Tensor], sizes: dict[int, int], peers: Peers) -> dict[int, Tensor]:
+    nothing, ranks = torch.empty(0, dtype=torch.uint8), range(peers.world.size)
+    blobs = peers.deliver([outgoing.get(r, nothing) for r in ranks], [sizes.get(r, 0) for r in ranks], request)
+    return {source: blobs[source] for source in sizes}

@@ -1,0 +1,36 @@
+"""Partners whose number differs in one bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..core import CompositionError, World
+from .even import evenly
+
+
+@dataclass(frozen=True)
+class Hypercube:
+    """Hear the log₂ n ranks whose number differs from one's own in one bit, equally; n must be a power of two.
+
+    one_peer takes one bit a step, by halves: log₂ n steps give everybody the average.
+    """
+
+    one_peer: bool = False
+
+    @property
+    def changes(self) -> bool:
+        return self.one_peer
+
+    def period(self, size: int) -> int:
+        return max(1, size.bit_length() - 1) if self.one_peer else 1
+
+    def weights(self, world: World, step: int) -> dict[int, float]:
+        rank, size = world
+        if size & (size - 1):
+            raise CompositionError(
+                f"Hypercube: the number of ranks must be a power of two, got {size}; exponential() takes any"
+            )
+        bits = range(size.bit_length() - 1)
+        if self.one_peer and bits:
+            bits = range(step % len(bits), step % len(bits) + 1)
+        return evenly(rank, [rank ^ (1 << bit) for bit in bits])

@@ -1,0 +1,165 @@
+"""Laws of graphs: rows and columns sum to one, over every number of ranks; and how fast each mixes."""
+
+import math
+
+import pytest
+import torch
+
+from thinwire import CompositionError, World
+from thinwire.core import Topology, neighbours
+from thinwire.topologies import (
+    Complete,
+    Exponential,
+    Hypercube,
+    Matrix,
+    Ring,
+    Rotating,
+    Star,
+    Torus,
+    mixing_matrix,
+    mixing_rate,
+    spectral_gap,
+)
+from thinwire.topologies.torus import grid
+
+ANY_SIZE = [Complete(), Ring(), Torus(), Exponential(), Exponential(one_peer=True), Star(), Rotating(), Rotating(True)]
+CUBES = [Hypercube(), Hypercube(one_peer=True)]
+SIZES = (*range(1, 18), 25, 32, 60, 64)
+
+
+def cases():
+    yield from ((topology, size) for topology in ANY_SIZE for size in SIZES)
+    yield from ((topology, size) for topology in CUBES for size in SIZES if size & (size - 1) == 0)
+
+
+@pytest.mark.parametrize("topology", [*ANY_SIZE, *CUBES], ids=repr)
+def test_rows_and_columns_sum_to_one_for_every_world_and_step(topology):
+    assert isinstance(topology, Topology)
+    for _, size in (case for case in cases() if case[0] is topology):
+        for step in range(7):
+            matrix = mixing_matrix(topology, size, step)
+            ones = torch.ones(size, dtype=torch.float64)
+            assert bool((matrix >= 0).all())
+            torch.testing.assert_close(matrix.sum(0), ones)
+            torch.testing.assert_close(matrix.sum(1), ones)
+            assert topology.changes or torch.equal(matrix, mixing_matrix(topology, size, 0))
+
+
+@pytest.mark.parametrize("topology", [*ANY_SIZE, *CUBES], ids=repr)
+def test_who_is_heard_and_who_hears_are_two_sides_of_one_matrix(topology):
+    for size in (1, 2, 4, 8):
+        for step in range(4):
+            matrix = mixing_matrix(topology, size, step)
+            for rank in range(size):
+                near = neighbours(topology, World(rank, size), step)
+                row = {r: w for r, w in enumerate(matrix[rank].tolist()) if w and r != rank}
+                assert near.incoming == row and near.own == matrix[rank, rank]
+                assert list(near.receivers) == [r for r in range(size) if matrix[r, rank] and r != rank]
+
+
+@pytest.mark.parametrize("size", range(3, 70))
+def test_the_gap_of_a_ring_is_the_one_in_the_books(size):
+    assert spectral_gap(mixing_matrix(Ring(), size)) == pytest.approx(2 / 3 * (1 - math.cos(2 * math.pi / size)))
+
+
+def test_small_rings_are_averages():
+    assert mixing_matrix(Ring(), 1).tolist() == [[1.0]]
+    assert mixing_matrix(Ring(), 2).tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    assert mixing_matrix(Ring(), 3)[0].tolist() == [1 / 3] * 3
+
+
+def test_one_peer_at_a_time_gives_the_average_after_a_whole_cycle():
+    for topology in (Exponential(one_peer=True), Hypercube(one_peer=True)):
+        for size in (2, 4, 16, 64):
+            product = torch.eye(size, dtype=torch.float64)
+            for step in range(topology.period(size)):
+                product = mixing_matrix(topology, size, step) @ product
+            torch.testing.assert_close(product, torch.full_like(product, 1 / size))
+            assert mixing_rate(topology, size) > 0.99
+
+
+def test_rotating_partners_are_those_of_the_algorithm():
+    """r = (i + s) mod P, l = (i - s + P) mod P; s <- s + 1, if s > P/2: s <- 1."""
+    for size in (3, 4, 5, 6, 9, 16):
+        s = 1
+        for step in range(3 * size):
+            for rank in range(size):
+                expected = {}
+                for partner in (rank, (rank + s) % size, (rank - s + size) % size):
+                    expected[partner] = expected.get(partner, 0) + 1 / 3
+                assert Rotating().weights(World(rank, size), step) == pytest.approx(expected)
+            s = 1 if s + 1 > size // 2 else s + 1
+
+
+def test_rotating_in_small_worlds():
+    assert Rotating().weights(World(0, 1), 5) == {0: 1.0}
+    assert Rotating().weights(World(0, 2), 5) == {0: 1 / 3, 1: 2 / 3}
+    assert Rotating(pair=True).weights(World(0, 2), 5) == {0: 0.5, 1: 0.5}
+    assert Rotating().weights(World(1, 3), 5) == {0: 1 / 3, 1: 1 / 3, 2: 1 / 3}
+    assert Rotating().weights(World(0, 4), 1) == {0: 1 / 3, 2: 2 / 3}
+    assert Rotating(pair=True).weights(World(0, 4), 1) == {0: 0.5, 2: 0.5}
+
+
+def test_a_grid_is_as_square_as_it_can_be():
+    assert [grid(size) for size in (1, 2, 6, 7, 12, 16, 60)] == [
+        (1, 1),
+        (1, 2),
+        (2, 3),
+        (1, 7),
+        (3, 4),
+        (4, 4),
+        (6, 10),
+    ]
+    assert len(Torus().weights(World(5, 16), 0)) == 5
+    assert Torus().weights(World(3, 7), 0) == Ring().weights(World(3, 7), 0)
+
+
+def test_partners_an_exponential_graph_has_grow_with_the_logarithm():
+    assert sorted(Exponential().weights(World(0, 16), 0)) == [0, 8, 12, 14, 15]
+    assert neighbours(Exponential(), World(0, 16), 0).receivers == (1, 2, 4, 8)
+    assert [len(Exponential().weights(World(0, size), 0)) for size in (1, 2, 3, 5, 64)] == [1, 2, 3, 4, 7]
+
+
+def test_a_hypercube_needs_a_power_of_two():
+    with pytest.raises(CompositionError, match="must be a power of two, got 6; exponential"):
+        Hypercube().weights(World(0, 6), 0)
+    assert sorted(Hypercube().weights(World(5, 8), 0)) == [1, 4, 5, 7]
+
+
+def test_a_star_needs_its_center():
+    with pytest.raises(CompositionError, match="center is rank 4, this world has 4"):
+        Star(4).weights(World(0, 4), 0)
+    assert neighbours(Star(1), World(1, 3), 0).receivers == (0, 2)
+    assert neighbours(Star(1), World(0, 3), 0).receivers == (1,)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (((0.5, 0.4), (0.5, 0.5)), "row 0 sums to 0.9, it must sum to 1"),
+        (((0.5, 0.5), (0.4, 0.6)), "column 0 sums to 0.9, it must sum to 1"),
+        (((1.0, 0.0),), "row 0 is 2 numbers, needed are 1"),
+        (((1.5, -0.5), (-0.5, 1.5)), r"row 0, column 0 must be in \[0, 1\], got 1.5"),
+        (((0.5, "a"), (0.5, 0.5)), "row 0, column 1 must be in"),
+        ((0.5, 0.5), "row 0 is 0.5, needed are 2"),
+        ((), "it has no rows"),
+    ],
+)
+def test_a_matrix_that_would_drift_is_refused_with_the_place(rows, words):
+    with pytest.raises(CompositionError, match=words):
+        Matrix(rows)
+
+
+def test_a_matrix_is_read_from_a_file(tmp_path):
+    (tmp_path / "k.csv").write_text("0.5, 0.5, 0\n0 0.5 0.5\n\n0.5,0,0.5\n")
+    topology = Matrix(file=str(tmp_path / "k.csv"))
+    assert topology.weights(World(1, 3), 9) == {1: 0.5, 2: 0.5}
+    assert neighbours(topology, World(1, 3), 0).receivers == (0,)
+    with pytest.raises(CompositionError, match="is for 3 ranks, this world has 4"):
+        topology.weights(World(0, 4), 0)
+    (tmp_path / "bad.csv").write_text("0.5 half\n")
+    for file in ("bad.csv", "none.csv"):
+        with pytest.raises(CompositionError, match=f"cannot read .*{file}"):
+            Matrix(file=str(tmp_path / file))
+    with pytest.raises(CompositionError, match="either rows or a file"):
+        Matrix()
