@@ -16,7 +16,7 @@ from ..aggregators import Dense
 from ..core import Aggregator, Controller, Program, TensorSpec, World, all_finite, mean_state
 from ..exchange import Exchanger
 from .flights import Flight, fragments_of, staggered
-from .measures import drift
+from .measures import consensus, drift
 from .outer import Average
 from .policies import Every, Moment
 from .settings import Local, check_exchange, mixes
@@ -137,6 +137,10 @@ class Rounds:
         if not every or not merged or self.rounds // every == (self.rounds - merged) // every:
             return False
         return (yield from self.full_average(step, world))
+
+    def consensus(self, step: int, world: World) -> Program[float]:
+        """How far this rank's and the others' weights are apart: (1/n) sum |w_i - mean w|^2."""
+        return (yield from consensus(self.parameters, world, step))
 
     def full_average(self, step: int, world: World) -> Program[bool]:
         """All ranks' weights become their mean, exactly; so do anchors where ranks have different ones.
