@@ -41,7 +41,7 @@ class Worker:
         self.watch = Watch()
         sync = method.sync()
         self.rounds: Rounds | None = None
-        if sync.payload == "gradients":
+        if sync.payload == "gradients" and not sync.average_every:
             self.exchanger = Exchanger(layers, sync.exchange, self.watch, seed=seed)
         else:
             self.rounds = Rounds(sync, parameters, controller=self.watch, seed=seed)
@@ -75,6 +75,8 @@ class Worker:
         self, rounds: Rounds, gradients: Mapping[str, Tensor], step: int, lr: float, watched: bool
     ) -> Program[None]:
         """The worker's own step, and a round if one is due. What travels is not hidden behind computing here."""
+        if rounds.settings.payload == "gradients":
+            gradients = yield from self.clock.timed(rounds.average_gradients(gradients, step, self.world))
         with self.clock.timing("compute"):
             merged = rounds.before_step(step)
             self._apply(gradients, lr, watched)

@@ -236,6 +236,14 @@ def test_a_full_average_after_every_second_round_of_gossip():
     assert_close(mean([w.weights for w in group]), group[0].weights)
 
 
+def test_a_full_average_after_every_third_step_of_gradient_gossip():
+    group = workers(4, Local(exchange=Mix(), payload="gradients", average_every=3))
+    for step in range(1, 7):
+        lockstep([worker.train(1) for worker in group])
+        distance = lockstep([consensus(w.weights, w.world) for w in group])[0]
+        assert (distance < 1e-20) == (step % 3 == 0), step
+
+
 def test_a_full_average_keeps_the_mean_and_may_come_at_any_time():
     for settings in (Local(every=3, exchange=Mix()), Local(every=3), Local(every=3, fragments=2, delay=1, mixing=0.5)):
         group = workers(3, settings)
