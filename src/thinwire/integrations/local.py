@@ -102,13 +102,14 @@ class LocalWire:
         if any(flight.merge_step <= step for flight in rounds.flights) and not rounds.settings.overlap:
             self._wait()
             merged += rounds.merge(step)
+        self.driver.run(rounds.average_if_due(step, world))
         flights = self.driver.run(rounds.depart(step, world))
         self._carried += [self.driver.submit(rounds.carry(flight, world)) for flight in flights]
         if flights and rounds.settings.waits:
             self._wait()
             merged += rounds.merge(step)
+            self.driver.run(rounds.average_if_due(step, world))
         self._after_merge(merged)
-        self.driver.run(rounds.average_if_due(step, world, len(merged)))
         self.step += 1
 
     def _average_gradients(self) -> None:

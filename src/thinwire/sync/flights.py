@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core import CompositionError, TensorSpec
 
 
-@dataclass
+@dataclass(eq=False)
 class Flight:
     """One round of one fragment, from when its weights were read until its answer is merged."""
 

@@ -1,7 +1,7 @@
 """One worker's rounds: what is read from its weights, exchanged, and merged into them again.
 
 A step of local training is: `before_step`, the worker's own optimizer, `after_step`. Who can let a round travel while
-the worker goes on does what `after_step` does piece by piece: `merge`, `depart`, `carry` each flight, `merge`.
+the worker goes on does what `after_step` does piece by piece: `merge`, `average_if_due`, `depart`, `carry` each flight.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Rounds:
         period = settings.policy.period if isinstance(settings.policy, Every) else 1
         self.since = staggered(period, len(self.fragments))
         self.flights: list[Flight] = []
-        self.rounds = self.bad_in_a_row = 0
+        self.rounds = self.bad_in_a_row = self.averages = 0
         self.before_exchange: Callable[[Mapping[str, Tensor]], None] | None = None  # told what is given to it
         self.anchor: dict[str, Tensor] = {}
         self.momentum: dict[str, Tensor] = {}
@@ -92,11 +92,12 @@ class Rounds:
     def after_step(self, step: int, world: World) -> Program[list[Merged]]:
         """All that follows a local step, one thing after another."""
         merged = [] if self.settings.overlap else self.merge(step)
+        yield from self.average_if_due(step, world)
         for flight in (yield from self.depart(step, world)):
             yield from self.carry(flight, world)
         if self.settings.waits:
             merged += self.merge(step)
-        yield from self.average_if_due(step, world, len(merged))
+            yield from self.average_if_due(step, world)
         return merged
 
     def depart(self, step: int, world: World) -> Program[list[Flight]]:
@@ -131,13 +132,12 @@ class Rounds:
         self.flights = [flight for flight in self.flights if flight not in due]
         return [self._merge(flight) for flight in due]
 
-    def average_if_due(self, step: int, world: World, merged: int) -> Program[bool]:
-        """The periodic full average, counted in rounds; True if there was one."""
-        every = self.settings.average_every
-        if self.settings.payload == "gradients":
-            merged = 1  # each step is a round
-        if not every or not merged or self.rounds // every == (self.rounds - merged) // every:
+    def average_if_due(self, step: int, world: World) -> Program[bool]:
+        """The periodic full average, counted in rounds; True if there was one. Before new flights read the weights."""
+        due = self.rounds // self.settings.average_every if self.settings.average_every else 0
+        if due == self.averages:
             return False
+        self.averages = due
         return (yield from self.full_average(step, world))
 
     def consensus(self, step: int, world: World) -> Program[float]:
@@ -230,6 +230,7 @@ class Rounds:
             "flights": {str(at): flight.state_dict() for at, flight in enumerate(self.flights)},
             "rounds": self.rounds,
             "bad_in_a_row": self.bad_in_a_row,
+            "averages": self.averages,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -243,6 +244,7 @@ class Rounds:
         self.since = [int(state["since"][str(at)]) for at in range(len(self.since))]
         self.flights = [Flight.of_state(state["flights"][at]) for at in sorted(state["flights"], key=int)]
         self.rounds, self.bad_in_a_row = int(state["rounds"]), int(state["bad_in_a_row"])
+        self.averages = int(state["averages"])
 
     def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """One rank's state out of those of a world of another size: means, which where ranks agree are theirs."""

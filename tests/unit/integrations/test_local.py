@@ -15,7 +15,7 @@ DILOCO = {"every": 4, "exchange": "ef(uniform(bits=4))", "outer": "nesterov(lr=0
 STREAM = {**DILOCO, "fragments": 3, "delay": 2, "mixing": 0.5}
 OVERLAP = {"every": 3, "payload": "weights", "overlap": True}
 POST = {"every": "post_local(start=3, period=4)", "exchange": "dense()"}
-DRIFT = {"every": "drift(above=0.6, most=12)"}
+DRIFT = {"every": "drift(above=2.5, most=12)"}
 GRADIENTS = {"every": 1, "payload": "gradients", "exchange": "ef(sign())"}
 ALL = {
     "sparse": SPARSE, "diloco": DILOCO, "stream": STREAM, "overlap": OVERLAP, "post": POST, "drift": DRIFT,

@@ -236,6 +236,15 @@ def test_a_full_average_after_every_second_round_of_gossip():
     assert_close(mean([w.weights for w in group]), group[0].weights)
 
 
+def test_a_full_average_comes_with_overlap_too():
+    apart = {}
+    for every in (0, 2):
+        group = workers(4, Local(every=2, exchange=Mix(), overlap=True, average_every=every))
+        lockstep([worker.train(20) for worker in group])
+        apart[every] = lockstep([consensus(w.weights, w.world) for w in group])[0]
+    assert apart[2] < apart[0] / 2
+
+
 def test_a_full_average_after_every_third_step_of_gradient_gossip():
     group = workers(4, Local(exchange=Mix(), payload="gradients", average_every=3))
     for step in range(1, 7):
