@@ -24,7 +24,7 @@ class Normed(nn.Module):
         self.norm = nn.BatchNorm1d(40)
         self.second = nn.Linear(40, 40)
         self.third = self.second
-        self.half = nn.Linear(40, 40, dtype=torch.bfloat16)
+        self.short = nn.Linear(40, 40, dtype=torch.bfloat16)
         self.frozen = nn.Linear(40, 40)
         self.last = nn.Linear(40, 4)
         self.frozen.requires_grad_(False)
@@ -32,7 +32,7 @@ class Normed(nn.Module):
     def forward(self, x):
         x = torch.tanh(self.norm(self.first(x)))
         x = torch.tanh(self.third(torch.tanh(self.second(x))))
-        x = torch.tanh(self.half(x.bfloat16()).float())
+        x = torch.tanh(self.short(x.bfloat16()).float())
         return self.last(self.frozen(x))
 
 
