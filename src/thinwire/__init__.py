@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import attach
+    from .api import attach, local
     from .catalog import parse, to_text
     from .core import (
         CheckpointError,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "attach": "api", "parse": "catalog", "to_text": "catalog", "Exchanger": "exchange",
+    "attach": "api", "local": "api", "parse": "catalog", "to_text": "catalog", "Exchanger": "exchange",
     "lockstep": "drivers.lockstep", "Meter": "drivers.meter", "TorchDist": "drivers.torch_dist",
     "ImportanceSolver": "importance", "ModuleObjective": "importance", "Refresher": "importance",
     "loopback": "core", "TensorSpec": "core", "World": "core",
@@ -45,8 +45,8 @@ _HOME = {
 }  # fmt: skip
 
 __all__ = [
-    "attach", "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist", "loopback", "TensorSpec", "World",
-    "ImportanceSolver", "ModuleObjective", "Refresher",
+    "attach", "local", "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist", "loopback", "TensorSpec",
+    "World", "ImportanceSolver", "ModuleObjective", "Refresher",
     "ThinwireError", "CompositionError", "DecodeError", "IncompatibleParts", "PeerLostError", "ProtocolError",
     "CheckpointError", "ConfigMismatch", "DivergedError", "NonFiniteError", "__version__",
 ]  # fmt: skip

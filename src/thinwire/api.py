@@ -1,15 +1,23 @@
-"""What a user imports: two lines in a DDP script."""
+"""What a user imports: two lines in a DDP script, or one around a plain loop."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import torch
+from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
-from .integrations.rules import SMALL, Wanted
+from .catalog import to_text
+from .core import Aggregator, TensorSpec
+from .integrations.local import LocalWire
+from .integrations.local_parts import LocalOptions
+from .integrations.rules import SMALL, Wanted, assigned
 from .integrations.slot import Slot
 from .integrations.wire import Wire, WireOptions
+from .sync import Local, Outer, Rounds, SyncPolicy, parse_outer, parse_policy, sync_text
 
 
 def attach(
@@ -38,3 +46,59 @@ def attach(
     wire = Wire(model, composition, options, lambda: slot.hold(None))
     slot.hold(wire)
     return wire
+
+
+def local(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    every: int | str | SyncPolicy = 16,
+    exchange: Wanted | Mapping[str, Wanted] = "dense()",
+    outer: str | Outer = "average()",
+    payload: str = "deltas",
+    overlap: bool = False,
+    fragments: int = 1,
+    delay: int = 0,
+    mixing: float = 0.0,
+    average_every: int = 0,
+    buffers: str = "average",
+    optimizer_state: str = "local",
+    small: int = SMALL,
+    seed: int = 0,
+    check_every: int = 100,
+    on_divergence: str = "stop",
+    most_bad_rounds: int = 10,
+    timeout_s: float = 60.0,
+    hooks: bool = True,
+    group: Any = None,
+) -> LocalWire:
+    """Let every rank train its own copy of a plain model, and bring the copies together every so many steps.
+
+    Use it as a context around the loop; it counts `optimizer.step()`. every: steps, or a policy such as
+    "post_local(start=1000, period=16)". exchange: a composition, or a mapping of name patterns, as `attach` takes them.
+    outer: what is made of the averaged delta: "average()", "sgd(lr=1, momentum=0.5)", "nesterov(lr=0.7, momentum=0.9)".
+    payload, overlap, fragments, delay, mixing, average_every: see `sync.Local`. buffers: floating ones, such as batch
+    norms' running means, are averaged with each round, or stay "local". optimizer_state: moments stay each rank's own,
+    or are dropped by "reset" after each round. All ranks call this alike; without a process group it is a world of one.
+    """
+    policy = parse_policy(every) if isinstance(every, str) else every
+    settings = Local(
+        every=policy, outer=parse_outer(outer) if isinstance(outer, str) else outer, payload=payload, overlap=overlap,
+        fragments=fragments, delay=delay, mixing=mixing, average_every=average_every,
+    )  # fmt: skip
+    options = LocalOptions(
+        buffers, optimizer_state, small, seed, check_every, on_divergence, most_bad_rounds, timeout_s, hooks
+    )
+
+    def rules_for(layers: Sequence[TensorSpec]) -> dict[str, Aggregator[Any]]:
+        return assigned(layers, exchange, small)
+
+    def rounds_for(
+        parameters: dict[str, Tensor], rules: dict[str, Aggregator[Any]], floats: dict[str, Tensor]
+    ) -> Rounds:
+        return Rounds(settings, parameters, rules, floats, seed=seed)
+
+    def facts(rules: Mapping[str, Aggregator[Any]]) -> dict[str, Any]:
+        return {"rounds": sync_text(settings), "exchange": {name: to_text(rule) for name, rule in rules.items()}}
+
+    return LocalWire(model, optimizer, options, rules_for, rounds_for, facts, group)

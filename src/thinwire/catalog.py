@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -86,14 +86,14 @@ def default_aggregator(compressor: Compressor) -> Aggregator[Any]:
 
 def parse(text: str) -> Aggregator[Any]:
     """The aggregator a composition text describes; errors show the text with a mark under the place."""
-    part = _Reader(text).part()
+    part = Reader(text).part()
     if isinstance(part, Topology):
         raise CompositionError(f"{text!r} says with whom, but not what; write for example gossip(identity(), {text})")
     return part if isinstance(part, Aggregator) else default_aggregator(part)
 
 
 def parse_compressor(text: str) -> Compressor:
-    part = _Reader(text).part()
+    part = Reader(text).part()
     if not isinstance(part, Compressor):
         kind = "a topology" if isinstance(part, Topology) else "an aggregator"
         raise CompositionError(f"{text!r} is {kind}; a compressor is needed here: {', '.join(COMPRESSORS)}")
@@ -127,15 +127,17 @@ def _argument(field: Field[Any], value: Any) -> str:
         return to_text(value)
     if isinstance(value, compressors.Cast):
         return f'{field.name}="{value.dtype}"'
-    return f"{field.name}={to_text(value) if isinstance(value, Compressor) else _literal(value)}"
+    return f"{field.name}={to_text(value) if isinstance(value, Compressor) else literal(value)}"
 
 
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value).lower() if isinstance(value, bool) else repr(value)
 
 
-class _Reader:
-    """Walks the syntax tree of one text; every complaint carries the place."""
+class Reader:
+    """Walks the syntax tree of one text; every complaint carries the place. `parts` is the table it knows."""
+
+    parts: Mapping[str, type[Any]] = PARTS
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -161,13 +163,13 @@ class _Reader:
     def _part(self, node: ast.expr) -> Any:
         call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
         if not isinstance(call.func, ast.Name):
-            raise self._error(node, f"a part is needed here: {', '.join(PARTS)}")
+            raise self._error(node, f"a part is needed here: {', '.join(self.parts)}")
         name = call.func.id
-        if name not in PARTS:
-            raise self._error(call.func, f"no part is called {name!r}; there are {', '.join(PARTS)}")
-        arguments = self._arguments(call, PARTS[name], name)
+        if name not in self.parts:
+            raise self._error(call.func, f"no part is called {name!r}; there are {', '.join(self.parts)}")
+        arguments = self._arguments(call, self.parts[name], name)
         try:
-            return PARTS[name](**arguments)
+            return self.parts[name](**arguments)
         except (CompositionError, IncompatibleParts) as error:
             raise type(error)(str(self._error(node, str(error)))) from None
 
@@ -198,7 +200,7 @@ class _Reader:
 
     def _inner(self, node: ast.expr, wanted: Any) -> Any:
         """What stands at `node`, as the type that the setting has."""
-        kinds = set(_kinds(wanted))
+        kinds = set(kinds_of(wanted))
         if Topology in kinds:
             topology = self._part(node)
             if not isinstance(topology, Topology):
@@ -233,10 +235,10 @@ class _Reader:
         return part
 
 
-def _kinds(wanted: Any) -> Iterator[Any]:
+def kinds_of(wanted: Any) -> Iterator[Any]:
     if get_origin(wanted) in (Union, types.UnionType):
         for inner in get_args(wanted):
-            yield from _kinds(inner)
+            yield from kinds_of(inner)
     else:
         yield get_origin(wanted) or wanted
 

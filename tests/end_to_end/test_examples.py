@@ -64,6 +64,12 @@ def test_two_lines_in_a_ddp_script_learn_and_send_little():
     assert saving("\n".join(report)) > 3
 
 
+def test_workers_that_talk_every_sixteen_steps_learn_and_send_little():
+    first, last, *report = run(*TORCHRUN, EXAMPLES / "local.py").splitlines()
+    assert numbers(last)[1] < 0.1 * numbers(first)[1]
+    assert saving("\n".join(report)) > 20
+
+
 def test_a_resnet_trains_through_the_wire_and_as_plain_ddp():
     wired, plain = (
         run(*TORCHRUN, EXAMPLES / RESNET[0], *RESNET[1:], *more) for more in ((), ("--composition", "none"))

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from ..catalog import parse
 from ..core import CompositionError, IncompatibleParts
 from ..importance import ImportanceSolver
+from ..sync import Local, parse_sync
 from ..testbed.network import rate_bits
 from .tables import ConfigError, Table, build, choose, positive
 
@@ -39,7 +39,10 @@ def rate(lr: float | str, smoothness: float | None, key: str = "lr") -> float:
 
 @dataclass(frozen=True)
 class Method:
-    """One composition under the name that tables and legends show; what is set here counts instead of the common."""
+    """One composition under the name that tables and legends show; what is set here counts instead of the common.
+
+    A composition alone takes gradients at every step; local(every=16, exchange=...) is local training.
+    """
 
     label: str
     composition: str
@@ -48,12 +51,20 @@ class Method:
 
     def __post_init__(self) -> None:
         try:
-            parse(self.composition)
+            sync = self.sync()
         except (CompositionError, IncompatibleParts) as error:
             raise ConfigError(f"methods: {self.label}: {error}") from error
         if self.lr is not None:
             check_rate(self.lr, f"methods: {self.label}: lr")
         self.solver()
+        if self.importance is not None and sync.payload != "gradients":
+            raise ConfigError(
+                f"methods: {self.label}: importance: w is found for gradients at every step, and local(...) sends "
+                f"{sync.payload}; leave importance out"
+            )
+
+    def sync(self) -> Local:
+        return parse_sync(self.composition)
 
     def solver(self) -> ImportanceSolver | None:
         if self.importance is None:

@@ -13,13 +13,15 @@ from ..controllers import Fixed
 from ..core import Context, Plan, Program, Seen, TensorSpec
 from ..drivers.meter import Traffic
 from .config import MEASURES, Target
+from .tasks.base import Learner
 
 if TYPE_CHECKING:
-    from .training import Worker
+    from .worker import Worker
 
 BYTES = ("payload_bytes", "wire_bytes")
 MOST_COLUMNS = 60  # of a heatmap
 BINS = 40
+BUFFER = "buffer: "  # before the names of buffers, among averaged tensors
 
 
 class Watch:
@@ -33,6 +35,10 @@ class Watch:
     def look_at(self, targets: Mapping[str, Tensor]) -> None:
         """What layers wish to send in the step that begins; none: do not look."""
         self._targets, self.errors = targets, {}
+
+    def look_on(self, targets: Mapping[str, Tensor]) -> None:
+        """Look at this round; errors of layers that it does not send stay those of their last round."""
+        self._targets = targets
 
     def init(self, layers: Sequence[TensorSpec]) -> tuple[Plan, tuple[()]]:
         return self._fixed.init(layers)
@@ -50,7 +56,7 @@ class Watch:
 
 
 class Observer:
-    """Looks at rank 0's worker now and then; the others hold the same weights."""
+    """Looks at rank 0's worker now and then; the others hold the same weights, or it is shown their mean."""
 
     def __init__(self, worker: Worker, target: Target | None) -> None:
         self.worker, self.target = worker, target
@@ -58,9 +64,13 @@ class Observer:
         self.heat: dict[str, list[float]] = {}
         self.reached = False
 
-    def look(self, step: int) -> None:
+    def look(self, step: int, mean: Mapping[str, Tensor] | None = None, consensus: float | None = None) -> None:
+        """Figures of the worker's weights; given the mean of all ranks', of that, with its own beside ("rank0_...")."""
         with self.worker.clock.timing("measure"):
             measured: dict[str, float | None] = {**self.worker.learner.measure()}
+            if mean is not None:
+                own = {f"rank0_{name}": value for name, value in measured.items()}
+                measured = {**measured_at(self.worker.learner, mean), **own, "consensus": consensus}
         traffic = self.worker.meter.total()
         row = {"step": float(step), "grad_norm": None, **measured}
         row |= {"payload_bytes": traffic.payload_bytes, "wire_bytes": traffic.sent_bytes}
@@ -75,8 +85,9 @@ class Observer:
         """At the step that was watched."""
         if self.columns["grad_norm"][-1] is None:
             self.columns["grad_norm"][-1] = self.worker.gradient_norm
-        for layer, error in self.worker.watch.errors.items():
-            self.heat.setdefault(layer, []).append(error)
+        errors = self.worker.watch.errors
+        for layer in self.worker.learner.parameters if self.worker.rounds is not None else errors:
+            self.heat.setdefault(layer, []).append(errors.get(layer, 0.0))  # nothing is lost before a first round
 
     def news(self, step: int, steps: int) -> dict[str, Any]:
         """For those who watch it run."""
@@ -126,6 +137,25 @@ class Observer:
             "layers": {name: [errors[i] for i in at] for name, errors in self.heat.items()},
             "sizes": {name: parameters[name].numel() for name in self.heat},
         }
+
+
+def measured_at(learner: Learner, point: Mapping[str, Tensor]) -> dict[str, float]:
+    """Figures with other weights and buffers; the learner's own are there again afterwards, to the last bit."""
+    own = {name: p.detach().clone() for name, p in learner.parameters.items()}
+    buffers = learner.state_dict()
+    there = {name: point.get(f"{BUFFER}{name}", held) for name, held in buffers.items()}
+    try:
+        _put(learner, point, there)
+        return dict(learner.measure())
+    finally:
+        _put(learner, own, buffers)
+
+
+def _put(learner: Learner, weights: Mapping[str, Tensor], buffers: Mapping[str, Any]) -> None:
+    with torch.no_grad():
+        for name, parameter in learner.parameters.items():
+            parameter.copy_(weights[name])
+    learner.load_state_dict(buffers)
 
 
 def histograms(worker: Worker) -> dict[str, Any]:

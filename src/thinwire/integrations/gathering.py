@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ..core import AllGather, Gathered, Label, Payload, Program, World, nbytes_of
-from ..exchange import Exchanger
 
 State = Mapping[str, Any]  # nested; leaves are tensors and numbers
+
+
+class Merges(Protocol):
+    """Who can make one rank's state out of those of a world of another size."""
+
+    def merged(self, states: Sequence[State]) -> dict[str, Any]: ...
 
 
 def gather_states(mine: State) -> Program[dict[int, State]]:
@@ -38,7 +43,7 @@ def _like(form: Any, part: Tensor) -> Any:
     return part.clone().view(form.shape) if isinstance(form, Tensor) else type(form)(part.item())
 
 
-def own_state(state: Mapping[str, Any], world: World, exchanger: Exchanger) -> State:
+def own_state(state: Mapping[str, Any], world: World, of: Merges) -> State:
     """This rank's own of a stored state."""
     rank, size = world
     stored = int(state["world_size"])
@@ -50,4 +55,4 @@ def own_state(state: Mapping[str, Any], world: World, exchanger: Exchanger) -> S
         raise KeyError(
             f"stored state was {what} memory lacks rank {missing[0]}; save with gather=True, or give all files"
         )
-    return exchanger.merged([dict(state[f"rank{r}"]) for r in range(stored)])
+    return of.merged([dict(state[f"rank{r}"]) for r in range(stored)])

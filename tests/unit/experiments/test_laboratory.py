@@ -18,7 +18,7 @@ from thinwire.experiments.laboratory import plan_of
 from thinwire.experiments.running import carry_out, found
 from thinwire.experiments.sources import find_plan
 from thinwire.experiments.tables import ConfigError
-from thinwire.experiments.training import buckets
+from thinwire.experiments.worker import buckets
 
 CONFIG = {
     "name": "small", "task": "logistic", "steps": 12, "record_every": 3, "checkpoint_every": 5, "bucket_mb": 1e-5,

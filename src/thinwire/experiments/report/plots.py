@@ -17,6 +17,10 @@ MEASURES = {
     "accuracy": Axis("accuracy", "percent", log=False),
     "perplexity": Axis("perplexity", "number", log=True),
     "grad_norm": Axis("gradient norm", "number", log=True),
+    "consensus": Axis("consensus distance", "number", log=True),
+    "rank0_loss": Axis("loss of rank 0 alone", "number", log=True),
+    "rank0_accuracy": Axis("accuracy of rank 0 alone", "percent", log=False),
+    "rank0_perplexity": Axis("perplexity of rank 0 alone", "number", log=True),
 }
 COSTS = {
     "wire_bytes": Axis("wire bytes sent by rank 0", "bytes", log=True),

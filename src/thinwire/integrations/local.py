@@ -1,0 +1,247 @@
+"""The handle that `local` gives: rounds between optimizer steps of a plain module, and what they cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from .. import __version__
+from ..core import Aggregator, NonFiniteError, Program, TensorSpec
+from ..drivers.alone import Alone
+from ..drivers.torch_dist import TorchDist
+from .agreement import agree_on, compare_weights, heal_weights
+from .gathering import gather_states, own_state
+from .local_parts import LocalOptions, Merged, Rounds, trained_parameters
+from .report import WireReport
+
+
+class LocalWire:
+    """Carries one model's rounds. Made by `local`, on every rank alike; so are its methods called.
+
+    It counts the optimizer's steps by hooks. With hooks=False call `before_step()` and `after_step()` around each step
+    yourself, a step that was left out (GradScaler) included: all ranks must count the same steps.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        options: LocalOptions,
+        rules_for: Callable[[Sequence[TensorSpec]], dict[str, Aggregator[Any]]],
+        rounds_for: Callable[[dict[str, Tensor], dict[str, Aggregator[Any]], dict[str, Tensor]], Rounds],
+        facts: Callable[[Mapping[str, Aggregator[Any]]], Mapping[str, Any]],
+        group: Any = None,
+    ) -> None:
+        self.parameters = trained_parameters(model, optimizer)
+        self.options, self.optimizer, self.step, self.healed = options, optimizer, 0, 0
+        self.buffers = {
+            name: buffer
+            for name, buffer in model.named_buffers()
+            if options.buffers == "average" and buffer.is_floating_point()
+        }
+        self.tensors = {**self.parameters, **self.buffers}
+        self.layers = [TensorSpec.of(name, p.detach()) for name, p in self.parameters.items()]
+        rules = rules_for(self.layers)
+        together = dist.is_available() and dist.is_initialized()
+        self.driver: TorchDist | Alone = TorchDist(group, timeout_s=options.timeout_s) if together else Alone()
+        self.seconds = {"waiting": 0.0}
+        self._carried: list[Future[None]] = []
+        self._handles: list[Any] = []
+        try:
+            self.driver.run(agree_on(self._facts(rules, facts(rules))))
+            self.driver.run(self._begin_alike())
+            self.rounds = rounds_for(self.parameters, rules, self.buffers)
+        except BaseException:
+            self.driver.close()
+            raise
+        if options.hooks:
+            self._handles.append(optimizer.register_step_pre_hook(lambda *_: self.before_step()))
+            self._handles.append(optimizer.register_step_post_hook(lambda *_: self.after_step()))
+
+    def _facts(self, rules: Mapping[str, Aggregator[Any]], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """In the order in which they are compared: causes before what follows from them."""
+        return {
+            "thinwire": __version__,
+            "setting": {k: v for k, v in vars(self.options).items() if isinstance(v, int | float | str)},
+            "optimizer": type(self.optimizer).__name__,
+            "parameters in order": list(self.parameters),
+            "parameter": {layer.name: f"{list(layer.shape)} {layer.dtype}" for layer in self.layers},
+            **settings,
+        }
+
+    def _begin_alike(self) -> Program[None]:
+        """Rank 0's weights and buffers for all, as DDP does it; only what differs is sent."""
+        names, weights = list(self.tensors), [tensor.detach() for tensor in self.tensors.values()]
+        places = yield from compare_weights(names, weights, 0, stop=False)
+        yield from heal_weights(names, weights, places, 0)
+
+    # Around a step
+
+    @torch.no_grad()
+    def before_step(self) -> None:
+        """Before the optimizer's step."""
+        if self.rounds.settings.payload == "gradients":
+            self._average_gradients()
+        elif self.rounds.settings.overlap:
+            self._wait()
+            self._after_merge(self.rounds.before_step(self.step))
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """After it."""
+        rounds, step, world = self.rounds, self.step, self.driver.world
+        merged: list[Merged] = []
+        if any(flight.merge_step <= step for flight in rounds.flights) and not rounds.settings.overlap:
+            self._wait()
+            merged += rounds.merge(step)
+        self.driver.run(rounds.average_if_due(step, world))
+        flights = self.driver.run(rounds.depart(step, world))
+        self._carried += [self.driver.submit(rounds.carry(flight, world)) for flight in flights]
+        if flights and rounds.settings.waits:
+            self._wait()
+            merged += rounds.merge(step)
+            self.driver.run(rounds.average_if_due(step, world))
+        self._after_merge(merged)
+        self.step += 1
+
+    def _average_gradients(self) -> None:
+        given = {}
+        for name, parameter in self.parameters.items():
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            given[name] = gradient.to_dense() if gradient.layout != torch.strided else gradient
+        with self._timing():
+            averages = self.driver.run(self.rounds.average_gradients(given, self.step, self.driver.world))
+        for name, parameter in self.parameters.items():
+            parameter.grad = averages.get(name)  # None after a bad step: weights and moments stay as they are
+        self._count_bad_rounds()
+
+    def _wait(self) -> None:
+        with self._timing():
+            carried, self._carried = self._carried, []
+            for future in carried:
+                future.result()
+
+    @contextmanager
+    def _timing(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds["waiting"] += time.perf_counter() - began
+
+    def _after_merge(self, merged: Sequence[Merged]) -> None:
+        for one in merged:
+            if one.went_back:
+                self._forget(self.parameters)  # its moments were made of what is no number
+            elif self.options.optimizer_state == "reset":
+                self._forget(one.names)
+        if merged:
+            self._count_bad_rounds()
+            self._check_anchors(len(merged))
+
+    def _forget(self, names: Any) -> None:
+        for name in names:
+            self.optimizer.state.pop(self.parameters[name], None)
+
+    def _count_bad_rounds(self) -> None:
+        most = self.options.most_bad_rounds
+        if most and self.rounds.bad_in_a_row >= most:
+            raise NonFiniteError(
+                f"step {self.step}: {most} rounds in a row had a NaN or an infinity on some rank; the log of that rank "
+                "names the parameters. Lower the learning rate, clip gradients, or raise most_bad_rounds"
+            )
+
+    def _check_anchors(self, merged: int) -> None:
+        """What all ranks hold alike after a round, unless they gossip."""
+        every, done = self.options.check_every, self.rounds.rounds
+        if not every or self.rounds.mixes or done // every == (done - merged) // every:
+            return
+        names, anchors = list(self.rounds.anchor), list(self.rounds.anchor.values())
+        stop = self.options.on_divergence == "stop"
+        places = self.driver.run(compare_weights(names, anchors, self.step, stop=stop))
+        self.driver.run(heal_weights(names, anchors, places, self.step))
+        for name in (names[at] for at in places):
+            self.tensors[name].copy_(self.rounds.anchor[name])
+        self.healed += len(places)
+
+    # What a user may do between steps
+
+    @torch.no_grad()
+    def full_average(self) -> None:
+        """Let all ranks have the mean of their weights (and buffers) from now on: for a last evaluation, or saving one.
+
+        Flights go on; training may, too. `averaged()` gives the mean for a while only.
+        """
+        if not self.driver.run(self.rounds.full_average(self.step, self.driver.world)):
+            raise NonFiniteError(
+                f"step {self.step}: some rank's weights have a NaN or an infinity; they have no average"
+            )
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The mean of all ranks' weights and buffers while it lasts; then every rank's own again, to the last bit."""
+        own = {name: tensor.detach().clone() for name, tensor in self.tensors.items()}
+        anchors = {name: anchor.clone() for name, anchor in self.rounds.anchor.items()}
+        self.full_average()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, tensor in self.tensors.items():
+                    tensor.copy_(own[name])
+                for name, anchor in anchors.items():
+                    self.rounds.anchor[name] = anchor
+
+    def consensus(self) -> float:
+        """(1/n) sum |w_i - mean w|^2 over the ranks' weights; the same number on all of them."""
+        return self.driver.run(self.rounds.consensus(self.step, self.driver.world))
+
+    def report(self) -> WireReport:
+        """What was sent and saved, and how long steps stood still, as this rank counted. Prints as a table."""
+        self._wait()
+        dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
+        skipped = self.rounds.exchanger.skipped_steps
+        return WireReport.of(self.driver.meter, self.driver.world, self.step, dense, self.seconds, skipped, self.healed)
+
+    def close(self) -> None:
+        """Finish what travels and let the optimizer go; weights stay each rank's own."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self.driver.close()
+
+    def __enter__(self) -> LocalWire:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # State
+
+    def state_dict(self, gather: bool = True) -> dict[str, Any]:
+        """Anchors, momentum, flights and memories, of all ranks; gather=False: this rank's alone, silently.
+
+        Weights and the optimizer's state are each rank's own between rounds: save those of every rank beside it.
+        """
+        self._wait()
+        mine = self.rounds.state_dict() | {"step": self.step}
+        rank, size = self.driver.world
+        ranks = self.driver.run(gather_states(mine)) if gather else {rank: mine}
+        return {"world_size": size, **{f"rank{r}": state for r, state in ranks.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken; if the world has another size, with the mean of anchors and residuals."""
+        steps = {int(value["step"]) for key, value in state.items() if key.startswith("rank")}
+        self.driver.run(agree_on({"stored": {"world_size": int(state["world_size"]), "step": sorted(steps)}}))
+        mine = own_state(state, self.driver.world, self.rounds)
+        self._wait()
+        self.rounds.load_state_dict(mine)
+        self.step = int(mine["step"])

@@ -1,0 +1,57 @@
+"""Rounds that are under way, and the groups of layers that take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from ..core import CompositionError, TensorSpec
+
+
+@dataclass(eq=False)
+class Flight:
+    """One round of one fragment, from when its weights were read until its answer is merged."""
+
+    fragment: int
+    sent_step: int
+    merge_step: int
+    given: Mapping[str, Tensor] = field(default_factory=dict)  # dropped when it has been answered
+    values: dict[str, Tensor] = field(default_factory=dict)  # empty until it has
+    good: bool = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "fragment": self.fragment, "sent_step": self.sent_step, "merge_step": self.merge_step,
+            "good": int(self.good), "values": dict(self.values),
+        }  # fmt: skip
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Flight:
+        fragment, sent, merge = (int(state[name]) for name in ("fragment", "sent_step", "merge_step"))
+        values = {name: value.clone() for name, value in state["values"].items()}
+        return cls(fragment, sent, merge, {}, values, bool(state["good"]))
+
+
+def fragments_of(layers: Sequence[TensorSpec], count: int) -> list[list[str]]:
+    """Names of neighbouring layers in `count` groups of about as many numbers; none is empty."""
+    if count > len(layers):
+        raise CompositionError(f"local: {count} fragments of {len(layers)} layers cannot be; {len(layers)} is the most")
+    whole = sum(layer.numel for layer in layers)
+    found: list[list[str]] = [[]]
+    before = 0
+    for at, layer in enumerate(layers):
+        left, groups_left = len(layers) - at, count - len(found)
+        full = before >= whole * len(found) / count
+        if found[-1] and groups_left and (full or left <= groups_left):
+            found.append([])
+        found[-1].append(layer.name)
+        before += layer.numel
+    return found
+
+
+def staggered(period: int, count: int) -> list[int]:
+    """Local steps each fragment is taken to have made already, so that their rounds come evenly; the first has none."""
+    return [at * period // count for at in range(count)]

@@ -1,0 +1,123 @@
+"""Local training as settings: when, what, through which exchange, and what is made of the average."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..aggregators import Dense
+from ..catalog import to_text
+from ..compressors import Cast, Identity
+from ..core import Aggregator, CompositionError, Compressor, IncompatibleParts, parts_of
+from .outer import Average, Outer
+from .policies import BSP, Every, SyncPolicy
+
+PAYLOADS = ("deltas", "weights", "gradients")
+_EXACT = (Dense, Identity, Cast)  # as good as their numbers' type
+
+
+@dataclass(frozen=True)
+class Local:
+    """So many local steps, then a round: what travels, through which exchange, and what is made of the average.
+
+    every: a number of steps, or a policy. payload: "deltas" (anchor - weights), "weights", or "gradients" at each step.
+    overlap: a round travels during the next step's computing, and that step's gradient, taken at the old weights, is
+    applied to the average (S3, algorithm 1). fragments: layers in so many groups that take turns; delay: a round is
+    merged so many steps after it was sent; mixing: the share of the local weights that stays then (streaming DiLoCo).
+    average_every: after so many rounds all ranks' weights are averaged densely, which is for gossip.
+    """
+
+    every: int | SyncPolicy = 1
+    exchange: Aggregator[Any] = field(default_factory=Dense)
+    outer: Outer = field(default_factory=Average)
+    payload: str = "deltas"
+    overlap: bool = False
+    fragments: int = 1
+    delay: int = 0
+    mixing: float = 0.0
+    average_every: int = 0
+
+    def __post_init__(self) -> None:
+        if self.payload not in PAYLOADS:
+            raise CompositionError(f"local: payload must be one of {', '.join(PAYLOADS)}, got {self.payload!r}")
+        if self.fragments < 1:
+            raise CompositionError(
+                f"local: fragments must be at least 1, got {self.fragments}; 1 sends all layers at once"
+            )
+        if self.delay < 0 or self.average_every < 0:
+            raise CompositionError(
+                f"local: delay and average_every must not be negative, got {self.delay} and {self.average_every}"
+            )
+        if not 0 <= self.mixing < 1:
+            raise CompositionError(
+                f"local: mixing must be in [0, 1), got {self.mixing}; 0.5 keeps half of the local weights"
+            )
+        self.policy  # noqa: B018 (a wrong period is refused here)
+        self._check_together()
+        check_exchange(self.payload, [self.exchange])
+
+    def _check_together(self) -> None:
+        if self.payload == "gradients":
+            others = {"overlap": False, "fragments": 1, "delay": 0, "mixing": 0.0, "outer": Average()}
+            for name, plain in others.items():
+                if getattr(self, name) != plain:
+                    raise IncompatibleParts(f"local: {name} is for weights and deltas; gradients are just averaged")
+            if self.policy not in (Every(1), BSP()):
+                raise IncompatibleParts(
+                    f"local: gradients travel at every step, got every={self.every}; deltas may travel less often"
+                )
+        if self.overlap and (self.delay or self.fragments > 1 or self.mixing):
+            raise IncompatibleParts(
+                "local: overlap merges a whole round before the next step; take it, or fragments, delay and mixing"
+            )
+        if not isinstance(self.policy, Every):
+            if self.fragments > 1 or self.delay:
+                raise IncompatibleParts(f"local: fragments and delay need a fixed period, got every={self.every}")
+        elif self.delay >= self.policy.period:
+            raise IncompatibleParts(
+                f"local: a round must be merged before the next, got delay={self.delay} and every={self.every}"
+            )
+
+    @property
+    def policy(self) -> SyncPolicy:
+        return Every(self.every) if isinstance(self.every, int) else self.every
+
+    @property
+    def waits(self) -> bool:
+        """Whether a round is merged as soon as it is answered; else workers go on meanwhile."""
+        return not (self.overlap or self.delay)
+
+
+def check_exchange(payload: str, exchanges: Iterable[Aggregator[Any]]) -> None:
+    """Refuse what cannot work: weights through a lossy exchange, unless it keeps copies of them."""
+    for exchange in exchanges:
+        if payload != "weights" or keeps_copies(exchange) or not lossy(exchange):
+            continue
+        text = to_text(exchange)
+        if mixes(exchange):
+            raise IncompatibleParts(
+                f"local: lossy gossip of weights needs a copy of every partner's, and {text} keeps none; send "
+                'payload="deltas", or use choco(...) on a graph that does not change'
+            )
+        raise IncompatibleParts(
+            f"local: {text} loses a share of what it is given, and weights are much larger than what changes in them; "
+            'send payload="deltas", or weights through dense() or cast(dtype="bf16")'
+        )
+
+
+def lossy(exchange: Aggregator[Any]) -> bool:
+    """Whether ranks get something else than the exact combination, up to a cast: the innermost parts tell."""
+    parts = [p for p in parts_of(exchange) if isinstance(p, Aggregator | Compressor)]
+    innermost = [p for p in parts if not any(isinstance(q, Aggregator | Compressor) for q in [*parts_of(p)][1:])]
+    return any(not isinstance(part, _EXACT) and not mixes(part) for part in innermost)
+
+
+def mixes(exchange: Aggregator[Any] | Compressor) -> bool:
+    """Whether each rank gets a mixture of its own, as in gossip, rather than all the same average."""
+    return any(hasattr(part, "changes") and hasattr(part, "weights") for part in parts_of(exchange))  # a topology
+
+
+def keeps_copies(exchange: Aggregator[Any]) -> bool:
+    """Whether it remembers what its partners hold, so that lossy differences do (CHOCO)."""
+    return any(bool(getattr(part, "keeps_copies", False)) for part in parts_of(exchange))

@@ -1,0 +1,93 @@
+"""Local training as text: `local(every=16, exchange=ef(topk(density=0.01)), outer=nesterov(lr=0.7, momentum=0.9))`.
+
+The catalog's reader with a small table of our own. A part may stand in quotes, as it does in a call of
+`thinwire.local`. A composition alone is what it always was: gradients, at every step.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import MISSING, fields
+from typing import Any
+
+from .. import catalog
+from ..core import Aggregator, CompositionError, Compressor
+from .outer import Average, Nesterov, Outer, OuterSGD
+from .policies import BSP, Drift, Every, PostLocal, SyncPolicy
+from .settings import Local
+
+OUTERS: dict[str, type[Any]] = {"average": Average, "sgd": OuterSGD, "nesterov": Nesterov}
+POLICIES: dict[str, type[Any]] = {"every": Every, "bsp": BSP, "post_local": PostLocal, "drift": Drift}
+PARTS = {"local": Local} | OUTERS | POLICIES
+_NAMES = {cls: name for name, cls in PARTS.items()}
+
+
+class _Reader(catalog.Reader):
+    parts = catalog.PARTS | PARTS
+
+    def _inner(self, node: ast.expr, wanted: Any) -> Any:
+        kinds = set(catalog.kinds_of(wanted))
+        quoted = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for kind, table in ((Outer, OUTERS), (SyncPolicy, POLICIES)):
+            if kind in kinds and (quoted or int not in kinds or not isinstance(node, ast.Constant)):
+                part = self._quoted(node) if quoted else self._part(node)
+                if type(part) not in table.values():
+                    raise self._error(node, f"one of these is needed here: {', '.join(table)}")
+                return part
+        if Aggregator in kinds:
+            try:
+                return _composition(self._quoted(node) if quoted else self._part(node))
+            except CompositionError as error:
+                raise error if "\n" in str(error) else self._error(node, str(error)) from None
+        return super()._inner(node, wanted)
+
+    def _quoted(self, node: ast.expr) -> Any:
+        assert isinstance(node, ast.Constant)
+        try:
+            return type(self)(str(node.value)).part()
+        except CompositionError as error:
+            raise self._error(node, str(error)) from None
+
+
+def parse_sync(text: str) -> Local:
+    """The settings a text describes; a composition alone means gradients at every step."""
+    part = _Reader(text).part()
+    return part if isinstance(part, Local) else Local(exchange=_composition(part), payload="gradients")
+
+
+def parse_outer(text: str) -> Outer:
+    part = _Reader(text).part()
+    if type(part) not in OUTERS.values():
+        raise CompositionError(f"{text!r} is no outer optimizer; there are {', '.join(OUTERS)}")
+    return part  # type: ignore[no-any-return]
+
+
+def parse_policy(text: str) -> SyncPolicy:
+    part = _Reader(text).part()
+    if type(part) not in POLICIES.values():
+        raise CompositionError(f"{text!r} is no policy; there are {', '.join(POLICIES)}, or a number of steps")
+    return part  # type: ignore[no-any-return]
+
+
+def sync_text(part: Any) -> str:
+    """The shortest text that is read back to the same settings."""
+    if type(part) not in _NAMES:
+        return catalog.to_text(part)
+    if isinstance(part, Local) and part == Local(exchange=part.exchange, payload="gradients"):
+        return catalog.to_text(part.exchange)
+    arguments = []
+    for setting in fields(part):
+        value = getattr(part, setting.name)
+        default = setting.default if setting.default_factory is MISSING else setting.default_factory()
+        if value != default:
+            plain = isinstance(value, int | float | str)
+            arguments.append(f"{setting.name}={catalog.literal(value) if plain else sync_text(value)}")
+    return f"{_NAMES[type(part)]}({', '.join(arguments)})"
+
+
+def _composition(part: Any) -> Aggregator[Any]:
+    if isinstance(part, Compressor):
+        return catalog.default_aggregator(part)
+    if type(part) in _NAMES or not isinstance(part, Aggregator):
+        raise CompositionError(f"{sync_text(part)} is no exchange; write for example ef(topk(density=0.01))")
+    return part

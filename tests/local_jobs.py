@@ -1,0 +1,224 @@
+"""What worker processes do in the tests of `local`."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import torch
+from torch import nn
+
+import thinwire
+from ddp_jobs import Net, data
+from jobs import digest
+from local_training import workers
+from thinwire.sync import Rounds, parse_sync
+
+
+class Normed(nn.Module):
+    """With batch norm, a tied layer, a frozen one, and two precisions."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(32, 40)
+        self.norm = nn.BatchNorm1d(40)
+        self.second = nn.Linear(40, 40)
+        self.third = self.second
+        self.short = nn.Linear(40, 40, dtype=torch.bfloat16)
+        self.frozen = nn.Linear(40, 40)
+        self.last = nn.Linear(40, 4)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x):
+        x = torch.tanh(self.norm(self.first(x)))
+        x = torch.tanh(self.third(torch.tanh(self.second(x))))
+        x = torch.tanh(self.short(x.bfloat16()).float())
+        return self.last(self.frozen(x))
+
+
+def make(kind=Net, lr=0.05, seed=7):
+    torch.manual_seed(seed)
+    model = kind()
+    wanted = [p for p in model.parameters() if p.requires_grad]
+    return model, torch.optim.AdamW(wanted, lr=lr)
+
+
+def teach(model, optimizer, rank, steps, begin=0, spoil=None):
+    losses = []
+    for step in range(begin, begin + steps):
+        x, y = data(step, rank)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x).float(), y)
+        loss.backward()
+        if spoil == (rank, step):
+            next(model.parameters()).grad.view(-1)[0] = float("nan")
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def named(model):
+    return digest({name: p.detach() for name, p in model.named_parameters()})
+
+
+def local(driver, model, optimizer, **options):
+    return thinwire.local(model, optimizer, group=driver.group, **{"timeout_s": 20.0, **options})
+
+
+def learn(driver, options, steps=24, kind="Net"):
+    """Losses, the digest of weights after a full average, bytes sent, consensus before it."""
+    model, optimizer = make({"Net": Net, "Normed": Normed}[kind])
+    with local(driver, model, optimizer, **options) as wire:
+        losses = teach(model, optimizer, driver.world.rank, steps)
+        apart = wire.consensus()
+        wire.full_average()
+        after, report = wire.consensus(), wire.report()
+    return losses, named(model), report.saving, apart, after, str(report)
+
+
+def resume(driver, options, stop, steps=13, kind="Net"):
+    """Is a run that was stopped and resumed on fresh objects the same as one that was not?"""
+    kind = {"Net": Net, "Normed": Normed}[kind]
+    rank = driver.world.rank
+    model, optimizer = make(kind)
+    with local(driver, model, optimizer, **options) as wire:
+        teach(model, optimizer, rank, stop)
+        stored = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "wire": wire.state_dict()}
+        stored = copy.deepcopy(stored)
+        teach(model, optimizer, rank, steps - stop, stop)
+        expected = digest(model.state_dict())
+    model, optimizer = make(kind)
+    with local(driver, model, optimizer, **options) as wire:
+        model.load_state_dict(stored["model"])
+        optimizer.load_state_dict(stored["optimizer"])
+        wire.load_state_dict(stored["wire"])
+        teach(model, optimizer, rank, steps - stop, stop)
+        return digest(model.state_dict()) == expected
+
+
+def rounds_in(driver, text, steps):
+    """The digest of weights of the small problem, which must not depend on the driver; overlapped rounds overlap."""
+    worker = workers(driver.world.size, text)[driver.world.rank]
+    return digest(driver.run(worker.train(steps)))
+
+
+def hooks_and_rounds(driver, options, steps):
+    """Weights by `local` with rounds that travel meanwhile, and by the same rounds one thing after another."""
+    results = []
+    for by_hooks in (True, False):
+        model, optimizer = make()
+        if by_hooks:
+            with local(driver, model, optimizer, small=0, **options):
+                teach(model, optimizer, driver.world.rank, steps)
+        else:
+            parameters = dict(model.named_parameters())
+            text = ", ".join(f"{name}={value!r}" for name, value in options.items())
+            rounds = Rounds(parse_sync(f"local({text})"), parameters)
+            for step in range(steps):
+                hook = optimizer.register_step_pre_hook(partial(before, rounds, step))
+                teach(model, optimizer, driver.world.rank, 1, step)
+                hook.remove()
+                driver.run(rounds.after_step(step, driver.world))
+        results.append(named(model))
+    return results
+
+
+def before(rounds, step, *_):
+    """An optimizer's hook must give nothing back."""
+    rounds.before_step(step)
+
+
+def start_apart(driver):
+    """Ranks begin with different weights: rank 0's count."""
+    model, optimizer = make(seed=driver.world.rank)
+    with local(driver, model, optimizer, every=2):
+        pass
+    return named(model)
+
+
+def disagree(driver, options):
+    model, optimizer = make()
+    try:
+        local(driver, model, optimizer, **options[driver.world.rank]).close()
+    except thinwire.ThinwireError as error:
+        return type(error).__name__, str(error)
+
+
+def normed(driver, buffers):
+    model, optimizer = make(Normed)
+    frozen = model.frozen.weight.clone()
+    with local(driver, model, optimizer, every=4, buffers=buffers, exchange="ef(topk(density=0.1))"):
+        teach(model, optimizer, driver.world.rank, 8)
+    floats = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
+    return named(model), digest(floats), torch.equal(frozen, model.frozen.weight), int(model.norm.num_batches_tracked)
+
+
+def spoil(driver, steps, most=10):
+    """A NaN on rank 1: (digest, skipped, whether all is finite)."""
+    model, optimizer = make()
+    with local(driver, model, optimizer, every=4, most_bad_rounds=most) as wire:
+        try:
+            teach(model, optimizer, driver.world.rank, steps, spoil=(1, 5))
+        except thinwire.NonFiniteError as error:
+            return str(error)
+        finite = all(bool(p.isfinite().all()) for p in model.parameters())
+        moments = all(bool(s["exp_avg"].isfinite().all()) for s in optimizer.state.values())
+        return named(model), wire.report().skipped_steps, finite and moments
+
+
+def diverge(driver, on_divergence):
+    model, optimizer = make()
+    with local(driver, model, optimizer, every=2, check_every=1, on_divergence=on_divergence) as wire:
+        teach(model, optimizer, driver.world.rank, 2)
+        if driver.world.rank == 1:
+            wire.rounds.anchor["second.weight"][0, 0] += 1.0
+        try:
+            teach(model, optimizer, driver.world.rank, 2, 2)
+        except thinwire.DivergedError as error:
+            return str(error)
+        return named(model), wire.report().healed
+
+
+def look_at_the_mean(driver):
+    """Evaluating inside `averaged()` leaves no trace."""
+    digests = []
+    for looks in (False, True):
+        model, optimizer = make()
+        with local(driver, model, optimizer, every=4) as wire:
+            for step in range(7):
+                teach(model, optimizer, driver.world.rank, 1, step)
+                if looks:
+                    with wire.averaged():
+                        assert wire.consensus() < 1e-9
+        digests.append(named(model))
+    return digests[0] == digests[1]
+
+
+def reset_moments(driver):
+    counts = []
+    model, optimizer = make()
+    with local(driver, model, optimizer, every=3, optimizer_state="reset"):
+        for step in range(6):
+            teach(model, optimizer, driver.world.rank, 1, step)
+            counts.append(len(optimizer.state))
+    return counts
+
+
+def let_go(driver):
+    """After the context, steps are the worker's own."""
+    model, optimizer = make()
+    with local(driver, model, optimizer, every=1) as wire:
+        teach(model, optimizer, driver.world.rank, 2)
+    same = named(model)
+    teach(model, optimizer, driver.world.rank, 1, 2)
+    return same, named(model), wire.step
+
+
+def another_world(driver, stored):
+    model, optimizer = make()
+    with local(driver, model, optimizer, every=4, exchange="ef(topk(density=0.1))", outer="nesterov()") as wire:
+        if stored is None:
+            teach(model, optimizer, driver.world.rank, 4)
+            return wire.state_dict()
+        wire.load_state_dict(stored)
+        return wire.rounds.state_dict()

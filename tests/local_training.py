@@ -1,0 +1,171 @@
+"""Local training of a small problem in lockstep, and S3's algorithms written down as they are printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from drawn import draw
+from thinwire import World, lockstep
+from thinwire.compressors import Identity
+from thinwire.core import AllGather, Reduced, payload_labels
+from thinwire.sync import Local, Rounds, parse_sync
+
+SHAPES = {"a": (5, 4), "b": (7,), "c": (3, 3), "d": (2,)}
+D = torch.float64
+
+
+def start(dtype=D):
+    return {name: draw("gaussian", shape, seed=at).to(dtype) for at, (name, shape) in enumerate(SHAPES.items())}
+
+
+def gradient(rank, step, weights):
+    """Of a quadratic that is another one for each rank, with noise of the step."""
+    return {
+        name: (1 + rank / 4) * (w - rank * draw("gaussian", w.shape, seed=77).to(w.dtype))
+        + 0.1 * draw("gaussian", w.shape, seed=1000 * step + rank).to(w.dtype)
+        for name, w in weights.items()
+    }
+
+
+class Worker:
+    """One rank: its weights, its optimizer (plain SGD unless another is made) and its rounds."""
+
+    def __init__(self, rank, size, settings, lr=0.1, make=None, dtype=D, spoil=None):
+        self.world, self.lr, self.done, self.spoil = World(rank, size), lr, 0, spoil
+        self.weights = start(dtype)
+        self.optimizer = (make or (lambda weights: torch.optim.SGD(weights, lr=lr)))(list(self.weights.values()))
+        self.rounds = Rounds(settings, self.weights, seed=3)
+        self.merged: list[Any] = []
+
+    def train(self, steps):
+        for step in range(self.done, self.done + steps):
+            gradients = gradient(self.world.rank, step, self.weights)
+            if self.spoil == (self.world.rank, step):
+                gradients["b"][0] = float("nan")
+            if self.rounds.settings.payload == "gradients":
+                gradients = yield from self.rounds.average_gradients(gradients, step, self.world)
+            self.merged += self.rounds.before_step(step)
+            for name, weight in self.weights.items():
+                weight.grad = gradients.get(name)
+            self.optimizer.step()
+            self.merged += yield from self.rounds.after_step(step, self.world)
+        self.done += steps
+        return self.weights
+
+    def state(self):
+        weights = {name: w.clone() for name, w in self.weights.items()}
+        return {"weights": weights, "optimizer": self.optimizer.state_dict(), "rounds": self.rounds.state_dict()}
+
+    def load(self, state, done):
+        for name, w in self.weights.items():
+            w.copy_(state["weights"][name])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.rounds.load_state_dict(state["rounds"])
+        self.done = done
+
+
+def workers(size, settings, **options):
+    settings = settings if isinstance(settings, Local) else parse_sync(settings)
+    return [Worker(rank, size, settings, **options) for rank in range(size)]
+
+
+def trained(size, settings, steps, **options):
+    """All ranks' weights after so many steps."""
+    return lockstep([worker.train(steps) for worker in workers(size, settings, **options)])
+
+
+@dataclass(frozen=True)
+class Rotating:
+    """S3's partners i ± s; literal weights of a third, which add up where partners coincide."""
+
+    changes = True
+
+    def weights(self, world, step):
+        shift = step % max(1, world.size // 2) + 1
+        row: dict[int, float] = {}
+        for source in (world.rank, (world.rank + shift) % world.size, (world.rank - shift) % world.size):
+            row[source] = row.get(source, 0.0) + 1 / 3
+        return row
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Stands for gossip: everybody hears everybody, and mixes as the topology says."""
+
+    topology: Any = field(default_factory=Rotating)
+    compressor: Any = field(default_factory=Identity)
+
+    def init(self, spec, key):
+        return ()
+
+    def reduce(self, tensor, spec, state, ctx):
+        payload = self.compressor.encode(tensor, ctx.key(spec.name, ctx.world.rank))
+        gathered = yield AllGather(payload, payload_labels(spec.name, payload))
+        row = self.topology.weights(ctx.world, ctx.step)
+        decoded = [self.compressor.decode(p, spec, ctx.key(spec.name, r)) for r, p in enumerate(gathered)]
+        return Reduced(sum(weight * decoded[r] for r, weight in row.items()), decoded[ctx.world.rank], state)
+
+
+# S3 as printed: lists of weights by rank
+
+
+def algorithm_1(size, period, lr, steps):
+    """Local-SGD: the average takes the place of the weights that the gradient was computed at."""
+    w = [start() for _ in range(size)]
+    for k in range(steps):
+        g = [gradient(i, k, w[i]) for i in range(size)]
+        if k % period == 0:
+            mean = {n: sum(v[n] for v in w) / size for n in SHAPES}
+            w = [{n: mean[n] - lr * g[i][n] for n in SHAPES} for i in range(size)]
+        else:
+            w = [{n: w[i][n] - lr * g[i][n] for n in SHAPES} for i in range(size)]
+    return w
+
+
+def algorithm_2(size, lr, steps, threshold=None):
+    """Gossip of gradients with partners i ± s; with a threshold it is algorithm 3, where small components are no one's."""
+    w, s = [start() for _ in range(size)], 1
+    for k in range(steps):
+        g = [gradient(i, k, w[i]) for i in range(size)]
+        if threshold is not None:
+            g = [{n: x * (x.abs() > threshold) for n, x in mine.items()} for mine in g]
+        new = []
+        for i in range(size):
+            r, left = (i + s) % size, (i - s + size) % size
+            new.append({n: w[i][n] - lr / 3 * (g[left][n] + g[i][n] + g[r][n]) for n in SHAPES})
+        w, s = new, s + 1
+        if s > size // 2:
+            s = 1
+    return w
+
+
+def bsp(size, lr, steps):
+    w = start()
+    for k in range(steps):
+        g = [gradient(i, k, w) for i in range(size)]
+        w = {n: w[n] - lr * sum(mine[n] for mine in g) / size for n in SHAPES}
+    return w
+
+
+def diloco(size, period, steps, inner, outer):
+    """As its paper has it: AdamW inside, torch's Nesterov outside."""
+    anchor = start()
+    outside = torch.optim.SGD(list(anchor.values()), **outer)
+    w = [start() for _ in range(size)]
+    inside = [torch.optim.AdamW(list(mine.values()), **inner) for mine in w]
+    for k in range(steps):
+        for i in range(size):
+            for n, g in gradient(i, k, w[i]).items():
+                w[i][n].grad = g
+            inside[i].step()
+        if (k + 1) % period == 0:
+            for n in SHAPES:
+                anchor[n].grad = sum(anchor[n] - mine[n] for mine in w) / size
+            outside.step()
+            for mine in w:
+                for n in SHAPES:
+                    mine[n].copy_(anchor[n])
+    return w

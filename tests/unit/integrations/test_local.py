@@ -1,0 +1,179 @@
+"""`local` around plain modules and torch's optimizers, on real processes."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import local_jobs as jobs
+import thinwire
+from jobs import digest
+from local_training import trained
+
+SPARSE = {"every": 4, "exchange": "ef(topk(density=0.1))"}
+DILOCO = {"every": 4, "exchange": "ef(uniform(bits=4))", "outer": "nesterov(lr=0.7, momentum=0.9)"}
+STREAM = {**DILOCO, "fragments": 3, "delay": 2, "mixing": 0.5}
+OVERLAP = {"every": 3, "payload": "weights", "overlap": True}
+POST = {"every": "post_local(start=3, period=4)", "exchange": "dense()"}
+DRIFT = {"every": "drift(above=2.5, most=12)"}
+GRADIENTS = {"every": 1, "payload": "gradients", "exchange": "ef(sign())"}
+ALL = {
+    "sparse": SPARSE, "diloco": DILOCO, "stream": STREAM, "overlap": OVERLAP, "post": POST, "drift": DRIFT,
+    "gradients": GRADIENTS,
+}  # fmt: skip
+
+
+def equal_on_all_ranks(results):
+    assert all(result == results[0] for result in results), results
+    return results[0]
+
+
+@pytest.mark.parametrize("options", ALL.values(), ids=ALL)
+def test_replicas_learn_apart_and_come_together(pool, options):
+    results = pool.run(3, jobs.learn, options)
+    equal_on_all_ranks([digest for _, digest, *_ in results])
+    for losses, _, saving, apart, after, report in results:
+        assert sum(losses[-4:]) < sum(losses[:4])
+        assert saving > 1.2 and after < 1e-9 and after <= apart
+        assert "saving" in report and "24 steps" in report
+
+
+@pytest.mark.parametrize("options", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("stop", (5, 6, 8))
+def test_a_resumed_run_goes_on_bit_for_bit(pool, options, stop):
+    assert pool.run(2, jobs.resume, options, stop) == [True, True]
+
+
+def test_a_resumed_run_with_buffers_ties_and_two_precisions_does_so_too(pool):
+    assert pool.run(2, jobs.resume, STREAM, 6, 13, "Normed") == [True, True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    (
+        "local(every=4, exchange=ef(topk(density=0.1)), outer=nesterov())",
+        'local(every=3, overlap=true, payload="weights")',
+        "local(every=4, fragments=3, delay=2, mixing=0.5, exchange=ef(qsgd(bits=4)))",
+        "local(every=drift(above=0.3, most=5))",
+    ),
+)
+def test_processes_give_the_weights_of_lockstep(pool, text):
+    simulated = [digest(weights) for weights in trained(3, text, 11)]
+    assert pool.run(3, jobs.rounds_in, text, 11, ordered=True) == simulated
+
+
+@pytest.mark.parametrize("options", (STREAM, {**SPARSE, "overlap": True}, DILOCO), ids=("stream", "overlap", "plain"))
+def test_rounds_that_travel_meanwhile_give_what_rounds_in_turn_give(pool, options):
+    for meanwhile, in_turn in pool.run(2, jobs.hooks_and_rounds, options, 11):
+        assert meanwhile == in_turn
+
+
+def test_all_ranks_begin_with_rank_0s_weights(pool):
+    torch.manual_seed(0)
+    assert equal_on_all_ranks(pool.run(3, jobs.start_apart)) == jobs.named(jobs.Net())
+
+
+@pytest.mark.parametrize(
+    ("theirs", "field"),
+    [
+        ({"every": 8}, "rounds"),
+        ({"every": 4, "exchange": "ef(sign())"}, "exchange: second.weight"),
+        ({"every": 4, "outer": "nesterov()"}, "rounds"),
+        ({"every": 4, "seed": 3}, "setting: seed"),
+    ],
+)
+def test_ranks_with_other_settings_are_told_before_the_first_step(pool, theirs, field):
+    kind, text = equal_on_all_ranks(pool.run(2, jobs.disagree, [{"every": 4}, theirs]))
+    assert kind == "ConfigMismatch" and f"ranks differ in {field}" in text
+
+
+@pytest.mark.parametrize("buffers", ("average", "local"))
+def test_buffers_are_averaged_with_each_round_unless_they_stay_local(pool, buffers):
+    results = pool.run(2, jobs.normed, buffers)
+    equal_on_all_ranks([weights for weights, *_ in results])
+    assert (results[0][1] == results[1][1]) == (buffers == "average")
+    assert all(frozen and batches == 8 for *_, frozen, batches in results)
+
+
+def test_a_nan_costs_one_round_and_leaves_all_sound(pool):
+    results = pool.run(3, jobs.spoil, 12)
+    assert equal_on_all_ranks([weights for weights, *_ in results])
+    assert all(skipped == 1 and sound for _, skipped, sound in results)
+
+
+def test_too_many_bad_rounds_are_an_error(pool):
+    assert "1 rounds in a row" in equal_on_all_ranks(pool.run(2, jobs.spoil, 12, 1))
+
+
+def test_anchors_that_diverge_stop_or_heal(pool):
+    assert "first in second.weight" in equal_on_all_ranks(pool.run(2, jobs.diverge, "stop"))
+    _, healed = equal_on_all_ranks(pool.run(2, jobs.diverge, "heal"))
+    assert healed == 1
+
+
+def test_a_look_at_the_mean_leaves_no_trace(pool):
+    assert pool.run(2, jobs.look_at_the_mean) == [True, True]
+
+
+def test_moments_are_dropped_after_a_round_if_asked(pool):
+    for counts in pool.run(2, jobs.reset_moments):
+        assert counts == [8, 8, 0, 8, 8, 0]
+
+
+def test_after_the_context_steps_are_ones_own(pool):
+    results = pool.run(2, jobs.let_go)
+    assert results[0][0] == results[1][0] and results[0][1] != results[1][1]
+    assert [steps for *_, steps in results] == [2, 2]
+
+
+def test_another_world_size_takes_the_anchors_and_the_mean_of_what_was_not_sent(pool):
+    stored = pool.run(3, jobs.another_world, None)[0]
+    for state in pool.run(2, jobs.another_world, stored):
+        for name, anchor in state["anchor"].items():
+            assert torch.equal(anchor, stored["rank0"]["anchor"][name])
+        residuals = [stored[f"rank{r}"]["exchanger"]["layers"]["second.weight"]["residual"] for r in range(3)]
+        kept = state["exchanger"]["layers"]["second.weight"]["residual"]
+        torch.testing.assert_close(kept, sum(residuals) / 3)
+
+
+def test_without_a_process_group_it_is_a_world_of_one():
+    model, optimizer = jobs.make()
+    with thinwire.local(model, optimizer, every=4, exchange="ef(topk(density=0.1))", outer="nesterov()") as wire:
+        losses = jobs.teach(model, optimizer, 0, 24)
+        assert wire.consensus() == 0.0
+        wire.full_average()
+        assert wire.report().sent_bytes == 0 and wire.report().steps == 24
+    assert losses[-1] < losses[0]
+
+
+def test_what_cannot_be_carried_is_refused():
+    model, optimizer = jobs.make()
+    ddp = object.__new__(DistributedDataParallel)
+    with pytest.raises(thinwire.CompositionError, match="wrapped in DistributedDataParallel"):
+        thinwire.local(ddp, optimizer)
+    with pytest.raises(thinwire.CompositionError, match="not the model's"):
+        thinwire.local(nn.Linear(2, 2), optimizer)
+    for options, message in (
+        ({"every": 0}, "at least 1"),
+        ({"buffers": "sum"}, "average, local"),
+        ({"optimizer_state": "mean"}, "local, reset"),
+        ({"outer": "adam()"}, "no part is called 'adam'"),
+        ({"every": "often()"}, "no part is called 'often'"),
+        ({"exchange": {"*nothing*": "dense()"}}, "no parameter is called like"),
+        ({"fragments": 99}, "8 is the most"),
+    ):
+        with pytest.raises(thinwire.CompositionError, match=message):
+            thinwire.local(model, optimizer, **options)
+    with pytest.raises(thinwire.IncompatibleParts, match="deltas"):
+        thinwire.local(model, optimizer, payload="weights", exchange="ef(sign())")
+
+
+def test_steps_can_be_told_by_hand():
+    model, optimizer = jobs.make()
+    with thinwire.local(model, optimizer, every=2, hooks=False) as wire:
+        jobs.teach(model, optimizer, 0, 1)
+        assert wire.step == 0
+        for _ in range(2):
+            wire.before_step()
+            wire.after_step()
+        assert wire.step == 2 and wire.rounds.rounds == 1

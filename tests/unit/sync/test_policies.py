@@ -1,0 +1,145 @@
+"""When a round is due, and how settings are written."""
+
+import math
+
+import pytest
+
+from thinwire import CompositionError, IncompatibleParts
+from thinwire.core import TensorSpec
+from thinwire.sync import (
+    BSP,
+    Drift,
+    Every,
+    Local,
+    Moment,
+    Nesterov,
+    PostLocal,
+    parse_outer,
+    parse_policy,
+    parse_sync,
+    period_bound,
+    sync_text,
+)
+from thinwire.sync.flights import fragments_of, staggered
+
+
+def rounds(policy, steps, drift=None):
+    """Steps after which a round was due."""
+    found, since = [], 0
+    for step in range(steps):
+        since += 1
+        if policy.due(Moment(step, since, drift and drift(step))):
+            found.append(step)
+            since = 0
+    return found
+
+
+def test_every_period_steps():
+    assert rounds(Every(4), 13) == [3, 7, 11]
+    assert rounds(Every(1), 3) == rounds(BSP(), 3) == [0, 1, 2]
+
+
+def test_post_local_begins_with_every_step():
+    assert rounds(PostLocal(3, 4), 14) == [0, 1, 2, 6, 10]
+    assert rounds(PostLocal(0, 4), 14) == rounds(Every(4), 14)
+
+
+def test_drift_waits_for_distance_or_for_most_steps():
+    assert rounds(Drift(0.5, most=4), 12, lambda step: 0.9 if step == 5 else 0.1) == [3, 5, 9]
+
+
+@pytest.mark.parametrize("nonsense", (math.nan, math.inf, -1.0, None))
+def test_drift_ignores_what_is_no_number(nonsense):
+    assert rounds(Drift(0.5, most=6), 12, lambda step: nonsense) == [5, 11]
+
+
+def test_the_bound_of_the_period():
+    assert period_bound(10_000, 1) == pytest.approx(10.0)
+    assert period_bound(16**4, 16) == pytest.approx(2.0)
+    with pytest.raises(CompositionError, match="at least 1"):
+        period_bound(0, 4)
+
+
+TEXTS = {
+    "local()": Local(),
+    "local(every=16, outer=nesterov(lr=0.4))": Local(every=16, outer=Nesterov(lr=0.4)),
+    "local(every=post_local(start=10, period=4))": Local(every=PostLocal(10, 4)),
+    "local(every=16, exchange=ef(topk(density=0.01)))": None,
+    "local(every=16, exchange=ef(uniform(bits=4)), outer=nesterov())": None,
+    "local(every=30, exchange=ef(topk(density=0.02, values=uniform(bits=2))))": None,
+    "local(every=8, fragments=2, delay=1, mixing=0.5)": Local(every=8, fragments=2, delay=1, mixing=0.5),
+    'local(exchange=cast(), payload="weights", overlap=true)': None,
+    "ef(topk(density=0.01))": None,
+}
+
+
+@pytest.mark.parametrize(("text", "settings"), TEXTS.items())
+def test_a_text_is_read_back(text, settings):
+    read = parse_sync(text)
+    assert settings is None or read == settings
+    assert sync_text(read) == text and parse_sync(sync_text(read)) == read
+
+
+def test_parts_may_stand_in_quotes():
+    quoted = 'local(every="post_local(start=1, period=2)", exchange="ef(topk(k=3))", outer="nesterov(lr=0.7)")'
+    assert parse_sync(quoted) == parse_sync(quoted.replace('"', ""))
+
+
+def test_a_composition_alone_is_gradients_at_every_step():
+    assert parse_sync("topk(k=3)").payload == "gradients"
+    assert parse_policy("drift(above=0.1)") == Drift(0.1) and parse_outer("nesterov()") == Nesterov()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("local(every=topk(k=1))", "every, bsp, post_local, drift"),
+        ("local(every=0)", "at least 1, got 0"),
+        ("local(outer=3)", "a part is needed"),
+        ("local(outer=topk(k=1))", "average, sgd, nesterov"),
+        ("local(exchange=nesterov())", "no exchange"),
+        ('local(exchange="ef(topk(k=))")', "not a composition"),
+        ("local(evry=3)", "no setting 'evry'"),
+        ("local(mixing=1.0)", r"\[0, 1\)"),
+        ('local(payload="moments")', "deltas, weights, gradients"),
+        ("local(fragments=0)", "at least 1"),
+        ("local(delay=-1)", "negative"),
+        ("local(outer=nesterov(lr=-1))", "positive"),
+        ("local(outer=nesterov(momentum=1.0))", r"\[0, 1\)"),
+        ("local(every=drift(above=0))", "positive"),
+        ("local(every=post_local(start=-1, period=2))", "negative"),
+        ("local(every=local())", "every, bsp"),
+        ("nesterov()", "no exchange"),
+    ],
+)
+def test_wrong_texts_are_told_what_would_do(text, message):
+    with pytest.raises(CompositionError, match=message):
+        parse_sync(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('local(every=4, payload="gradients")', "every step"),
+        ('local(payload="gradients", outer=nesterov())', "outer"),
+        ("local(every=4, overlap=true, delay=2)", "overlap"),
+        ("local(every=4, delay=4)", "before the next"),
+        ("local(every=drift(above=0.1), fragments=2)", "fixed period"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(text, message):
+    with pytest.raises(IncompatibleParts, match=message):
+        parse_sync(text)
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+def test_fragments_are_neighbours_and_none_is_empty(count):
+    layers = [TensorSpec(str(at), (size,)) for at, size in enumerate((1000, 1, 1, 500, 2))]
+    groups = fragments_of(layers, count)
+    assert "".join(name for names in groups for name in names) == "01234" and len(groups) == count and all(groups)
+    with pytest.raises(CompositionError, match="5 is the most"):
+        fragments_of(layers, 6)
+
+
+def test_fragments_take_turns_evenly():
+    assert staggered(16, 4) == [0, 4, 8, 12] and staggered(2, 4) == [0, 0, 1, 1]
