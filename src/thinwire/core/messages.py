@@ -30,7 +30,7 @@ class Message:
     round: int = 0
     sequence: int = 0
     fields: Mapping[str, Field] = field(default_factory=dict)
-    payload: Payload = Payload(())
+    payload: Payload = field(default_factory=lambda: Payload(()))
 
     def __post_init__(self) -> None:
         if not self.kind:
@@ -45,7 +45,7 @@ class Message:
         for name, value in self.fields.items():
             if not is_text(name) or not all(map(is_scalar, value if isinstance(value, list | tuple) else (value,))):
                 raise ProtocolError(
-                    f"Message: field {name!r:.60} must be a text, a finite number, true, false, none or a list of them; "
+                    f"Message: field {name!r:.60} must be a text, a finite number, a truth, None or a list of those; "
                     "tensors go into the payload"
                 )
 

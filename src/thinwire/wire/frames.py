@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core import DecodeError, FrameError, Message, Payload, ProtocolError, TensorSpec, derive_key
+from ..core import DecodeError, FrameError, Message, ProtocolError, TensorSpec, derive_key
 from .framing import lengths_bytes, pack_payload, unpack_payload
 
 MAGIC = b"thwf"
@@ -80,7 +80,7 @@ def encode_frame(message: Message, fingerprint: int = 0, sealed: bool = False) -
 
 
 def decode_frame(data: bytes | bytearray, fingerprint: int | None = 0, limit: int = MAX_FRAME) -> Message:
-    """The message of a whole frame without its tag, or a FrameError; any other bytes cost no memory beyond their own."""
+    """The message of a whole frame without its tag, or a FrameError."""
     header = read_header(data[:HEADER_BYTES], fingerprint, limit)
     if len(data) != HEADER_BYTES + header.rest_bytes:
         raise FrameError("length", f"a frame of {HEADER_BYTES + header.rest_bytes} bytes has {len(data)}")
