@@ -126,7 +126,8 @@ class Connection:
 
     def _insist(self, frame: bytearray, message: Message) -> Message:
         began = heard = time.monotonic()
-        damaged, sent, pause = 0, 0, _FIRST_PAUSE_S
+        sent, pause = 0, _FIRST_PAUSE_S
+        damaged = -1 if self._wire is not None else 0  # what an open line shows first may be an earlier message's trouble
         while True:
             try:
                 wire = self._wire or self._call()
@@ -140,10 +141,8 @@ class Connection:
                 return self._answer(wire, message, began + self._timeout_s)
             except FrameError as error:
                 damaged += 1
-                if self._wire is not None and self._wire.line.astray:
-                    self._hang_up()
+                self._hang_up()
                 if damaged > 1 or error.reason not in PASSING:
-                    self._hang_up()
                     raise
             except (OSError, EOFError) as error:
                 heard = max(heard, self._wire.heard if self._wire else 0.0)
@@ -162,8 +161,6 @@ class Connection:
             reply = wire.read(self._max_frame)
             if reply.kind == REFUSED and not 0 < reply.sequence < message.sequence:
                 reason = str(reply.fields.get("reason"))
-                if reason in PASSING:
-                    wire.line.astray = reason != "checksum"  # of a header's damage the closed line will tell
                 raise FrameError(reason, f"the server at {self.address} refused a {message.kind!r}: {reason}")
             if reply.kind not in (ALIVE, REFUSED) and reply.sequence == message.sequence:
                 if reply.kind == FAILED:

@@ -62,7 +62,7 @@ class Line:
 
         may_be_refusal: who refuses our handshake may be unable to seal it.
         """
-        self.astray = True  # until the header is known to be sound
+        self.astray = True  # until it is known to be a frame; after damage nothing tells where the next one begins
         first = yield HEADER_BYTES
         header = read_header(first, self.fingerprint, limit)
         seal = self.seal
@@ -73,14 +73,13 @@ class Line:
             )
         rest = yield header.rest_bytes
         tag = (yield TAG_BYTES) if header.sealed else bytearray()
-        self.astray = False
         right = seal is None or not header.sealed or seal.is_right(tag, first, rest)
         check_rest(header, rest)  # first, because damage is more likely than forgery and has its own answer
         if not right:
-            self.astray = True
             raise FrameError(
                 "forged", "a frame's tag is wrong: another secret, or a frame forged, repeated or sent back"
             )
+        self.astray = False
         message = parse_rest(header, rest)
         if may_be_refusal and seal is not None and not header.sealed and message.kind != REFUSED:
             raise FrameError("unauthenticated", "the peer did not prove that it holds the secret")
