@@ -289,13 +289,14 @@ def test_other_machines_are_not_let_in_without_a_secret_or_certificates(address)
     for tls in (None, Tls(certificate="server.pem", key="server.key")):
         with pytest.raises(CompositionError, match=r"Listener: .*secret .*TLS .*127\.0\.0\.1"):
             Listener(address, Echo(), tls=tls)
-    with pytest.raises(CompositionError, match="Connection: .*secret"):
+    with pytest.raises(CompositionError, match=r"Connection: .*secret"):
         Connection(address, "w")
 
 
 def test_a_secret_opens_other_addresses():
     with Listener("0.0.0.0:0", Echo(), secret=SECRET) as listener:
-        with Connection(listener.address.replace("0.0.0.0", "127.0.0.1"), "w", secret=SECRET) as worker:
+        address = listener.address.replace("0.0.0.0", "127.0.0.1")
+        with Connection(address, "w", secret=SECRET) as worker:
             assert worker.ask(Message("push")).kind == "echo"
 
 

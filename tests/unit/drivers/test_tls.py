@@ -99,12 +99,12 @@ def test_a_server_without_a_good_certificate_is_told_nothing(papers, who):
 
 
 def test_a_certificate_for_another_host_is_refused(papers):
-    with Listener("[::1]:0", ok, tls=papers["server"]) as listener:
-        with (
-            Connection(listener.address, "w", tls=papers["worker"]) as worker,
-            pytest.raises(AuthenticationError, match="::1"),
-        ):
-            worker.ask(Message("push"))
+    with (
+        Listener("[::1]:0", ok, tls=papers["server"]) as listener,
+        Connection(listener.address, "w", tls=papers["worker"]) as worker,
+        pytest.raises(AuthenticationError, match="::1"),
+    ):
+        worker.ask(Message("push"))
 
 
 def test_tls_without_certificates_of_workers_needs_the_secret(papers):

@@ -127,7 +127,7 @@ class Connection:
     def _insist(self, frame: bytearray, message: Message) -> Message:
         began = heard = time.monotonic()
         sent, pause = 0, _FIRST_PAUSE_S
-        damaged = -1 if self._wire is not None else 0  # what an open line shows first may be an earlier message's trouble
+        damaged = -1 if self._wire is not None else 0  # what an open line shows first may be an earlier one's trouble
         while True:
             try:
                 wire = self._wire or self._call()
