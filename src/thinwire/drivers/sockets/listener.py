@@ -163,8 +163,9 @@ class Listener:
             await self._stay(visitor)
         finally:
             if visitor is not None:
-                visitor.writer.transport.abort() if visitor.writer.transport.get_write_buffer_size() else None
-                visitor.writer.close()
+                if self._visitors.get(visitor.name) is visitor:  # admitted, but gone before it knew
+                    del self._visitors[visitor.name]
+                visitor.hang_up()
 
     async def _open(self, sock: socket.socket) -> Visitor:
         try:
@@ -188,7 +189,7 @@ class Listener:
             raise FrameError("full", f"{self.most_connections} peers are connected, and no more are admitted")
         self._visitors[visitor.name] = visitor
         if former is not None:
-            former.writer.transport.abort()  # it came anew, over another connection
+            former.writer.transport.abort()  # it comes anew, over another connection
         session = self._sessions.pop(visitor.name, None)
         if session is None or session.generation != visitor.generation:
             session = _Session(visitor.generation)  # a peer that was started anew counts from one

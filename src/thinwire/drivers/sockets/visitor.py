@@ -83,11 +83,18 @@ class Visitor:
     async def linger(self) -> None:
         """Take what is still arriving, for a moment: unread bytes would make the system discard our last words."""
         left, until = _LINGER_BYTES, time.monotonic() + _LINGER_S
-        self.writer.write_eof() if self.writer.can_write_eof() else None
+        if self.writer.can_write_eof():  # TLS cannot
+            self.writer.write_eof()
         while left > 0 and (wait := until - time.monotonic()) > 0:
             chunk = await asyncio.wait_for(self.reader.read(CHUNK), wait)
             self.line.traffic.add(received=len(chunk))
             left -= len(chunk) or left
+
+    def hang_up(self) -> None:
+        """What the peer has not taken by now is dropped; else it could keep us waiting."""
+        if self.writer.transport.get_write_buffer_size():
+            self.writer.transport.abort()
+        self.writer.close()
 
     async def welcome(self, server: str, secret: Secret | None) -> None:
         """Learn who it is and, with a secret, that it holds it. Nothing of the model is said before."""
