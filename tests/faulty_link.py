@@ -97,4 +97,5 @@ def exactly(source: socket.socket, count: int) -> bytes:
 def whole_frame(source: socket.socket) -> bytes:
     """The next frame, or nothing at the end."""
     header = exactly(source, HEADER_BYTES)
-    return header and header + exactly(source, frame_bytes(header) - HEADER_BYTES)
+    rest = header and exactly(source, frame_bytes(header) - HEADER_BYTES)
+    return rest and header + rest

@@ -88,6 +88,12 @@ def connected_socket(address: Address, timeout_s: float) -> socket.socket:
     return made
 
 
+def address_of_peer(sock: socket.socket) -> str:
+    """Empty for a peer that came by a path."""
+    name = sock.getpeername()
+    return str(Address(*name[:2])) if isinstance(name, tuple) else ""
+
+
 def _bound(made: socket.socket, where: Any, address: Address) -> socket.socket:
     try:
         made.bind(where)

@@ -35,6 +35,7 @@ from .talking import (
     REFUSED,
     Crossings,
     Line,
+    check_beats,
     expect_kind,
     expect_nonce,
     numbered,
@@ -44,6 +45,7 @@ from .tls import Tls
 from .wires import Wire
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_MOST_HUNG_UP = 3  # times in a row
 
 
 class Connection:
@@ -73,8 +75,7 @@ class Connection:
     ) -> None:
         if not sender:
             raise CompositionError("Connection: the sender has no name; 'worker 3' would do")
-        if heartbeat_s >= silence_s:
-            raise CompositionError(f"Connection: heartbeat_s={heartbeat_s} must be below silence_s={silence_s}")
+        check_beats(heartbeat_s, silence_s, "Connection")
         self._where = parse_address(address)
         check_exposure(self._where, secret is not None or tls is not None, tls, "Connection")
         self._context = None if tls is None else tls.client_context()
@@ -85,7 +86,7 @@ class Connection:
         self.traffic = Crossings()
         self.calls = self.resent = 0
         self._generation = secrets.token_hex(NONCE_LETTERS // 2)  # tells this Connection from an earlier one
-        self._sequence = 0
+        self._sequence = self._hung_up = 0
         self._wire: Wire | None = None
         self._asking = threading.Lock()
         self._closed = threading.Event()
@@ -181,7 +182,7 @@ class Connection:
             nonce = secrets.token_hex(NONCE_LETTERS // 2)
             hello = Message(HELLO, self.sender, fields={"nonce": nonce, "generation": self._generation})
             wire.send(encode_frame(hello, self._fingerprint), HELLO)
-            theirs = expect_nonce(expect_kind(self._not_refused(wire.read(HANDSHAKE_BYTES)), CHALLENGE))
+            theirs = expect_nonce(expect_kind(self._not_refused(self._first_words(wire)), CHALLENGE))
             wire.line.seal = seal_of(self._secret, False, self._fingerprint, hello, theirs)
             wire.send(wire.line.own(PROOF, self.sender), PROOF)
             ready = expect_kind(self._not_refused(wire.read(HANDSHAKE_BYTES, may_be_refusal=True)), READY)
@@ -208,6 +209,19 @@ class Connection:
             self._beating = threading.Thread(target=self._beat, name="thinwire-beat", daemon=True)
             self._beating.start()
         return wire
+
+    def _first_words(self, wire: Wire) -> Message:
+        """Who does not like our certificate may just hang up; so may a server that is overrun, but not for ever."""
+        try:
+            words = wire.read(HANDSHAKE_BYTES)
+        except (EOFError, ConnectionError) as error:
+            self._hung_up += self._context is not None
+            if self._hung_up < _MOST_HUNG_UP:
+                raise
+            text = f"the server at {self.address} hangs up at once; look whether it trusts our certificate"
+            raise AuthenticationError(f"{self.sender}: {text}") from error
+        self._hung_up = 0
+        return words
 
     def _not_refused(self, message: Message) -> Message:
         if message.kind != REFUSED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 import ssl
 import threading
@@ -18,9 +19,9 @@ from types import TracebackType
 
 from ...core import CompositionError, FrameError, Message, PeerLostError, ThinwireError
 from ...wire import MAX_FRAME, encode_frame
-from .addresses import Address, check_exposure, listening_socket, parse_address
+from .addresses import address_of_peer, check_exposure, listening_socket, parse_address
 from .authentication import Secret
-from .talking import ALIVE, BYE, CHUNK, FAILED, READY, Crossings, Line, numbered
+from .talking import ALIVE, BYE, CHUNK, FAILED, READY, Crossings, Line, check_beats, numbered
 from .tls import Tls
 from .visitor import Visitor
 
@@ -67,8 +68,7 @@ class Listener:
         most_connections: int = 256,
         lost: Callable[[PeerLostError], None] | None = None,
     ) -> None:
-        if heartbeat_s >= silence_s:
-            raise CompositionError(f"Listener: heartbeat_s={heartbeat_s} must be below silence_s={silence_s}")
+        check_beats(heartbeat_s, silence_s, "Listener")
         where = parse_address(address)
         check_exposure(where, secret is not None or (tls is not None and tls.is_mutual), tls, "Listener")
         self._context = None if tls is None else tls.server_context()
@@ -118,9 +118,10 @@ class Listener:
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 self._loop.run_until_complete(self._accepting)
-            for task in (tasks := asyncio.all_tasks(self._loop)):
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            while tasks := asyncio.all_tasks(self._loop):  # more than once: `wait_for` may overhear it
+                for task in tasks:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.wait(tasks, timeout=0.1))
         finally:
             self._socket.close()
             self._loop.close()
@@ -152,14 +153,15 @@ class Listener:
         visitor, deadline = None, time.monotonic() + self._handshake_s
         try:
             visitor = await asyncio.wait_for(self._open(sock), self._handshake_s)
-            await asyncio.wait_for(self._admit(visitor), deadline - time.monotonic())
+            visitor.deadline = deadline
+            await self._admit(visitor)
+            visitor.deadline = math.inf
         except (FrameError, OSError, EOFError, asyncio.TimeoutError) as error:
             self.refused[_reason(error, tls=visitor is None)] += 1
             if isinstance(error, FrameError) and visitor is not None:
                 await self._say_refused(visitor, error)
         else:
-            with contextlib.suppress(KeyError):
-                del self._strangers[asyncio.current_task()]  # type: ignore[arg-type]
+            self._strangers.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
             await self._stay(visitor)
         finally:
             if visitor is not None:
@@ -172,7 +174,7 @@ class Listener:
             sock.setblocking(False)
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            where = _address_of(sock) or self.address
+            where = address_of_peer(sock) or self.address
         except OSError:  # gone already
             sock.close()
             raise
@@ -284,11 +286,6 @@ class Listener:
                 visitor.line.seal = None  # not agreed yet: what we seal could not be read
             await visitor.refuse(self.name, error.reason)
             await visitor.linger()
-
-
-def _address_of(sock: socket.socket) -> str:
-    name = sock.getpeername()
-    return str(Address(*name[:2])) if isinstance(name, tuple) else ""
 
 
 def _reason(error: Exception, tls: bool) -> str:

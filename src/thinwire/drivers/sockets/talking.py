@@ -6,7 +6,7 @@ import threading
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 
-from ...core import Field, FrameError, Message
+from ...core import CompositionError, Field, FrameError, Message
 from ...wire import encode_frame, read_header
 from ...wire.frames import HEADER_BYTES, check_rest, parse_rest
 from ..meter import Traffic
@@ -107,6 +107,11 @@ def expect_nonce(message: Message, name: str = "nonce") -> str:
     if not isinstance(value, str) or len(value) != NONCE_LETTERS:
         raise FrameError("handshake", f"{message.kind}: {name} must have {NONCE_LETTERS} letters")
     return value
+
+
+def check_beats(heartbeat_s: float, silence_s: float, who: str) -> None:
+    if not 0 < heartbeat_s < silence_s:
+        raise CompositionError(f"{who}: heartbeat_s={heartbeat_s:g} must be below silence_s={silence_s:g}")
 
 
 def numbered(message: Message, sender: str, sequence: int) -> Message:

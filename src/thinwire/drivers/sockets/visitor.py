@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import time
 
@@ -35,6 +36,7 @@ class Visitor:
         self.reader, self.writer, self.line, self.address, self.silence_s = reader, writer, line, address, silence_s
         self.name = self.generation = ""
         self.heard = time.monotonic()
+        self.deadline = math.inf  # of the handshake, while it lasts
         self.busy = False
         self._writing = asyncio.Lock()
 
@@ -49,11 +51,18 @@ class Visitor:
             message: Message = done.value
             return message
 
+    def _patience(self) -> float:
+        """Seconds to wait for the next bytes. No `wait_for` around another: the outer one may be overheard."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise asyncio.TimeoutError
+        return min(left, self.silence_s)
+
     async def _exactly(self, wanted: int) -> bytearray:
         """Memory grows with what arrives, never with what was announced."""
         piece = bytearray()
         while len(piece) < wanted:
-            chunk = await asyncio.wait_for(self.reader.read(min(CHUNK, wanted - len(piece))), self.silence_s)
+            chunk = await asyncio.wait_for(self.reader.read(min(CHUNK, wanted - len(piece))), self._patience())
             if not chunk:
                 raise EOFError("the connection was closed")
             piece += chunk
@@ -68,7 +77,7 @@ class Visitor:
                     chunk = bytes(piece[at : at + CHUNK])
                     self.line.traffic.add(sent=len(chunk))
                     self.writer.write(chunk)
-                    await asyncio.wait_for(self.writer.drain(), self.silence_s)
+                    await asyncio.wait_for(self.writer.drain(), self._patience())
 
     async def beat(self, sender: str, heartbeat_s: float) -> None:
         """Whoever waits for an answer is told that we live; a long answer is a sign of life itself."""
