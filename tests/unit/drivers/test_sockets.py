@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from thinwire import core
+from thinwire.cli.main import EXIT_CODES
 from thinwire.core import (
     AuthenticationError,
     CompositionError,
@@ -357,6 +359,12 @@ def test_a_secret_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_pa
         with pytest.raises(CompositionError, match="secret") as caught:
             read_secret(**wrong)
         assert "short" not in str(caught.value)
+
+
+def test_exit_codes_are_those_of_errors_that_exist():
+    assert {getattr(core, name): code for name, code in EXIT_CODES.items()} == {
+        PeerLostError: 75, FrameError: 76, AuthenticationError: 77
+    }  # fmt: skip
 
 
 def test_nothing_is_left_open_behind():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 import resource
 import struct
+import subprocess
+import sys
 import time
 import tracemalloc
 import zlib
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -252,3 +256,10 @@ def test_the_header_is_as_the_page_says():
     frame = encode_frame(message(), fingerprint=9)
     assert FORM.unpack_from(frame) == (b"thwf", 1, 0, len(frame) - 4 - HEADER_BYTES - 2 - 17, 7, 11, 9, 19)
     assert json.loads(frame[HEADER_BYTES + 4 + 4 + 8 + 2 :].split(b"}")[0] + b"}") == message().fields
+
+
+@pytest.mark.skipif(importlib.util.find_spec("atheris") is not None, reason="atheris is installed")
+def test_the_fuzzer_says_what_it_lacks():
+    tool = Path(__file__).parents[3] / "tools" / "fuzz_frames.py"
+    done = subprocess.run([sys.executable, str(tool)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "pip install atheris" in done.stderr and "Traceback" not in done.stderr
