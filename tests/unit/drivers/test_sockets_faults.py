@@ -75,7 +75,8 @@ class Harm:
         return [data, self.held]
 
 
-WAYS = ("flip", "truncate", "cut", "lose", "duplicate", "reorder", "delay")
+QUICK = ("flip", "flip", "flip", "cut", "duplicate", "reorder")
+SLOW = ("truncate", "lose", "delay")  # found by silence, which takes its time
 MANY = int(os.environ.get("THINWIRE_FAULTS", "150"))  # 1000 take a minute
 
 
@@ -87,7 +88,7 @@ def short_pauses(monkeypatch):
 @pytest.mark.parametrize("secret", [None, SECRET], ids=["open", "secret"])
 def test_harmed_frames_are_all_found_and_none_is_handled_twice(secret):
     rng = random.Random(12)
-    ledger, harm = Ledger(), Harm(rng)
+    ledger, harm = Ledger(), Harm(random.Random(13))
     expected = []
     with (
         Listener("127.0.0.1:0", ledger, secret=secret, **BRISK) as listener,
@@ -96,17 +97,14 @@ def test_harmed_frames_are_all_found_and_none_is_handled_twice(secret):
     ):
         worker.ask(Message("push", round=10**6, payload=Payload((torch.zeros(1),))))
         for round_ in range(MANY):
-            slow = rng.random() < 0.1
-            way = rng.choice(
-                ("truncate", "lose", "delay") if slow else ("flip", "flip", "flip", "cut", "duplicate", "reorder")
-            )
+            way = SLOW[round_ // 10 % 3] if round_ % 10 == 0 else rng.choice(QUICK)
             harm.arm(way, rng.random() < 0.5, 2 if way == "delay" else 1)
             values = torch.full((rng.randrange(1, 30),), float(round_))
             reply = worker.ask(Message("push", round=round_, payload=Payload((values,))))
             assert reply.kind == "accepted" and reply.round == round_ and torch.equal(reply.payload.parts[0], values)
             expected.append((round_, values.tolist()))
         assert ledger.rounds[1:] == expected  # once each, in order, with the right numbers
-        assert sum(harm.fired.values()) >= MANY and all(harm.fired[way] > 2 for way in WAYS), harm.fired
+        assert sum(harm.fired.values()) >= MANY and all(harm.fired[way] > 2 for way in QUICK + SLOW), harm.fired
         assert worker.resent > MANY / 2 and listener.repeated > MANY / 20
         assert listener.refused["checksum"] > MANY / 20
         assert (listener.refused["forged"] > 3) == (secret is not None)
@@ -125,7 +123,7 @@ def test_damage_that_a_second_sending_does_not_mend_is_a_frame_error(up):
         with pytest.raises(FrameError, match=r"checksum|changed on the way") as caught:
             worker.ask(Message("push", payload=Payload((torch.ones(3),))))
         assert (
-            caught.value.reason == "checksum" and harm.fired["flip"] == 2 and worker.resent == 1 and worker.calls == 2
+            caught.value.reason == "checksum" and harm.fired["flip"] == 2 and worker.resent == 1 and worker.calls >= 2
         )
         assert len(ledger.rounds) == (0 if up else 1)
         assert worker.ask(Message("push", payload=Payload((torch.ones(3),)))).kind == "accepted"
@@ -152,4 +150,4 @@ def test_a_handshake_that_is_cut_or_damaged_once_is_tried_again(kind):
             Connection(link.address, "w", secret=SECRET, handshake_s=0.3) as worker,
         ):
             assert worker.ask(Message("push", payload=Payload((torch.ones(3),)))).kind == "accepted"
-            assert fired == [kind] and worker.calls == 2
+            assert fired == [kind] and worker.calls >= 2
