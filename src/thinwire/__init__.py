@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from .api import attach, local
     from .catalog import parse, to_text
     from .core import (
+        AuthenticationError,
         CheckpointError,
         CompositionError,
         ConfigMismatch,
         DecodeError,
         DivergedError,
+        FrameError,
         IncompatibleParts,
         NonFiniteError,
         PeerLostError,
@@ -42,13 +44,15 @@ _HOME = {
     "ThinwireError": "core", "CompositionError": "core", "DecodeError": "core", "IncompatibleParts": "core",
     "PeerLostError": "core", "ProtocolError": "core", "CheckpointError": "core",
     "ConfigMismatch": "core", "DivergedError": "core", "NonFiniteError": "core",
+    "FrameError": "core", "AuthenticationError": "core",
 }  # fmt: skip
 
 __all__ = [
     "attach", "local", "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist", "loopback", "TensorSpec",
     "World", "ImportanceSolver", "ModuleObjective", "Refresher",
     "ThinwireError", "CompositionError", "DecodeError", "IncompatibleParts", "PeerLostError", "ProtocolError",
-    "CheckpointError", "ConfigMismatch", "DivergedError", "NonFiniteError", "__version__",
+    "CheckpointError", "ConfigMismatch", "DivergedError", "NonFiniteError", "FrameError", "AuthenticationError",
+    "__version__",
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from .. import __version__
 from . import bench, doctor, listing, operators, run, show, testbed, verify_wire
 
 COMMANDS = (run, show, listing, operators, testbed, verify_wire, doctor, bench)
+EXIT_CODES = {"PeerLostError": 75, "FrameError": 76, "AuthenticationError": 77}  # by name: torch is not loaded yet
 
 
 def parser() -> argparse.ArgumentParser:
@@ -24,7 +25,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 done, 2 bad input, 75 a peer was lost, 130 interrupted; errors are one line, not a traceback."""
+    """0 done, 2 bad input, 75 a peer was lost, 76 a frame was damaged, 77 not authenticated, 130 interrupted;
+    errors are one line, not a traceback."""
     options = parser().parse_args(arguments)
     try:
         return int(options.command(options))
@@ -33,14 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except OSError as error:
         print(f"thinwire: {error}", file=sys.stderr)
-        return 75 if type(error).__name__ == "PeerLostError" else 2
+        return EXIT_CODES.get(type(error).__name__, 2)
     except Exception as error:
         from ..core import ThinwireError
 
         if not isinstance(error, ThinwireError):
             raise
         print(f"thinwire: {error}", file=sys.stderr)
-        return 2
+        return EXIT_CODES.get(type(error).__name__, 2)
 
 
 if __name__ == "__main__":

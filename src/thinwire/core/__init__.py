@@ -3,11 +3,13 @@
 from .composition import parts_of, rebuilt, weighed
 from .context import Context, Key, Plan, derive_key
 from .errors import (
+    AuthenticationError,
     CheckpointError,
     CompositionError,
     ConfigMismatch,
     DecodeError,
     DivergedError,
+    FrameError,
     IncompatibleParts,
     MissingExtra,
     NonFiniteError,
@@ -15,6 +17,7 @@ from .errors import (
     ProtocolError,
     ThinwireError,
 )
+from .messages import Field, Message
 from .mixing import (
     Neighbours,
     Topology,
@@ -83,5 +86,6 @@ __all__ = [
     "flatten_state", "restore_state", "mean_state",
     "ConfigMismatch", "DivergedError", "MissingExtra", "NonFiniteError",
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
-    "CheckpointError",
+    "CheckpointError", "FrameError", "AuthenticationError",
+    "Field", "Message",
 ]  # fmt: skip

@@ -19,6 +19,18 @@ class DecodeError(ThinwireError, ValueError):
     """A payload is not what an encoder could have written. Nothing was allocated for it."""
 
 
+class FrameError(DecodeError):
+    """A frame on a socket was damaged or is not one of ours; `reason` is one word or two, for counting."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class AuthenticationError(ThinwireError, RuntimeError):
+    """A peer does not hold the shared secret or a certificate we trust, or we do not hold one that it trusts."""
+
+
 class ProtocolError(ThinwireError, RuntimeError):
     """Ranks disagree about what happens next; the text names step, ranks and requests."""
 

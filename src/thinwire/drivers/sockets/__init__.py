@@ -1,0 +1,8 @@
+"""Servers and their workers: framed, authenticated messages over sockets of our own. docs/frames.md."""
+
+from .authentication import Secret, read_secret
+from .connection import Connection
+from .listener import Listener
+from .tls import Tls
+
+__all__ = ["Listener", "Connection", "Secret", "read_secret", "Tls"]

@@ -1,0 +1,246 @@
+"""A worker's line to its server: asks, is answered, and mends the line if it breaks."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import ssl
+import threading
+import time
+from types import TracebackType
+
+from ...core import (
+    AuthenticationError,
+    CompositionError,
+    ConfigMismatch,
+    FrameError,
+    Message,
+    PeerLostError,
+    ProtocolError,
+)
+from ...wire import MAX_FRAME, encode_frame
+from .addresses import check_exposure, parse_address
+from .authentication import Secret
+from .talking import (
+    ALIVE,
+    BYE,
+    CHALLENGE,
+    FAILED,
+    HANDSHAKE_BYTES,
+    HELLO,
+    NONCE_LETTERS,
+    PASSING,
+    PROOF,
+    READY,
+    REFUSED,
+    Crossings,
+    Line,
+    check_beats,
+    expect_kind,
+    expect_nonce,
+    numbered,
+    seal_of,
+)
+from .tls import Tls
+from .wires import Wire
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_MOST_HUNG_UP = 3  # times in a row
+
+
+class Connection:
+    """Talks to one Listener under the name `sender`; it connects when it is first asked something.
+
+    silence_s: a server from which nothing comes for so long is called again. retry_s: after so long in vain it is lost.
+    timeout_s: an answer must be there by then even if the server is alive. While it is open, a thread tells the
+    server every heartbeat_s that this peer lives. For the other settings see `Listener`.
+
+    traffic: bytes that crossed. calls: how often the server was called. resent: messages sent more than once.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        sender: str,
+        *,
+        secret: Secret | None = None,
+        tls: Tls | None = None,
+        fingerprint: int = 0,
+        max_frame: int = MAX_FRAME,
+        handshake_s: float = 5.0,
+        silence_s: float = 5.0,
+        heartbeat_s: float = 1.0,
+        retry_s: float = 30.0,
+        timeout_s: float = 600.0,
+    ) -> None:
+        if not sender:
+            raise CompositionError("Connection: the sender has no name; 'worker 3' would do")
+        check_beats(heartbeat_s, silence_s, "Connection")
+        self._where = parse_address(address)
+        check_exposure(self._where, secret is not None or tls is not None, tls, "Connection")
+        self._context = None if tls is None else tls.client_context()
+        self._secret, self._fingerprint, self._max_frame = secret, fingerprint, max_frame
+        self._handshake_s, self._silence_s, self._heartbeat_s = handshake_s, silence_s, heartbeat_s
+        self._retry_s, self._timeout_s = retry_s, timeout_s
+        self.sender, self.address = sender, str(self._where)
+        self.traffic = Crossings()
+        self.calls = self.resent = 0
+        self._generation = secrets.token_hex(NONCE_LETTERS // 2)  # tells this Connection from an earlier one
+        self._sequence = self._hung_up = 0
+        self._wire: Wire | None = None
+        self._asking = threading.Lock()
+        self._closed = threading.Event()
+        self._beating: threading.Thread | None = None
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def ask(self, message: Message) -> Message:
+        """The server's answer. Sender and sequence are filled in; however often it is sent, it is handled once.
+
+        A server that is not there is a PeerLostError, damage that a second sending does not mend a FrameError, a
+        message that the server's handler refused with an error a ProtocolError with that text.
+        """
+        if message.kind.startswith("~"):
+            raise ProtocolError(f"Connection: kinds that begin with ~ are the transport's own, got {message.kind!r}")
+        with self._asking:
+            if self._closed.is_set():
+                raise PeerLostError(f"{self.sender}: the connection to {self.address} was closed here")
+            self._sequence += 1
+            message = numbered(message, self.sender, self._sequence)
+            frame = encode_frame(message, self._fingerprint, self._secret is not None)
+            return self._insist(frame, message)
+
+    def close(self) -> None:
+        """Take leave, so that the server does not think this peer lost."""
+        self._closed.set()
+        with self._asking:
+            if self._wire is not None:
+                with contextlib.suppress(OSError):
+                    self._wire.send(self._wire.line.own(BYE, self.sender), BYE)
+            self._hang_up()
+        if self._beating is not None:
+            self._beating.join()
+
+    def _insist(self, frame: bytearray, message: Message) -> Message:
+        began = heard = time.monotonic()
+        sent, pause = 0, _FIRST_PAUSE_S
+        damaged = -1 if self._wire is not None else 0  # what an open line shows first may be an earlier one's trouble
+        while True:
+            try:
+                wire = self._wire or self._call()
+                if len(frame) > wire.max_frame:
+                    raise FrameError(
+                        "too long", f"{len(frame)} bytes; the server at {self.address} takes {wire.max_frame}"
+                    )
+                self.resent += bool(sent)
+                sent += 1
+                wire.send(frame, message.kind, message.payload.nbytes)
+                return self._answer(wire, message, began + self._timeout_s)
+            except FrameError as error:
+                damaged += 1
+                self._hang_up()
+                if damaged > 1 or error.reason not in PASSING:
+                    raise
+            except (OSError, EOFError) as error:
+                heard = max(heard, self._wire.heard if self._wire else 0.0)
+                self._hang_up()
+                now = time.monotonic()
+                if now + pause > heard + self._retry_s or now > began + self._timeout_s:
+                    raise PeerLostError(
+                        f"{self.sender}: the server at {self.address} is lost ({str(error) or 'hung up'}), "
+                        f"tried for {now - heard:.1f} s; look whether it runs, or raise retry_s or timeout_s"
+                    ) from error
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _answer(self, wire: Wire, message: Message, deadline: float) -> Message:
+        while True:
+            reply = wire.read(self._max_frame)
+            if reply.kind == REFUSED and not 0 < reply.sequence < message.sequence:
+                reason = str(reply.fields.get("reason"))
+                raise FrameError(reason, f"the server at {self.address} refused a {message.kind!r}: {reason}")
+            if reply.kind not in (ALIVE, REFUSED) and reply.sequence == message.sequence:
+                if reply.kind == FAILED:
+                    raise ProtocolError(
+                        f"the server at {self.address} failed on a {message.kind!r}: {reply.fields.get('reason')}"
+                    )
+                return reply
+            if reply.kind != ALIVE and reply.sequence > message.sequence:
+                raise FrameError("old sequence", f"an answer to {reply.sequence} while {message.sequence} was asked")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"alive, but no answer within {self._timeout_s:g} s")
+
+    def _call(self) -> Wire:
+        """Connect and prove who we are."""
+        self.calls += 1
+        wire = Wire(self._where, self._context, self._handshake_s, Line(self._fingerprint, self.traffic))
+        try:
+            nonce = secrets.token_hex(NONCE_LETTERS // 2)
+            hello = Message(HELLO, self.sender, fields={"nonce": nonce, "generation": self._generation})
+            wire.send(encode_frame(hello, self._fingerprint), HELLO)
+            theirs = expect_nonce(expect_kind(self._not_refused(self._first_words(wire)), CHALLENGE))
+            wire.line.seal = seal_of(self._secret, False, self._fingerprint, hello, theirs)
+            wire.send(wire.line.own(PROOF, self.sender), PROOF)
+            ready = expect_kind(self._not_refused(wire.read(HANDSHAKE_BYTES, may_be_refusal=True)), READY)
+            limit = ready.fields.get("max_frame")
+            wire.max_frame = limit if isinstance(limit, int) else MAX_FRAME
+        except FrameError as error:
+            wire.close()
+            if error.reason == "fingerprint":
+                raise ConfigMismatch(
+                    f"{self.sender}: the server at {self.address} trains another model: {error}"
+                ) from error
+            if error.reason in ("forged", "unauthenticated", "sealed"):
+                raise AuthenticationError(f"{self.sender}: the server at {self.address}: {error}") from error
+            raise
+        except ssl.SSLError as error:  # with TLS 1.3 a server's refusal of our certificate comes late
+            wire.close()
+            raise AuthenticationError(f"{self.sender}: the server at {self.address}: {error}") from error
+        except BaseException:
+            wire.close()
+            raise
+        wire.silence_s = self._silence_s
+        self._wire = wire
+        if self._beating is None:
+            self._beating = threading.Thread(target=self._beat, name="thinwire-beat", daemon=True)
+            self._beating.start()
+        return wire
+
+    def _first_words(self, wire: Wire) -> Message:
+        """Who does not like our certificate may just hang up; so may a server that is overrun, but not for ever."""
+        try:
+            words = wire.read(HANDSHAKE_BYTES)
+        except (EOFError, ConnectionError) as error:
+            self._hung_up += self._context is not None
+            if self._hung_up < _MOST_HUNG_UP:
+                raise
+            text = f"the server at {self.address} hangs up at once; look whether it trusts our certificate"
+            raise AuthenticationError(f"{self.sender}: {text}") from error
+        self._hung_up = 0
+        return words
+
+    def _not_refused(self, message: Message) -> Message:
+        if message.kind != REFUSED:
+            return message
+        reason = str(message.fields.get("reason"))
+        if reason in ("forged", "unauthenticated", "sealed", "wrong secret"):
+            raise AuthenticationError(
+                f"{self.sender}: the server at {self.address} refused us: {reason}; give both the same secret"
+            )
+        raise FrameError(reason, f"{self.sender}: the server at {self.address} refused us: {reason}")
+
+    def _hang_up(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+
+    def _beat(self) -> None:
+        while not self._closed.wait(self._heartbeat_s):
+            wire = self._wire
+            if wire is not None:
+                with contextlib.suppress(OSError, ValueError):  # whoever asks next will find out and mend it
+                    wire.send(wire.line.own(ALIVE, self.sender), ALIVE)

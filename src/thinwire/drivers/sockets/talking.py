@@ -1,0 +1,118 @@
+"""What both ends of a connection do alike: reading and sealing frames, words of the handshake, counting bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+
+from ...core import CompositionError, Field, FrameError, Message
+from ...wire import encode_frame, read_header
+from ...wire.frames import HEADER_BYTES, check_rest, parse_rest
+from ..meter import Traffic
+from .authentication import TAG_BYTES, Seal, Secret
+
+# Kinds that begin with ~ are the transport's own.
+HELLO, CHALLENGE, PROOF, READY = "~hello", "~challenge", "~proof", "~ready"
+ALIVE, BYE, REFUSED, FAILED = "~alive", "~bye", "~refused", "~failed"
+HANDSHAKE_BYTES = 2048  # no frame of a handshake is longer, so nobody unknown makes us hold more
+NONCE_LETTERS = 32
+CHUNK = 1 << 18  # bytes handed to or taken from the system at once; each is a sign of life
+PASSING = frozenset({"checksum", "magic", "length", "forged"})  # damage on the way: worth sending once more
+
+
+class Crossings:
+    """Bytes as they cross sockets: `sent` and `received` have all but TLS's own, `rows` has whole frames by kind."""
+
+    def __init__(self) -> None:
+        self.sent = self.received = 0
+        self.rows: dict[str, Traffic] = {}
+        self._lock = threading.Lock()
+
+    def add(self, sent: int = 0, received: int = 0) -> None:
+        with self._lock:
+            self.sent += sent
+            self.received += received
+
+    def frame(self, kind: str, payload_bytes: int = 0, sent: int = 0, received: int = 0) -> None:
+        with self._lock:
+            self.rows.setdefault(kind, Traffic()).add(Traffic(1, 8.0 * payload_bytes, payload_bytes, sent, received))
+
+
+class Line:
+    """One connection's frames, without its socket. `astray`: where the next frame begins is no longer known."""
+
+    def __init__(self, fingerprint: int, traffic: Crossings) -> None:
+        self.fingerprint, self.traffic = fingerprint, traffic
+        self.seal: Seal | None = None
+        self.astray = False
+
+    def own(self, kind: str, sender: str, fields: Mapping[str, Field] | None = None, sequence: int = 0) -> bytearray:
+        """A frame of the transport's own."""
+        return encode_frame(Message(kind, sender, 0, sequence, fields or {}), self.fingerprint, self.seal is not None)
+
+    def outgoing(self, frame: bytearray, kind: str, payload_bytes: int = 0) -> list[bytes | bytearray]:
+        """What goes over the socket for a frame, which then counts as sent."""
+        pieces: list[bytes | bytearray] = [frame] if self.seal is None else [frame, self.seal.tag(frame)]
+        self.traffic.frame(kind, payload_bytes, sent=sum(map(len, pieces)))
+        return pieces
+
+    def incoming(self, limit: int, may_be_refusal: bool = False) -> Generator[int, bytearray, Message]:
+        """Yields how many bytes it wants next and is resumed with them; returns the message.
+
+        may_be_refusal: who refuses our handshake may be unable to seal it.
+        """
+        self.astray = True  # until it is known to be a frame; after damage nothing tells where the next one begins
+        first = yield HEADER_BYTES
+        header = read_header(first, self.fingerprint, limit)
+        seal = self.seal
+        if header.sealed != (seal is not None) and not (may_be_refusal and not header.sealed):
+            reason, text = ("sealed", "has") if header.sealed else ("unauthenticated", "lacks")
+            raise FrameError(
+                reason, f"a frame {text} the tag of a shared secret; give both sides the same secret or none"
+            )
+        rest = yield header.rest_bytes
+        tag = (yield TAG_BYTES) if header.sealed else bytearray()
+        right = seal is None or not header.sealed or seal.is_right(tag, first, rest)
+        check_rest(header, rest)  # first, because damage is more likely than forgery and has its own answer
+        if not right:
+            raise FrameError(
+                "forged", "a frame's tag is wrong: another secret, or a frame forged, repeated or sent back"
+            )
+        self.astray = False
+        message = parse_rest(header, rest)
+        if may_be_refusal and seal is not None and not header.sealed and message.kind != REFUSED:
+            raise FrameError("unauthenticated", "the peer did not prove that it holds the secret")
+        received = len(first) + len(rest) + len(tag)
+        self.traffic.frame(message.kind, message.payload.nbytes, received=received)
+        return message
+
+
+def seal_of(secret: Secret | None, is_server: bool, fingerprint: int, hello: Message, nonce: str) -> Seal | None:
+    """Both ends make the same key of what was said in the open."""
+    if secret is None:
+        return None
+    facts = (str(hello.fields["nonce"]), nonce, hello.sender, str(hello.fields["generation"]), f"{fingerprint:016x}")
+    return Seal(secret.session_key(*facts), is_server)
+
+
+def expect_kind(message: Message, kind: str) -> Message:
+    if message.kind != kind:
+        raise FrameError("handshake", f"{kind} expected, got {message.kind!r:.40}")
+    return message
+
+
+def expect_nonce(message: Message, name: str = "nonce") -> str:
+    value = message.fields.get(name)
+    if not isinstance(value, str) or len(value) != NONCE_LETTERS:
+        raise FrameError("handshake", f"{message.kind}: {name} must have {NONCE_LETTERS} letters")
+    return value
+
+
+def check_beats(heartbeat_s: float, silence_s: float, who: str) -> None:
+    if not 0 < heartbeat_s < silence_s:
+        raise CompositionError(f"{who}: heartbeat_s={heartbeat_s:g} must be below silence_s={silence_s:g}")
+
+
+def numbered(message: Message, sender: str, sequence: int) -> Message:
+    return replace(message, sender=sender, sequence=sequence)

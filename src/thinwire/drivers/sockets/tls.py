@@ -1,0 +1,53 @@
+"""TLS, version 1.2 or later, for addresses outside of this machine."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core import CompositionError
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Files in PEM form: our certificate (with its chain) and key, and the CA whose certificates we trust.
+
+    A listener needs certificate and key, and with a CA it asks workers for certificates, too. A worker needs the CA
+    of the server (without it, the system's are trusted), and certificate and key if the server asks for them.
+    """
+
+    certificate: str | Path | None = None
+    key: str | Path | None = None
+    ca: str | Path | None = None
+
+    @property
+    def is_mutual(self) -> bool:
+        return None not in (self.certificate, self.key, self.ca)
+
+    def server_context(self) -> ssl.SSLContext:
+        if self.certificate is None or self.key is None:
+            raise CompositionError("tls: a listener needs a certificate and its key")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._fill(context)
+        if self.ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def client_context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks the certificate and the host's name in it
+        self._fill(context)
+        if self.ca is None:
+            context.load_default_certs()
+        return context
+
+    def _fill(self, context: ssl.SSLContext) -> None:
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key)
+            if self.ca is not None:
+                context.load_verify_locations(self.ca)
+        except (OSError, ssl.SSLError) as error:
+            files = f"certificate={self.certificate}, key={self.key}, ca={self.ca}"
+            raise CompositionError(f"tls: cannot use {files}: {error}") from error

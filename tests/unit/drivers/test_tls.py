@@ -1,0 +1,157 @@
+"""TLS in both directions, with certificates made for the moment."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+
+import pytest
+import torch
+
+from thinwire.core import AuthenticationError, CompositionError, Message, Payload
+from thinwire.drivers.sockets import Connection, Listener, Secret, Tls
+
+if shutil.which("openssl") is None:
+    pytest.skip("no openssl command here, so no certificates can be made", allow_module_level=True)
+
+EXPIRED = "expired"
+
+
+def openssl(folder, *words):
+    subprocess.run(["openssl", *words], cwd=folder, check=True, timeout=60, capture_output=True)
+
+
+def made_by(folder, ca, name, days="2"):
+    """A key and a certificate of `ca`'s for 127.0.0.1."""
+    (folder / f"{name}.ext").write_text("subjectAltName=IP:127.0.0.1\n")
+    openssl(
+        folder,
+        "req",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-keyout",
+        f"{name}.key",
+        "-out",
+        f"{name}.csr",
+        "-subj",
+        f"/CN={name}",
+    )
+    words = ["x509", "-req", "-in", f"{name}.csr", "-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial"]
+    openssl(folder, *words, "-out", f"{name}.pem", "-days", days, "-extfile", f"{name}.ext")
+    return Tls(folder / f"{name}.pem", folder / f"{name}.key", folder / "ca.pem")
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("papers")
+    for ca in ("ca", "stranger_ca"):
+        words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={ca}"]
+        openssl(folder, *words, "-keyout", f"{ca}.key", "-out", f"{ca}.pem")
+    made = {name: made_by(folder, "ca", name) for name in ("server", "worker")}
+    made["stranger"] = made_by(folder, "stranger_ca", "stranger")
+    made[EXPIRED] = made_by(folder, "ca", EXPIRED, days="-1")
+    return made
+
+
+def until(true, seconds=5.0):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def ok(message):
+    return Message("ok", payload=message.payload)
+
+
+def test_two_sides_with_certificates_understand_each_other(papers):
+    big = torch.arange(500_000, dtype=torch.float32)
+    with Listener("0.0.0.0:0", ok, tls=papers["server"], heartbeat_s=0.02, silence_s=1.0) as listener:
+        address = listener.address.replace("0.0.0.0", "127.0.0.1")
+        with Connection(
+            address, "w", tls=papers["worker"], heartbeat_s=0.01, silence_s=1.0
+        ) as worker:  # beats meet answers
+            for _ in range(10):
+                assert torch.equal(worker.ask(Message("push", payload=Payload((big,)))).payload.parts[0], big)
+            assert worker.calls == 1 and not listener.refused and worker.traffic.rows["~alive"].requests > 3
+
+
+@pytest.mark.parametrize("who", ["stranger", EXPIRED, "nobody"])
+def test_a_worker_without_a_good_certificate_is_refused(papers, who):
+    tls = Tls(ca=papers["server"].ca) if who == "nobody" else papers[who]
+    with Listener("127.0.0.1:0", ok, tls=papers["server"]) as listener:
+        with (
+            Connection(listener.address, "w", tls=tls) as worker,
+            pytest.raises(AuthenticationError, match="certificate"),
+        ):
+            worker.ask(Message("push"))
+        until(lambda: listener.refused["tls"] == worker.calls)
+        assert worker.calls <= 3 and not listener.traffic.rows and worker.traffic.received == 0
+        with Connection(listener.address, "w", tls=papers["worker"]) as worker:
+            assert worker.ask(Message("push")).kind == "ok"
+
+
+@pytest.mark.parametrize("who", ["stranger", EXPIRED])
+def test_a_server_without_a_good_certificate_is_told_nothing(papers, who):
+    with Listener("127.0.0.1:0", ok, tls=papers[who]) as listener:
+        with (
+            Connection(listener.address, "w", tls=papers["worker"]) as worker,
+            pytest.raises(AuthenticationError, match="certificate"),
+        ):
+            worker.ask(Message("push"))
+        assert worker.traffic.sent == 0
+
+
+def test_a_certificate_for_another_host_is_refused(papers):
+    with (
+        Listener("[::1]:0", ok, tls=papers["server"]) as listener,
+        Connection(listener.address, "w", tls=papers["worker"]) as worker,
+        pytest.raises(AuthenticationError, match="::1"),
+    ):
+        worker.ask(Message("push"))
+
+
+def test_tls_without_certificates_of_workers_needs_the_secret(papers):
+    one_sided = Tls(papers["server"].certificate, papers["server"].key)
+    with pytest.raises(CompositionError, match="lets every client in"):
+        Listener("0.0.0.0:0", ok, tls=one_sided)
+    secret = Secret(b"a secret of thirty-two letters ..")
+    with Listener("0.0.0.0:0", ok, tls=one_sided, secret=secret) as listener:
+        address = listener.address.replace("0.0.0.0", "127.0.0.1")
+        with Connection(address, "w", tls=Tls(ca=papers["server"].ca), secret=secret) as worker:
+            assert worker.ask(Message("push")).kind == "ok"
+        with (
+            Connection(address, "w", tls=Tls(ca=papers["server"].ca)) as worker,
+            pytest.raises(AuthenticationError, match="secret"),
+        ):
+            worker.ask(Message("push"))
+
+
+def test_old_versions_and_plain_text_are_refused(papers):
+    assert papers["server"].server_context().minimum_version >= ssl.TLSVersion.TLSv1_2
+    assert papers["worker"].client_context().minimum_version >= ssl.TLSVersion.TLSv1_2
+    with Listener("127.0.0.1:0", ok, tls=papers["server"], handshake_s=1.0) as listener:
+        host, _, port = listener.address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=5) as sock:
+            sock.sendall(b"thwf" + bytes(60))
+            assert b"thwf" not in sock.recv(4096)
+        until(lambda: listener.refused["tls"] == 1)
+
+
+def test_files_that_are_no_certificates_are_named(papers, tmp_path):
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text(str(datetime.date.today()))
+    for tls in (
+        Tls(wrong, wrong, wrong),
+        Tls(tmp_path / "none.pem", papers["server"].key),
+        Tls(papers["server"].certificate, papers["worker"].key),
+    ):
+        with pytest.raises(CompositionError, match="tls: cannot use"):
+            Listener("127.0.0.1:0", ok, tls=tls)
+    with pytest.raises(CompositionError, match="needs a certificate"):
+        Listener("127.0.0.1:0", ok, tls=Tls(ca=papers["server"].ca))
