@@ -1,0 +1,1 @@
+"""When workers talk, and what they say: rounds, servers, federations."""
