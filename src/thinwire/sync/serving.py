@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 
 from ..core import ProtocolError
+from .client import FederatedClient
 from .messages import Ask, Message
 from .worker import Worker, said
 
@@ -74,3 +75,28 @@ def _pull(ask: Ask, worker: Worker, pause: Callable[[], None]) -> None:
             worker.welcomed(ask(worker.join()))
         else:
             raise ProtocolError(f"{worker.name} asked for the model: {said(reply)}")
+
+
+def take_part(
+    ask: Ask,
+    client: FederatedClient,
+    train: Callable[[Mapping[str, Tensor], int], tuple[Mapping[str, Tensor], int]],
+    pause: Callable[[], None] = lambda: time.sleep(0.01),
+) -> int:
+    """The loop of a federated client until the server is done; in how many rounds its update was accepted.
+
+    train(weights, round) gives the weights after local training and the number of examples; it must not change those
+    it is given.
+    """
+    client.welcomed(ask(client.join()))
+    accepted = 0
+    while (reply := ask(client.pull())).kind != "done":
+        if reply.fields.get("reason") == "unknown":
+            client.welcomed(ask(client.join()))
+        elif reply.kind == "refused":
+            raise ProtocolError(f"{client.name} asked for work: {said(reply)}")
+        elif not client.begin(reply):
+            pause()
+        elif (message := client.push(*train(client.weights, client.round))) is not None:
+            accepted += client.settle(ask(message))
+    return accepted
