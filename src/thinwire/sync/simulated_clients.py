@@ -207,5 +207,5 @@ SPOILERS: dict[str, Spoil] = {
     "one part too few": lambda m, _: replace(m, payload=Payload(m.payload.parts[:-1])),
     "other names": lambda m, _: _with(m, form="0123456789abcdef"),
     "next round": lambda m, _: replace(m, round=m.round + 1),
-    "round before": lambda m, _: replace(m, round=m.round - 1),
+    "round -1": lambda m, _: replace(m, round=-1),
 }

@@ -153,7 +153,7 @@ def test_who_was_refused_too_often_is_sampled_no_more():
 
 
 def test_strangers_and_those_not_asked_are_refused():
-    server, people = federation(1)
+    server, _ = federation(1)
     other = FederatedClient("late", server.layers)
     assert server.handle(other.pull(), 0.0).fields["reason"] == "unknown"
     other.welcomed(server.handle(other.join(), 0.0))
