@@ -30,6 +30,7 @@ class FederatedClient:
         self.have = -1  # the round whose model it holds
         self.round = -1  # the round it works in
         self.settled = -1  # the last round in which it was accepted
+        self.unanswered: Message | None = None
 
     def join(self) -> Message:
         return Message("join", self.name, fields={"form": self.form, "settled": self.settled})
@@ -62,7 +63,9 @@ class FederatedClient:
         payload = self.uplink.encode(change, self.round)
         if payload is None:
             return None
-        return Message("push", self.name, self.round, 0, {"form": self.digest, "examples": examples}, payload)
+        fields = {"form": self.digest, "examples": examples}
+        self.unanswered = Message("push", self.name, self.round, 0, fields, payload)
+        return self.unanswered
 
     def settle(self, reply: Message, keep_refused: bool = False) -> bool:
         """Commit the memory if accepted. Else it stays as it was; the work of a missed round is not kept by default.
@@ -71,6 +74,7 @@ class FederatedClient:
         """
         accepted = reply.kind == "accepted"
         self.uplink.settle(accepted, keep_refused)
+        self.unanswered = None
         if accepted:
             self.settled = self.round
         return accepted

@@ -52,8 +52,10 @@ def join(
 
     gradient(weights, step) must not keep the weights. Whoever was taken for dead joins again and goes on.
     """
-    worker.welcomed(ask(worker.join()))
     before = worker.accepted
+    if worker.unanswered is not None:  # an earlier loop was cut off: the server knows whether it has had this
+        worker.settle(ask(worker.unanswered))
+    worker.welcomed(ask(worker.join()))
     for _ in range(steps):
         _pull(ask, worker, pause)
         message = worker.push(gradient(worker.weights, worker.step))
@@ -88,8 +90,10 @@ def take_part(
     train(weights, round) gives the weights after local training and the number of examples; it must not change those
     it is given.
     """
-    client.welcomed(ask(client.join()))
     accepted = 0
+    if client.unanswered is not None:  # an earlier loop was cut off: the server knows whether it has had this
+        accepted += client.settle(ask(client.unanswered))
+    client.welcomed(ask(client.join()))
     while (reply := ask(client.pull())).kind != "done":
         if reply.fields.get("reason") == "unknown":
             client.welcomed(ask(client.join()))

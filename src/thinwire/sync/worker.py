@@ -31,6 +31,7 @@ class Worker:
         self.settled = -1  # the last step that was accepted
         self.have = 0  # changes of the model it was given since it joined
         self.accepted = self.refused = self.skipped = 0
+        self.unanswered: Message | None = None
 
     def join(self) -> Message:
         return Message("join", self.name, self.step, fields={"form": self.form, "settled": self.settled})
@@ -66,14 +67,15 @@ class Worker:
         if payload is None:
             self.skipped += 1
             return None
-        return Message(
-            "push", self.name, self.step, fields={"form": self.digest, "version": self.version}, payload=payload
-        )
+        fields = {"form": self.digest, "version": self.version}
+        self.unanswered = Message("push", self.name, self.step, fields=fields, payload=payload)
+        return self.unanswered
 
     def settle(self, reply: Message, keep_refused: bool = True) -> bool:
         """Commit the memory if the server accepted; else it stays, and takes a late update's gradient in."""
         accepted = reply.kind == "accepted"
         self.uplink.settle(accepted, keep_it=keep_refused)
+        self.unanswered = None
         if accepted:
             self.settled = self.step
         self.accepted, self.refused = self.accepted + accepted, self.refused + (not accepted)
@@ -82,8 +84,9 @@ class Worker:
 
     def give_up(self) -> None:
         """The last update will not be answered. Say so only if it cannot have arrived; else ask again."""
-        if self.uplink.unanswered:
+        if self.unanswered is not None:
             self.uplink.settle(accepted=False, keep_it=True)
+            self.unanswered = None
             self.step += 1
 
     def state_dict(self) -> dict[str, Any]:
