@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..core import CompositionError
-from .messages import Refused
+from .messages import MOST, Refused
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ class Members:
         self.all[name].present = False
 
     def slowest(self) -> int:
-        return min((member.clock for member in self.all.values() if member.present), default=0)
+        """Nobody waits for nobody: where all have gone, what they left is due."""
+        return min((member.clock for member in self.all.values() if member.present), default=MOST)
 
     def lead(self, clock: int) -> int:
         return clock - self.slowest()

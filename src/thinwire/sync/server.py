@@ -104,6 +104,8 @@ class Server:
         check_form(self.form, message.fields.get("form"))
         settled = whole(message, "settled", -1)
         member = self.members.come(message.sender, now)
+        if message.sender in self.held:  # it left that behind: it has done this tick, and must not do it twice
+            member.clock = max(member.clock, self.held[message.sender].clock)
         reset = self.intake.way.believes and settled != member.settled
         if reset:  # one of the two has lost its memory, so both begin anew
             self.intake.forget(message.sender)

@@ -251,6 +251,30 @@ def test_a_worker_that_says_good_bye_is_not_waited_for():
     assert server.version == 1 and begin(server, one)
 
 
+def test_what_was_accepted_is_applied_though_its_worker_goes_and_comes_back():
+    server, (one, two) = team(2, pace=Pace(bound=0))
+    for worker in (one, two):
+        welcome(server, worker)
+    assert begin(server, one) and begin(server, two)
+    one.settle(server.handle(one.push(gradient("w0", 0, one.weights)), 0.0))
+    server.handle(Message("leave", "w0"), 0.0)
+    welcome(server, one)
+    assert not begin(server, one) and server.applied == 0
+    two.settle(server.handle(two.push(gradient("w1", 0, two.weights)), 0.0))
+    assert (server.applied, server.version) == (2, 1) and begin(server, one)
+
+
+def test_what_was_accepted_is_applied_though_everybody_goes():
+    server, (one, two) = team(2, pace=Pace(bound=0))
+    for worker in (one, two):
+        welcome(server, worker)
+    assert begin(server, one)
+    one.settle(server.handle(one.push(gradient("w0", 0, one.weights)), 0.0))
+    for name in ("w0", "w1"):
+        server.handle(Message("leave", name), 0.0)
+    assert server.applied == 1 and not server.held
+
+
 def test_who_was_away_comes_back_where_the_slowest_is_and_repeats_nothing():
     server, (one, two) = team(2, pace=Pace(bound=1), deadline=3.0)
     for worker in (one, two):
