@@ -1,4 +1,4 @@
-"""When workers talk (`policies`) and what a round does (`rounds`)."""
+"""When workers talk, and what they say: local rounds (`rounds`), servers (`server`) and federations (`federated`)."""
 
 from .measures import consensus, drift, mean_and_consensus
 from .outer import Average, Nesterov, Outer, OuterSGD

@@ -1,0 +1,283 @@
+"""Federated rounds: a few clients of many work on their own data, and the server averages what they changed.
+
+A state machine like `Server`: it is given a message and the time, and gives the reply.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core import CompositionError, Payload, TensorSpec, derive_key, flatten_state, restore_state
+from ..kernels import distinct_positions
+from .downlink import Changes, SharedCopy
+from .messages import MOST, Message, Refused, expect_step, reply, whole
+from .optimizers import SGD, ServerOptimizer, stepped
+from .robust import Rule
+from .server import check_form, check_layers
+from .uplink import Intake, digest_of, form_of, specs_of
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """clients: how many a round samples. least: fewer accepted updates change nothing. deadline: seconds a round lasts.
+
+    max_client_weight: a client counts for its number of examples, at most for this. max_strikes: who was refused so
+    often is sampled no more; none samples on.
+    """
+
+    clients: int
+    rounds: int
+    deadline: float = math.inf
+    least: int = 1
+    max_client_weight: float = math.inf
+    max_strikes: int | None = None
+    aggregate: Rule = field(default_factory=Rule)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.clients or self.rounds < 0 or not self.deadline > 0:
+            got = f"clients={self.clients}, least={self.least}, rounds={self.rounds}, deadline={self.deadline}"
+            raise CompositionError(f"Rounds: 1 <= least <= clients, rounds >= 0 and deadline > 0 wanted, got {got}")
+        if not self.max_client_weight > 0:
+            raise CompositionError(f"Rounds: max_client_weight must be positive, got {self.max_client_weight}")
+        if self.aggregate.least > self.clients:
+            rule, need = self.aggregate, self.aggregate.least
+            raise CompositionError(
+                f"Rounds: {rule.name} with faulty={rule.faulty} needs {need} clients a round, got {self.clients}"
+            )
+
+
+@dataclass
+class Client:
+    settled: int = -1  # the last round in which it was accepted
+    strikes: int = 0
+    last: str = ""  # why it was last refused
+
+
+class Federation:
+    """Rounds begin when `expected` clients have joined, and follow one another until there were enough."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, Tensor],
+        rounds: Rounds,
+        exchange: str = "dense()",
+        optimizer: ServerOptimizer = SGD(lr=1.0),  # noqa: B008  FedAvg; settings only
+        *,
+        down: str | None = None,
+        expected: int | None = None,
+        most_clients: int = 100_000,
+        seed: int = 0,
+    ) -> None:
+        self.weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
+        self.layers = specs_of(self.weights)
+        self.rounds, self.optimizer, self.seed = rounds, optimizer, seed
+        self.memory = {name: optimizer.init(tensor) for name, tensor in self.weights.items()}
+        self.intake = Intake(self.layers, exchange, seed)
+        rounds.aggregate.check(self.intake.way.compressor, self.intake.way.believes)
+        changes = None if down is None else Changes(self.layers, down, seed)
+        self.copy = SharedCopy(changes, self.weights)
+        self.form = form_of(self.layers, self.intake.text, changes.text if changes else "dense")
+        self.digest = digest_of(self.form)
+        self.expected, self.most_clients = expected or rounds.clients, most_clients
+        self.clients: dict[str, Client] = {}
+        self.round = 0
+        self.opened: float | None = None  # when this round began; None before the first
+        self.sampled: list[str] = []
+        self.updates: dict[str, tuple[Payload, float]] = {}  # as they came, so that a round costs frames, not models
+        self.answers: dict[str, Refused | None] = {}  # to whom of this round what was said
+        self.refusals: Counter[str] = Counter()
+        self.history: list[dict[str, int]] = []
+
+    @property
+    def done(self) -> bool:
+        return self.round >= self.rounds.rounds
+
+    def handle(self, message: Message, now: float) -> Message:
+        """The reply; what is refused changes nothing but the counts, and its client is marked."""
+        self.expire(now)
+        try:
+            if message.kind == "join":
+                return self._join(message, now)
+            if message.kind == "pull":
+                return self._pull(message)
+            if message.kind == "push":
+                return self._push(message, now)
+            raise Refused("kind", f"no message is called {message.kind!r}; there are join, pull and push")
+        except Refused as refusal:
+            self.refusals[refusal.reason] += 1
+            if message.sender in self.clients:
+                client = self.clients[message.sender]
+                client.strikes, client.last = client.strikes + 1, refusal.reason
+            return refusal.reply(message)
+
+    def expire(self, now: float) -> list[str]:
+        """Close the round if its time is over; who had not answered. Whoever has a timer calls this now and then."""
+        if self.opened is None or self.done or now - self.opened < self.rounds.deadline:
+            return []
+        missing = [name for name in self.sampled if name not in self.answers]
+        self._close(now)
+        return missing
+
+    def _join(self, message: Message, now: float) -> Message:
+        check_form(self.form, message.fields.get("form"))
+        settled = whole(message, "settled", -1)
+        if message.sender not in self.clients and len(self.clients) >= self.most_clients:
+            raise Refused("full", f"{self.most_clients} clients have come already; raise most_clients")
+        client = self.clients.setdefault(message.sender, Client())
+        reset = self.intake.way.believes and settled != client.settled
+        if reset:  # one of the two has lost its memory, so both begin anew
+            self.intake.forget(message.sender)
+            client.settled = -1
+        if self.opened is None and len(self.clients) >= self.expected:
+            self._open(now)
+        return reply(message, "welcome", {"reset": reset})
+
+    def _pull(self, message: Message) -> Message:
+        if message.sender not in self.clients:
+            raise Refused("unknown", f"{message.sender!r} has not joined; join first")
+        if self.done:
+            return reply(message, "done")
+        if self.opened is None or message.sender not in self.sampled or message.sender in self.answers:
+            return reply(message, "wait")
+        whole_model, payload = self.copy.since(whole(message, "have", -1))
+        return Message("train", "server", self.round, message.sequence, {"whole": whole_model}, payload)
+
+    def _push(self, message: Message, now: float) -> Message:
+        if message.sender not in self.clients:
+            raise Refused("unknown", f"{message.sender!r} has not joined; join first")
+        round = expect_step(message)
+        if round < self.round and round == self.clients[message.sender].settled:
+            return reply(message, "accepted", {"again": True})  # its round has ended since, its answer was lost
+        if self.done or self.opened is None or round != self.round:
+            raise Refused(
+                "round", f"this is round {self.round}, the update is of round {round}: too late, or never begun"
+            )
+        if message.sender not in self.sampled:
+            raise Refused("sample", f"{message.sender!r} was not asked in round {round}")
+        if message.sender in self.answers:
+            before = self.answers[message.sender]
+            return reply(message, "accepted", {"again": True}) if before is None else before.reply(message)
+        try:
+            self._take(message, round)
+            self.answers[message.sender] = None
+        except Refused as refusal:
+            self.answers[message.sender] = refusal
+            raise
+        finally:
+            self._close_if_complete(now)
+        return reply(message, "accepted")
+
+    def _take(self, message: Message, round: int) -> None:
+        if message.fields.get("form") != self.digest:
+            raise Refused("form", f"push: layers or settings differ from the server's ({self.digest}); join again")
+        weight = min(float(examples_of(message)), self.rounds.max_client_weight)
+        values = self.intake.read(message.payload, message.sender, round)
+        self.intake.commit(message.sender, values)
+        self.clients[message.sender].settled = round
+        self.updates[message.sender] = (message.payload, weight)
+
+    def _open(self, now: float) -> None:
+        strikes = self.rounds.max_strikes
+        names = sorted(n for n, c in self.clients.items() if strikes is None or c.strikes < strikes)
+        self.sampled = sample(names, self.rounds.clients, self.seed, self.round)
+        self.updates, self.answers, self.opened = {}, {}, now
+
+    def _close_if_complete(self, now: float) -> None:
+        if all(name in self.answers for name in self.sampled):
+            self._close(now)
+
+    def _close(self, now: float) -> None:
+        """Average what came, take one step of the server's optimizer, begin the next round."""
+        accepted = sorted(self.updates)
+        enough = len(accepted) >= max(self.rounds.least, self.rounds.aggregate.least)
+        done = self._stepped(accepted) if enough else None
+        if done:
+            self.weights, self.memory = done
+        refused = sum(answer is not None for answer in self.answers.values())
+        counts = {
+            "sampled": len(self.sampled),
+            "accepted": len(accepted),
+            "refused": refused,
+            "stepped": int(bool(done)),
+        }
+        self.history.append(counts)
+        self.round += 1
+        self.copy.advance(self.weights, self.round)
+        if self.done:
+            self.sampled, self.updates, self.answers = [], {}, {}
+        else:
+            self._open(now)
+
+    def _stepped(self, names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        weights = [self.updates[name][1] for name in names]
+        mean = self.rounds.aggregate.combined(self._rows(names), weights)
+        return stepped(self.optimizer, self.weights, unflat(mean, self.layers), self.memory)
+
+    def _rows(self, names: Sequence[str]) -> Iterator[Tensor]:
+        for name in names:
+            if self.intake.way.believes:
+                yield flat(self.intake.beliefs[name], self.layers)  # what the update made of it when it was accepted
+            else:
+                yield flat(self.intake.read(self.updates[name][0], name, self.round), self.layers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain tensors and numbers: enough to go on with the same next round; an open one is kept as it is."""
+        answers = {n: None if a is None else [a.reason, str(a)] for n, a in self.answers.items()}
+        return {
+            "weights": dict(self.weights),
+            "memory": {name: flatten_state(state) for name, state in self.memory.items()},
+            "intake": self.intake.state_dict(),
+            "copy": self.copy.state_dict(),
+            "clients": {name: [c.settled, c.strikes, c.last] for name, c in self.clients.items()},
+            "round": [self.round, self.opened, list(self.sampled)],
+            "updates": {name: [list(payload.parts), weight] for name, (payload, weight) in self.updates.items()},
+            "answers": answers,
+            "refusals": dict(self.refusals),
+            "history": [dict(counts) for counts in self.history],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        check_layers(self.weights, state["weights"])
+        memory = {name: restore_state(self.memory[name], kept) for name, kept in state["memory"].items()}
+        self.weights, self.memory = {name: state["weights"][name].clone() for name in self.weights}, memory
+        self.intake.load_state_dict(state["intake"])
+        self.copy.load_state_dict(state["copy"])
+        self.clients = {name: Client(*fields) for name, fields in state["clients"].items()}
+        self.round, self.opened, self.sampled = state["round"]
+        self.updates = {name: (Payload(tuple(parts)), weight) for name, (parts, weight) in state["updates"].items()}
+        self.answers = {name: None if a is None else Refused(*a) for name, a in state["answers"].items()}
+        self.refusals, self.history = Counter(state["refusals"]), list(state["history"])
+
+
+def examples_of(message: Message) -> int:
+    """A client's number of examples, which is its weight: whole and positive; 0, -1, 1e300, NaN and 7.5 are refused."""
+    examples = message.fields.get("examples")
+    if type(examples) is not int or not 1 <= examples <= MOST:
+        raise Refused("weight", f"examples must be a whole number from 1 to {MOST}, got {examples!r}")
+    return examples
+
+
+def sample(names: Sequence[str], count: int, seed: int, round: int) -> list[str]:
+    """So many different names, the same for the same seed and round; all if there are no more."""
+    places = distinct_positions(
+        derive_key(seed, "sample", round), min(count, len(names)), len(names), torch.device("cpu")
+    )
+    return [names[place] for place in places.tolist()]
+
+
+def flat(values: Mapping[str, Tensor], layers: Sequence[TensorSpec]) -> Tensor:
+    """All layers as one vector, in the widest type that one of them is added up in."""
+    wide = torch.float64 if any(spec.work_dtype == torch.float64 for spec in layers) else torch.float32
+    return torch.cat([values[spec.name].to(wide).flatten() for spec in layers])
+
+
+def unflat(vector: Tensor, layers: Sequence[TensorSpec]) -> dict[str, Tensor]:
+    pieces = torch.split(vector, [spec.numel for spec in layers])
+    return {spec.name: piece.view(spec.shape) for spec, piece in zip(layers, pieces, strict=True)}

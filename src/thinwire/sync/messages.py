@@ -1,0 +1,60 @@
+"""What a server and its workers say to one another, and how a server says no."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ..core import Payload, ThinwireError
+
+NOTHING = Payload(())
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """`fields` are numbers, texts, truths and lists of them; all tensors are parts of the payload."""
+
+    kind: str
+    sender: str
+    round: int = 0
+    sequence: int = 0
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    payload: Payload = NOTHING
+
+
+Ask: TypeAlias = Callable[[Message], Message]  # send one message, get the reply to it
+
+SERVER = "server"  # the sender of every reply
+MOST = 2**53  # whole numbers that every JSON reader keeps exactly
+
+
+class Refused(ThinwireError):
+    """A message the server does not take. `reason` is one word to count by, the text says what was wrong."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+    def reply(self, to: Message) -> Message:
+        return reply(to, "refused", {"reason": self.reason, "text": str(self)})
+
+
+def reply(
+    to: Message, kind: str, fields: Mapping[str, Any] | None = None, payload: Payload = NOTHING, round: int = 0
+) -> Message:
+    return Message(kind, SERVER, round or to.round, to.sequence, fields or {}, payload)
+
+
+def whole(message: Message, name: str, least: int = 0, most: int = MOST) -> int:
+    """A field that must be a whole number; 3.0, true and "3" are none."""
+    value = message.fields.get(name)
+    if type(value) is not int or not least <= value <= most:
+        raise Refused("fields", f"{message.kind}: {name} must be a whole number from {least} to {most}, got {value!r}")
+    return value
+
+
+def expect_step(message: Message) -> int:
+    if type(message.round) is not int or not 0 <= message.round <= MOST:
+        raise Refused("round", f"{message.kind}: round must be a whole number from 0, got {message.round!r}")
+    return message.round

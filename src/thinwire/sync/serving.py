@@ -1,0 +1,106 @@
+"""From state machines to processes: a handler for a listener, and loops of workers and clients around `ask`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
+from ..core import ProtocolError
+from .client import FederatedClient
+from .messages import Ask, Message
+from .worker import Worker, said
+
+L = TypeVar("L")
+
+
+class Handles(Protocol):
+    """A `Server` or a `Federation`."""
+
+    def handle(self, message: Message, now: float) -> Message: ...
+
+    def expire(self, now: float) -> list[str]: ...
+
+
+def handler(machine: Handles, clock: Callable[[], float] = time.monotonic) -> Ask:
+    """One message after another, whatever thread it comes from, with the time it came."""
+    lock = threading.Lock()
+
+    def handle(message: Message) -> Message:
+        with lock:
+            return machine.handle(message, clock())
+
+    return handle
+
+
+def serve(listen: Callable[[Ask], L], machine: Handles, clock: Callable[[], float] = time.monotonic) -> L:
+    """What `listen` makes of the handler: `serve(lambda handle: Listener(address, handle), server)`."""
+    return listen(handler(machine, clock))
+
+
+def join(
+    ask: Ask,
+    worker: Worker,
+    gradient: Callable[[Mapping[str, Tensor], int], Mapping[str, Tensor]],
+    steps: int,
+    pause: Callable[[], None] = lambda: time.sleep(0.01),
+) -> int:
+    """The loop of a worker: join, then `steps` times pull, compute, push; how many updates were accepted.
+
+    gradient(weights, step) must not keep the weights. Whoever was taken for dead joins again and goes on.
+    """
+    before = worker.accepted
+    if worker.unanswered is not None:  # an earlier loop was cut off: the server knows whether it has had this
+        worker.settle(ask(worker.unanswered))
+    worker.welcomed(ask(worker.join()))
+    for _ in range(steps):
+        _pull(ask, worker, pause)
+        message = worker.push(gradient(worker.weights, worker.step))
+        if message is None:
+            worker.step += 1  # NaN or infinity: nothing was sent
+            continue
+        reply = ask(message)
+        if not worker.settle(reply) and reply.fields.get("reason") in ("unknown", "form"):
+            worker.welcomed(ask(worker.join()))
+    ask(Message("leave", worker.name, worker.step))
+    return worker.accepted - before
+
+
+def _pull(ask: Ask, worker: Worker, pause: Callable[[], None]) -> None:
+    while not worker.begin(reply := ask(worker.pull())):
+        if reply.kind == "wait":
+            pause()
+        elif reply.fields.get("reason") in ("unknown", "have"):
+            worker.welcomed(ask(worker.join()))
+        else:
+            raise ProtocolError(f"{worker.name} asked for the model: {said(reply)}")
+
+
+def take_part(
+    ask: Ask,
+    client: FederatedClient,
+    train: Callable[[Mapping[str, Tensor], int], tuple[Mapping[str, Tensor], int]],
+    pause: Callable[[], None] = lambda: time.sleep(0.01),
+) -> int:
+    """The loop of a federated client until the server is done; in how many rounds its update was accepted.
+
+    train(weights, round) gives the weights after local training and the number of examples; it must not change those
+    it is given.
+    """
+    accepted = 0
+    if client.unanswered is not None:  # an earlier loop was cut off: the server knows whether it has had this
+        accepted += client.settle(ask(client.unanswered))
+    client.welcomed(ask(client.join()))
+    while (reply := ask(client.pull())).kind != "done":
+        if reply.fields.get("reason") == "unknown":
+            client.welcomed(ask(client.join()))
+        elif reply.kind == "refused":
+            raise ProtocolError(f"{client.name} asked for work: {said(reply)}")
+        elif not client.begin(reply):
+            pause()
+        elif (message := client.push(*train(client.weights, client.round))) is not None:
+            accepted += client.settle(ask(message))
+    return accepted

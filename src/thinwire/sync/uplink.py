@@ -1,0 +1,205 @@
+"""One worker's half of a composition, and the server's: what goes up the link, and how it is read there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..aggregators import Dense, GatherMean, SumMean
+from ..catalog import parse, to_text
+from ..compressors import Identity
+from ..core import (
+    Aggregator,
+    AllGather,
+    Compressor,
+    Context,
+    DecodeError,
+    IncompatibleParts,
+    Key,
+    Payload,
+    ProtocolError,
+    TensorSpec,
+    World,
+    all_finite,
+    derive_key,
+    rebuilt,
+    saturate,
+)
+from ..core.programs import answer_alone, drive
+from ..exchange import Exchanger
+from ..feedback import DGC, EF21, SCAM, ErrorFeedback
+from ..feedback.residuals import keep, recall
+from .messages import Refused
+
+_ALONE = World(0, 1)
+
+
+class OneWay(NamedTuple):
+    """A composition without the other ranks."""
+
+    worker: Aggregator[Any]  # as a worker runs it: the payload it would show to all is what it sends
+    compressor: Compressor
+    believes: bool  # ef21: only changes travel, so the server keeps what it believes of each worker
+
+
+def one_way(part: Aggregator[Any]) -> OneWay:
+    """Memories around one compressor. What needs an answer from the other ranks is refused, by name."""
+    memories, inside = [], part
+    while isinstance(inside, ErrorFeedback | EF21 | SCAM | DGC):
+        memories.append(inside)
+        inside = inside.inner
+    if isinstance(inside, Dense):
+        compressor: Compressor = Identity()
+    elif isinstance(inside, GatherMean | SumMean):
+        compressor = inside.compressor
+    else:
+        name = type(inside).__name__
+        raise IncompatibleParts(
+            f"{name} needs all ranks at once, a worker of a server is alone with it; a compressor would do, "
+            'plain or in ef, ef21, scam or dgc: "ef(topk(density=0.01))"'
+        )
+    believing = sum(isinstance(memory, EF21) for memory in memories)
+    if believing > 1:
+        raise IncompatibleParts("EF21 inside EF21: a server keeps one belief of each worker; one EF21 would do")
+    leaf = inside
+    worker = rebuilt(part, lambda each: GatherMean(compressor) if each is leaf else None, into=("inner",))
+    return OneWay(worker, compressor, believing == 1)
+
+
+def specs_of(weights: Mapping[str, Tensor]) -> list[TensorSpec]:
+    return [TensorSpec.of(name, tensor) for name, tensor in weights.items()]
+
+
+def form_of(layers: Sequence[TensorSpec], *texts: str) -> list[str]:
+    """One line for each layer and setting that both sides must have alike, so that a difference can be named."""
+    return [f"{s.name} {list(s.shape)} {str(s.dtype).removeprefix('torch.')}" for s in layers] + list(texts)
+
+
+def digest_of(form: Sequence[str]) -> str:
+    return hashlib.blake2b("\n".join(form).encode(), digest_size=8).hexdigest()
+
+
+def own_seed(seed: int, worker: str) -> Key:
+    """What is drawn at random differs from worker to worker, and the server can draw it too."""
+    return derive_key(seed, "worker", worker)
+
+
+class Uplink:
+    """A worker's memory and its encoding; what a step changes is pending until the server has answered."""
+
+    def __init__(self, layers: Sequence[TensorSpec], exchange: str, worker: str, seed: int = 0) -> None:
+        self.part = one_way(parse(exchange)).worker
+        self.exchanger = Exchanger(layers, self.part, seed=own_seed(seed, worker))
+        self._given: tuple[int, dict[str, Tensor]] | None = None
+
+    @property
+    def unanswered(self) -> bool:
+        return self._given is not None
+
+    def encode(self, tensors: Mapping[str, Tensor], step: int) -> Payload | None:
+        """The parts of all layers, in the order of the layers; None, and nothing pending, for NaN or infinity."""
+        ordered = {name: tensors[name] for name in self.exchanger.layers}
+        shown: list[Payload] = []
+
+        def perform(request: Any) -> Any:
+            assert isinstance(request, AllGather)  # one_way has seen to it
+            shown.append(request.payload)
+            return answer_alone(request)
+
+        drive(self.exchanger.exchange(ordered, step, _ALONE), perform)
+        if not all(map(all_finite, ordered.values())):
+            self.exchanger.settle(good=False)
+            return None
+        self._given = (step, {name: tensor.detach().clone() for name, tensor in ordered.items()})
+        (payload,) = shown
+        return Payload(payload.parts[:-1])  # without the flag of a bad step: such a step is not sent
+
+    def settle(self, accepted: bool, keep_it: bool = False) -> None:
+        """Commit on acceptance. Else the memory stays as it was; `keep_it` adds the whole tensor to the residual.
+
+        Then sum of accepted + residual = sum of tensors, as if the refused message had sent nothing.
+        """
+        self.exchanger.settle(good=accepted)
+        if not accepted and keep_it and self._given is not None:
+            step, tensors = self._given
+            for name, tensor in tensors.items():
+                self._keep(name, tensor, step)
+        self._given = None
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.unanswered:  # committed or not: only the answer knows
+            raise ProtocolError("an update is unanswered; store a worker's state when its server has answered")
+        return self.exchanger.state_dict()
+
+    def reset(self) -> None:
+        """An empty memory, as of a worker that has sent nothing yet."""
+        fresh = Exchanger(list(self.exchanger.layers.values()), self.part, seed=self.exchanger.seed)
+        self.exchanger, self._given = fresh, None
+
+    def _keep(self, name: str, tensor: Tensor, step: int) -> None:
+        state, spec = self.exchanger.memory[name], self.exchanger.layers[name]
+        if not hasattr(state, "residual"):
+            return  # EF21 sends what changed since it was last heard, so it loses nothing; no memory has no place
+        whole = saturate(recall(state.residual, spec) + tensor.to(spec.work_dtype))
+        form = getattr(self.part, "residual", "fp32")
+        key = derive_key(self.exchanger.seed, step, name, "refused")
+        self.exchanger.memory[name] = state._replace(residual=keep(whole, form, key))
+
+
+class Intake:
+    """The server's half: payloads to tensors, and under EF21 what it believes of each worker (one model a worker)."""
+
+    def __init__(self, layers: Sequence[TensorSpec], exchange: str, seed: int = 0) -> None:
+        self.layers = list(layers)
+        part = parse(exchange)
+        self.way, self.seed, self.text = one_way(part), seed, to_text(part)
+        zeros = [torch.zeros(spec.shape, dtype=spec.dtype, device=spec.device) for spec in self.layers]
+        self.counts = [len(self.way.compressor.encode(zero, Key(0)).parts) for zero in zeros]
+        self.beliefs: dict[str, dict[str, Tensor]] = {}
+
+    def read(self, payload: Payload, sender: str, step: int) -> dict[str, Tensor]:
+        """The worker's tensors, finite and in their shapes; changes nothing. What cannot be read is Refused."""
+        if len(payload.parts) != sum(self.counts):
+            raise Refused("payload", f"{sum(self.counts)} parts expected, got {len(payload.parts)}")
+        ctx, parts = Context(step, _ALONE, own_seed(self.seed, sender)), iter(payload.parts)
+        values = {}
+        for spec, count in zip(self.layers, self.counts, strict=True):
+            mine = Payload(tuple(next(parts) for _ in range(count)))
+            values[spec.name] = self._value(sender, spec, self._decode(mine, spec, ctx.key(spec.name, 0)))
+        return values
+
+    def commit(self, sender: str, values: Mapping[str, Tensor]) -> None:
+        if self.way.believes:
+            self.beliefs[sender] = dict(values)
+
+    def forget(self, sender: str) -> None:
+        self.beliefs.pop(sender, None)
+
+    def _decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        try:
+            decoded = self.way.compressor.decode(payload.to(spec.device), spec, key)
+        except DecodeError as error:
+            raise Refused("payload", f"{spec.name}: {error}") from error
+        except Exception as error:  # a decoder's own fault: the others' round goes on all the same
+            raise Refused("payload", f"{spec.name}: not decoded ({type(error).__name__}: {error})") from error
+        if decoded.shape != spec.shape or decoded.dtype != spec.dtype:
+            got = f"{tuple(decoded.shape)} {decoded.dtype}"
+            raise Refused("payload", f"{spec.name} is {spec.shape} {spec.dtype}, got {got}")
+        return decoded.to(spec.work_dtype)
+
+    def _value(self, sender: str, spec: TensorSpec, decoded: Tensor) -> Tensor:
+        believed = self.beliefs.get(sender) if self.way.believes else None
+        value = decoded if believed is None else saturate(believed[spec.name] + decoded)
+        if not all_finite(value):
+            raise Refused("finite", f"{spec.name}: the update holds NaN or infinity")
+        return value
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"beliefs": {sender: dict(values) for sender, values in self.beliefs.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.beliefs = {sender: dict(values) for sender, values in state["beliefs"].items()}

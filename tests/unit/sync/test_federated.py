@@ -1,0 +1,325 @@
+import math
+import threading
+
+import pytest
+import torch
+
+from thinwire import IncompatibleParts, checkpoint
+from thinwire.core import CompositionError, derive_key
+from thinwire.sync.client import FederatedClient
+from thinwire.sync.federated import Federation, Rounds, sample
+from thinwire.sync.members import Pace
+from thinwire.sync.messages import Message
+from thinwire.sync.optimizers import SGD, Adam
+from thinwire.sync.robust import Rule, clipped, krum, median, trimmed_mean, weighted_mean
+from thinwire.sync.server import Server
+from thinwire.sync.serving import handler, join, serve, take_part
+from thinwire.sync.simulated_clients import SPOILERS, LogisticClients, simulate, spoiled
+from thinwire.sync.worker import Worker
+
+
+def start():
+    return {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(4)}
+
+
+def federation(clients=3, rounds=5, exchange="dense()", down=None, optimizer=None, **settings):
+    settings = {"clients": clients, "rounds": rounds, "deadline": 10.0, **settings}
+    server = Federation(start(), Rounds(**settings), exchange, optimizer or SGD(1.0), down=down, expected=clients)
+    people = [FederatedClient(f"c{i}", server.layers, exchange, down) for i in range(clients)]
+    for client in people:
+        client.welcomed(server.handle(client.join(), 0.0))
+    return server, people
+
+
+def work(client, round=0):
+    """Every client goes a tenth of the way to a place of its own."""
+    generator = torch.Generator().manual_seed(derive_key(client.name) % 2**31)
+    return {n: w + 0.1 * (torch.randn(w.shape, generator=generator) - w) for n, w in client.weights.items()}
+
+
+def take_turns(server, people, rounds, now=0.0):
+    for _ in range(rounds):
+        for client in people:
+            if client.begin(server.handle(client.pull(), now)):
+                client.settle(server.handle(client.push(work(client), 7), now))
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_round_is_the_average_by_examples():
+    server, people = federation(3, rounds=1)
+    trained, examples = [], (1, 2, 5)
+    for client, count in zip(people, examples, strict=True):
+        assert client.begin(server.handle(client.pull(), 0.0))
+        trained.append(work(client))
+        assert client.settle(server.handle(client.push(trained[-1], count), 0.0))
+    assert server.done and server.handle(people[0].pull(), 0.0).kind == "done"
+    for name in start():
+        mean = sum(t[name] * count for t, count in zip(trained, examples, strict=True)) / 8
+        assert torch.allclose(server.weights[name], mean, atol=1e-6)
+
+
+def test_no_client_counts_for_more_than_the_cap():
+    server, people = federation(2, rounds=1, max_client_weight=10)
+    for client, count in zip(people, (1_000_000, 10), strict=True):
+        client.begin(server.handle(client.pull(), 0.0))
+        client.settle(
+            server.handle(
+                client.push({n: torch.full_like(w, float(count == 10)) for n, w in client.weights.items()}, count), 0.0
+            )
+        )
+    assert torch.allclose(server.weights["b"], torch.full((4,), 0.5))
+
+
+def test_a_round_samples_clients_by_the_seed():
+    names = [f"c{i}" for i in range(50)]
+    drawn = [sample(names, 10, 3, round) for round in range(200)]
+    assert drawn == [sample(names, 10, 3, round) for round in range(200)]
+    assert all(len(set(some)) == 10 for some in drawn) and len({tuple(some) for some in drawn}) > 190
+    often = [sum(name in some for some in drawn) for name in names]
+    assert min(often) > 15 and max(often) < 70  # 40 is the mean
+    assert sample(names[:3], 10, 3, 0) == names[:3]
+
+
+def test_a_round_ends_at_its_deadline_without_those_who_dropped_out():
+    server, (one, two, _) = federation(3)
+    for client in (one, two):
+        client.begin(server.handle(client.pull(), 0.0))
+        client.settle(server.handle(client.push(work(client), 1), 1.0))
+    late = two.pull()
+    assert server.expire(9.9) == [] and server.expire(10.0) == ["c2"]
+    assert server.round == 1 and server.history[0] == {"sampled": 3, "accepted": 2, "refused": 0, "stepped": 1}
+    assert server.handle(late, 10.0).kind == "train"
+
+
+def test_a_round_of_nobody_ends_too_and_changes_nothing():
+    server, _ = federation(3, rounds=4, least=2)
+    for round in range(4):
+        server.expire(10.0 * (round + 1))
+    assert server.done and equal(server.weights, start())
+    assert [counts["stepped"] for counts in server.history] == [0, 0, 0, 0]
+
+
+def test_an_accepted_update_whose_answer_was_lost_is_accepted_again_and_counts_once():
+    server, people = federation(2)
+    for client in people:
+        client.begin(server.handle(client.pull(), 0.0))
+    messages = [client.push(work(client), 1) for client in people]
+    assert [server.handle(messages[i], 0.0).kind for i in (0, 0, 1, 1, 0)] == ["accepted"] * 5
+    assert server.round == 1 and server.history[0]["accepted"] == 2
+
+
+@pytest.mark.parametrize(
+    "exchange", ["dense()", "ef(topk(k=2))", "ef21(topk(k=2))", "qsgd()", "ef(sign())", "ef(randomk(k=2))"]
+)
+def test_of_two_thousand_malformed_updates_all_are_refused_and_the_model_stays_finite(exchange):
+    server, (good, bad) = federation(2, rounds=10**6, exchange=exchange)
+    seen = 0
+    for turn in range(2_000 if exchange == "dense()" else 150):
+        for client in (good, bad):
+            assert client.begin(server.handle(client.pull(), 0.0))
+        strikes, round = server.clients["c1"].strikes, server.round
+        wrong = spoiled(bad.push(work(bad), 5), derive_key("spoil", turn))
+        reply = server.handle(wrong, 0.0)
+        assert reply.kind == "refused" and reply.fields["reason"] and reply.fields["text"], reply
+        bad.settle(reply)
+        seen += 1
+        assert server.clients["c1"].strikes == strikes + 1
+        assert good.settle(server.handle(good.push(work(good), 5), 0.0))
+        server.expire(1e9 if server.round == round else 0.0)
+        server.opened = 0.0
+        assert server.round == round + 1 and server.history[-1]["accepted"] == 1
+    assert all(w.isfinite().all() for w in server.weights.values()) and sum(server.refusals.values()) == seen
+
+
+@pytest.mark.parametrize("how", SPOILERS)
+def test_each_way_of_spoiling_an_update_is_refused(how):
+    server, (client,) = federation(1)
+    client.begin(server.handle(client.pull(), 0.0))
+    reply = server.handle(SPOILERS[how](client.push(work(client), 5), derive_key(how)), 0.0)
+    assert reply.kind == "refused" and equal(server.weights, start())
+
+
+def test_who_was_refused_too_often_is_sampled_no_more():
+    server, people = federation(3, rounds=20, max_strikes=2)
+    for _ in range(2):
+        for client in people:
+            client.begin(server.handle(client.pull(), 0.0))
+            message = client.push(work(client), 0 if client.name == "c1" else 3)
+            client.settle(server.handle(message, 0.0))
+    assert server.sampled == ["c0", "c2"] and server.clients["c1"].last == "weight"
+
+
+def test_strangers_and_those_not_asked_are_refused():
+    server, _ = federation(1)
+    other = FederatedClient("late", server.layers)
+    assert server.handle(other.pull(), 0.0).fields["reason"] == "unknown"
+    other.welcomed(server.handle(other.join(), 0.0))
+    assert server.handle(other.pull(), 0.0).kind == "wait"
+    reply = server.handle(Message("push", "late", 0, fields={"form": server.digest, "examples": 1}), 0.0)
+    assert reply.fields["reason"] == "sample"
+    assert server.handle(Message("dance", "c0"), 0.0).fields["reason"] == "kind"
+
+
+@pytest.mark.parametrize("down", ["topk(k=2)", "qsgd()", "sign()"])
+def test_clients_that_missed_rounds_hold_the_servers_copy_to_the_bit(down):
+    server, (one, two) = federation(2, rounds=30, exchange="ef(topk(k=2))", down=down)
+    for round in range(20):
+        for client in (one, two) if round % 3 == 0 else (one,):
+            assert client.begin(server.handle(client.pull(), 0.0))
+            assert equal(client.weights, server.copy.model)
+            client.settle(server.handle(client.push(work(client), 1), 0.0))
+        if round % 3:
+            server.expire(1e9)
+            server.opened = 0.0
+
+
+def test_the_shared_copy_follows_its_recursion():
+    server, people = federation(2, rounds=6, down="topk(k=1)")
+    copy = start()
+    for round in range(1, 6):
+        take_turns(server, people, 1)
+        payload = server.copy.changes.encode(server.weights, copy, round)
+        copy = server.copy.changes.added(copy, payload, round)
+        assert equal(copy, server.copy.model)
+
+
+def test_fedavg_with_one_client_and_rate_one_is_local_training():
+    server, (client,) = federation(1, rounds=10)
+    take_turns(server, [client], 10)
+    alone = FederatedClient("c0", server.layers)
+    alone.weights = start()
+    for _ in range(10):
+        alone.weights = work(alone)
+    assert all(torch.allclose(server.weights[name], alone.weights[name], atol=1e-6) for name in start())
+
+
+@pytest.mark.parametrize("optimizer", [SGD(1.0, momentum=0.9), Adam(0.01, eps=1e-3, corrected=False)])
+@pytest.mark.parametrize("exchange, down", [("ef(topk(k=2))", "sign()"), ("ef21(qsgd())", None)])
+def test_a_stored_federation_goes_on_to_the_bit(tmp_path, optimizer, exchange, down):
+    server, people = federation(3, rounds=20, exchange=exchange, down=down, optimizer=optimizer)
+    take_turns(server, people, 5)
+    people[0].begin(server.handle(people[0].pull(), 0.0))  # and in the middle of a round
+    people[0].settle(server.handle(people[0].push(work(people[0]), 3), 0.0))
+    checkpoint.save(tmp_path, {"server": server.state_dict(), "clients": {c.name: c.state_dict() for c in people}})
+    take_turns(server, people, 5)
+    stored = checkpoint.load(tmp_path)
+    other, others = federation(3, rounds=20, exchange=exchange, down=down, optimizer=optimizer)
+    other.load_state_dict(stored["server"])
+    for client in others:
+        client.load_state_dict(stored["clients"][client.name])
+    take_turns(other, others, 5)
+    assert equal(server.weights, other.weights) and server.history == other.history
+
+
+def test_fifty_rounds_complete_though_clients_drop_out_and_some_are_malformed():
+    outcome = simulate(clients=64, dropout=0.2, malformed=0.05, rounds=50, sampled=16)
+    assert outcome.rounds == outcome.stepped == 50 and outcome.finite
+    assert outcome.dropped > 80 and outcome.malformed > 20 and sum(outcome.refusals.values()) == outcome.malformed
+    assert outcome.loss_after < 0.7 * outcome.loss_before
+    assert outcome == simulate(clients=64, dropout=0.2, malformed=0.05, rounds=50, sampled=16)
+
+
+ROWS = torch.randn(9, 5, generator=torch.Generator().manual_seed(0))
+
+
+def test_robust_rules_stay_with_the_honest_and_the_mean_does_not():
+    honest, liars = ROWS[:7], torch.full((2, 5), 1e6)
+    rows, middle = torch.cat([honest, liars]), honest.mean(0)
+    for rule in (Rule("krum", 2), Rule("trimmed", 2), Rule("median"), Rule("clip", clip=3.0)):
+        assert (rule.combined(rows, [1.0] * 9) - middle).norm() < 4, rule
+    assert (Rule().combined(rows, [1.0] * 9) - middle).norm() > 1e5
+
+
+def test_robust_rules_are_what_their_names_say():
+    assert torch.equal(median(ROWS), ROWS.median(0).values)
+    assert torch.allclose(median(ROWS[:4]), ROWS[:4].quantile(0.5, dim=0))
+    assert torch.allclose(trimmed_mean(ROWS, 0), ROWS.mean(0), atol=1e-6)
+    assert any(torch.equal(krum(ROWS, 1), row) for row in ROWS)
+    assert torch.allclose(weighted_mean(iter(ROWS), [2.0] * 9), ROWS.mean(0), atol=1e-6)
+    assert torch.allclose(clipped(ROWS[0] * 1e30, 2.0).norm(), torch.tensor(2.0))
+    assert torch.equal(clipped(ROWS[0], 1e9), ROWS[0]) and torch.equal(clipped(torch.zeros(3), 1.0), torch.zeros(3))
+    assert clipped(torch.full((5,), 3e38), 1.0).isfinite().all()
+
+
+def test_rules_refuse_what_they_would_make_nonsense_of():
+    for text in ("ef(topk(k=2))", "randomk(k=2)", "projection(rank=1)"):
+        for rule in (Rule("median"), Rule("trimmed", 1)):
+            with pytest.raises(IncompatibleParts, match="coordinate"):
+                Federation(start(), Rounds(5, 1, aggregate=rule), text)
+    with pytest.raises(IncompatibleParts, match="EF21"):
+        Federation(start(), Rounds(5, 1, aggregate=Rule("krum", 1)), "ef21(qsgd())")
+    for wrong in (
+        {"name": "vote"},
+        {"faulty": -1},
+        {"clip": 2.0},
+        {"name": "clip"},
+        {"name": "clip", "clip": math.nan},
+    ):
+        with pytest.raises(CompositionError):
+            Rule(**wrong)
+    for wrong in (
+        {"clients": 0},
+        {"least": 9},
+        {"deadline": 0.0},
+        {"max_client_weight": 0},
+        {"aggregate": Rule("krum", 1), "clients": 4},
+    ):
+        with pytest.raises(CompositionError):
+            Rounds(**{"clients": 5, "rounds": 1, **wrong})
+
+
+def test_workers_in_threads_train_over_a_channel_in_memory():
+    server = Server(start(), SGD(0.2), "ef(topk(k=3))", Pace(bound=1), workers=3, deadline=5.0)
+    ask = serve(lambda handle: handle, server)
+    workers = [Worker(f"w{i}", server.layers, "ef(topk(k=3))") for i in range(3)]
+    threads = [threading.Thread(target=join, args=(ask, w, lambda weights, step: weights, 40)) for w in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert server.applied == 120 == sum(w.accepted for w in workers) and server.members.present() == []
+    assert max(server.leads) <= 1
+    assert all(w.norm() < start()[name].norm() / 10 for name, w in server.weights.items())
+
+
+@pytest.mark.parametrize("exchange", ["ef(topk(k=3))", "ef21(topk(k=3))"])
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_loop_that_was_cut_off_asks_what_became_of_its_update(exchange, arrives):
+    server = Server(start(), SGD(0.2), exchange, workers=1)
+    worker, handle, pushes = Worker("w", server.layers, exchange), handler(server), []
+
+    def cut_off(message):
+        pushes.append(message.kind)
+        lost = pushes.count("push") == 5
+        reply = handle(message) if arrives or not lost else None
+        if lost:
+            raise ConnectionError
+        return reply
+
+    with pytest.raises(ConnectionError):
+        join(cut_off, worker, lambda weights, step: weights, 10)
+    join(handle, worker, lambda weights, step: weights, 5)
+    whole, other = Server(start(), SGD(0.2), exchange, workers=1), Worker("w", server.layers, exchange)
+    join(handler(whole), other, lambda weights, step: weights, 10)
+    assert equal(server.weights, whole.weights) and server.applied == 10
+
+
+def test_clients_in_threads_take_part_until_the_server_is_done():
+    task = LogisticClients(3, 0)
+    server = Federation(task.start(), Rounds(clients=2, rounds=15, deadline=5.0), "ef(topk(k=3))", expected=3)
+    ask, counts = handler(server), []
+
+    def client(place):
+        me = FederatedClient(f"c{place}", server.layers, "ef(topk(k=3))")
+        train = lambda weights, round: (task.trained(dict(weights), place, 3), task.examples(place))  # noqa: E731
+        counts.append(take_part(ask, me, train, pause=lambda: threading.Event().wait(0.001)))
+
+    threads = [threading.Thread(target=client, args=(place,)) for place in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sum(counts) == 30 and server.done and not server.refusals
