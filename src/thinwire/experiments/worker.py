@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import Program, TensorSpec, World
+from ..core import Program, TensorSpec, World, mixes
 from ..drivers.meter import Meter
 from ..exchange import Exchanger
 from ..importance import Refresher
 from ..sync import Rounds, mean_and_consensus
-from ..sync.settings import mixes
 from .clock import Clock
 from .config import Experiment, Group, Method, rate
 from .observing import BUFFER, Watch
@@ -48,7 +47,7 @@ class Worker:
             self.exchanger = self.rounds.exchanger
             if rank == 0:
                 self.rounds.before_exchange = lambda given: self.watch.look_on(self.exchanger.targets(given))
-        self.replicas_differ = self.rounds is not None or mixes(sync.exchange)
+        self.replicas_differ = self.rounds is not None or mixes(sync.exchange) is not None
         self.buckets = buckets(layers, experiment.bucket_mb)
         solver = method.solver()
         self.refresher = None if solver is None else Refresher(solver, self.exchanger.importance)

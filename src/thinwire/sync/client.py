@@ -8,9 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from ..catalog import parse, to_text
-from ..core import ProtocolError, TensorSpec
+from ..core import Field, Message, ProtocolError, TensorSpec
 from .downlink import Changes, cut_changes, read_dense
-from .messages import Message
 from .uplink import Uplink, digest_of, form_of
 from .worker import said
 
@@ -63,7 +62,7 @@ class FederatedClient:
         payload = self.uplink.encode(change, self.round)
         if payload is None:
             return None
-        fields = {"form": self.digest, "examples": examples}
+        fields: dict[str, Field] = {"form": self.digest, "examples": examples}
         self.unanswered = Message("push", self.name, self.round, 0, fields, payload)
         return self.unanswered
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Payload, TensorSpec, derive_key, flatten_state, restore_state
+from ..core import CompositionError, Message, Payload, TensorSpec, derive_key, flatten_state, restore_state
 from ..kernels import distinct_positions
 from .downlink import Changes, SharedCopy
-from .messages import MOST, Message, Refused, expect_step, reply, whole
+from .messages import MOST, Refused, expect_step, reply, whole
 from .optimizers import SGD, ServerOptimizer, stepped
 from .robust import Rule
 from .server import check_form, check_layers

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..core import Payload, ThinwireError
+from ..core import Message, Payload, ProtocolError, ThinwireError
 
 NOTHING = Payload(())
-
-
-@dataclass(frozen=True, eq=False)
-class Message:
-    """`fields` are numbers, texts, truths and lists of them; all tensors are parts of the payload."""
-
-    kind: str
-    sender: str
-    round: int = 0
-    sequence: int = 0
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    payload: Payload = NOTHING
 
 
 Ask: TypeAlias = Callable[[Message], Message]  # send one message, get the reply to it
@@ -51,6 +38,14 @@ def whole(message: Message, name: str, least: int = 0, most: int = MOST) -> int:
     value = message.fields.get(name)
     if type(value) is not int or not least <= value <= most:
         raise Refused("fields", f"{message.kind}: {name} must be a whole number from {least} to {most}, got {value!r}")
+    return value
+
+
+def told(message: Message, name: str) -> int:
+    """A whole number that a reply must have."""
+    value = message.fields.get(name)
+    if type(value) is not int:
+        raise ProtocolError(f"{message.kind} from {message.sender}: {name} must be a whole number, got {value!r:.60}")
     return value
 
 

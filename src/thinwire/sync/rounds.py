@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from ..aggregators import Dense
-from ..core import Aggregator, Controller, Program, TensorSpec, World, all_finite, mean_state
+from ..core import Aggregator, Controller, Program, TensorSpec, World, all_finite, mean_state, mixes
 from ..exchange import Exchanger
 from .flights import Flight, fragments_of, staggered
 from .measures import consensus, drift
 from .outer import Average
 from .policies import Every, Moment
-from .settings import Local, check_exchange, mixes
+from .settings import Local, check_exchange
 
 
 class Merged(NamedTuple):
@@ -51,7 +51,7 @@ class Rounds:
         self.tensors = {**self.parameters, **self.buffers}
         rules = rules or dict.fromkeys(self.parameters, settings.exchange)
         check_exchange(settings.payload, rules.values())
-        self.mixes = any(map(mixes, rules.values()))
+        self.mixes = any(mixes(rule) is not None for rule in rules.values())
         layers = [TensorSpec.of(name, p) for name, p in self.parameters.items()]
         extra = [TensorSpec.of(name, b) for name, b in self.buffers.items()]
         plain = dict.fromkeys(self.buffers, Dense())

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Payload, flatten_state, restore_state
+from ..core import CompositionError, Message, Payload, flatten_state, restore_state
 from .downlink import Changes, PersonalCopies, dense_payload
 from .members import ASYNCHRONOUS, Member, Members, Pace
-from .messages import Message, Refused, expect_step, reply, whole
+from .messages import Refused, expect_step, reply, whole
 from .optimizers import ServerOptimizer, stepped
 from .uplink import Intake, digest_of, form_of, specs_of
 

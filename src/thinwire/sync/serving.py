@@ -9,9 +9,9 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from ..core import ProtocolError
+from ..core import Message, ProtocolError
 from .client import FederatedClient
-from .messages import Ask, Message
+from .messages import Ask
 from .worker import Worker, said
 
 L = TypeVar("L")

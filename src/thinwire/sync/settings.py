@@ -8,13 +8,11 @@ from typing import Any
 
 from ..aggregators import Dense
 from ..catalog import to_text
-from ..compressors import Cast, Identity
-from ..core import Aggregator, CompositionError, Compressor, IncompatibleParts, parts_of
+from ..core import Aggregator, CompositionError, IncompatibleParts, mixes, takes_weights
 from .outer import Average, Outer
 from .policies import BSP, Every, SyncPolicy
 
 PAYLOADS = ("deltas", "weights", "gradients")
-_EXACT = (Dense, Identity, Cast)  # as good as their numbers' type
 
 
 @dataclass(frozen=True)
@@ -92,32 +90,17 @@ class Local:
 def check_exchange(payload: str, exchanges: Iterable[Aggregator[Any]]) -> None:
     """Refuse what cannot work: weights through a lossy exchange, unless it keeps copies of them."""
     for exchange in exchanges:
-        if payload != "weights" or keeps_copies(exchange) or not lossy(exchange):
+        if payload != "weights" or takes_weights(exchange):
             continue
-        text = to_text(exchange)
-        if mixes(exchange):
+        text, topology = to_text(exchange), mixes(exchange)
+        if topology is not None:
+            instead = "" if topology.changes else f", or use choco(..., {to_text(topology)})"
+            partners = f"whose partners change ({to_text(topology)})" if topology.changes else "of weights"
             raise IncompatibleParts(
-                f"local: lossy gossip of weights needs a copy of every partner's, and {text} keeps none; send "
-                'payload="deltas", or use choco(...) on a graph that does not change'
+                f"local: lossy gossip {partners} needs a copy of every peer's weights, and {text} keeps none; "
+                f'send payload="deltas"{instead}'
             )
         raise IncompatibleParts(
             f"local: {text} loses a share of what it is given, and weights are much larger than what changes in them; "
-            'send payload="deltas", or weights through dense() or cast(dtype="bf16")'
+            'send payload="deltas", or weights through dense()'
         )
-
-
-def lossy(exchange: Aggregator[Any]) -> bool:
-    """Whether ranks get something else than the exact combination, up to a cast: the innermost parts tell."""
-    parts = [p for p in parts_of(exchange) if isinstance(p, Aggregator | Compressor)]
-    innermost = [p for p in parts if not any(isinstance(q, Aggregator | Compressor) for q in [*parts_of(p)][1:])]
-    return any(not isinstance(part, _EXACT) and not mixes(part) for part in innermost)
-
-
-def mixes(exchange: Aggregator[Any] | Compressor) -> bool:
-    """Whether each rank gets a mixture of its own, as in gossip, rather than all the same average."""
-    return any(hasattr(part, "changes") and hasattr(part, "weights") for part in parts_of(exchange))  # a topology
-
-
-def keeps_copies(exchange: Aggregator[Any]) -> bool:
-    """Whether it remembers what its partners hold, so that lossy differences do (CHOCO)."""
-    return any(bool(getattr(part, "keeps_copies", False)) for part in parts_of(exchange))

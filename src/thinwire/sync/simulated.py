@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Key, ProtocolError, derive_key
+from ..core import Key, Message, ProtocolError, derive_key
 from ..kernels import noise32
-from .messages import Message
 from .server import Server
 from .worker import Worker
 

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import Key, Payload, derive_key
+from ..core import Key, Message, Payload, derive_key
 from .client import FederatedClient
 from .federated import Federation, Rounds
-from .messages import Message
 from .optimizers import SGD, ServerOptimizer
 from .robust import Rule
 from .simulated import uniform

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from ..catalog import parse, to_text
-from ..core import ProtocolError, TensorSpec
+from ..core import Field, Message, ProtocolError, TensorSpec
 from .downlink import Changes, read_dense
-from .messages import Message
+from .messages import told
 from .uplink import Uplink, digest_of, form_of
 
 
@@ -40,8 +40,8 @@ class Worker:
         if reply.kind != "welcome":
             raise ProtocolError(f"{self.name} asked to join: {said(reply)}")
         self.weights = read_dense(reply.payload, self.layers)
-        self.version, self.have = int(reply.fields["version"]), 0
-        self.step = max(self.step, int(reply.fields["step"]))
+        self.version, self.have = told(reply, "version"), 0
+        self.step = max(self.step, told(reply, "step"))
         if reply.fields["reset"]:
             self.uplink.reset()
             self.settled = -1
@@ -58,7 +58,7 @@ class Worker:
         else:
             self.weights = self.changes.added(self.weights, reply.payload, self.name, self.have)
             self.have += 1
-        self.version = int(reply.fields["version"])
+        self.version = told(reply, "version")
         return True
 
     def push(self, gradients: Mapping[str, Tensor]) -> Message | None:
@@ -67,7 +67,7 @@ class Worker:
         if payload is None:
             self.skipped += 1
             return None
-        fields = {"form": self.digest, "version": self.version}
+        fields: dict[str, Field] = {"form": self.digest, "version": self.version}
         self.unanswered = Message("push", self.name, self.step, fields=fields, payload=payload)
         return self.unanswered
 

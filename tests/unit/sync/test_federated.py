@@ -5,11 +5,10 @@ import pytest
 import torch
 
 from thinwire import IncompatibleParts, checkpoint
-from thinwire.core import CompositionError, derive_key
+from thinwire.core import CompositionError, Message, derive_key
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.federated import Federation, Rounds, sample
 from thinwire.sync.members import Pace
-from thinwire.sync.messages import Message
 from thinwire.sync.optimizers import SGD, Adam
 from thinwire.sync.robust import Rule, clipped, krum, median, trimmed_mean, weighted_mean
 from thinwire.sync.server import Server

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from thinwire import IncompatibleParts, ProtocolError, TensorSpec, World, checkpoint, lockstep, parse
-from thinwire.core import CompositionError, Payload, derive_key
+from thinwire.core import CompositionError, Message, Payload, derive_key
 from thinwire.exchange import Exchanger
 from thinwire.sync.members import Pace
-from thinwire.sync.messages import Message
 from thinwire.sync.optimizers import SGD, Adam
 from thinwire.sync.server import Server
 from thinwire.sync.simulated import Schedule, run
