@@ -126,6 +126,7 @@ class Worker:
             **{name: part.state_dict() for name, part in memory.items()},
             "learner": self.learner.state_dict(), "meter": self.meter.state_dict(), "sums": self.clock.sums,
             "requests": [list(pair) for pair in self.clock.requests], "gradient_norm": self.gradient_norm,
+            "errors": dict(self.watch.errors),  # of the last round, which a later look shows
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -142,6 +143,7 @@ class Worker:
         self.clock.sums = dict(state["sums"])
         self.clock.requests = [(asked, answered) for asked, answered in state["requests"]]
         self.gradient_norm = state["gradient_norm"]
+        self.watch.errors = dict(state.get("errors", {}))
 
 
 def buckets(layers: Sequence[TensorSpec], most_mb: float) -> list[list[str]]:

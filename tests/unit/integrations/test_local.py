@@ -77,7 +77,7 @@ def test_all_ranks_begin_with_rank_0s_weights(pool):
     ("theirs", "field"),
     [
         ({"every": 8}, "rounds"),
-        ({"every": 4, "exchange": "ef(sign())"}, "exchange: second.weight"),
+        ({"every": 4, "exchange": "ef(sign())"}, "exchange: first.weight"),
         ({"every": 4, "outer": "nesterov()"}, "rounds"),
         ({"every": 4, "seed": 3}, "setting: seed"),
     ],
