@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from drawn import draw
 from thinwire import World, lockstep
-from thinwire.compressors import Identity
-from thinwire.core import AllGather, Reduced, payload_labels
 from thinwire.sync import Local, Rounds, parse_sync
 
 SHAPES = {"a": (5, 4), "b": (7,), "c": (3, 3), "d": (2,)}
@@ -75,38 +72,6 @@ def workers(size, settings, **options):
 def trained(size, settings, steps, **options):
     """All ranks' weights after so many steps."""
     return lockstep([worker.train(steps) for worker in workers(size, settings, **options)])
-
-
-@dataclass(frozen=True)
-class Rotating:
-    """S3's partners i ± s; literal weights of a third, which add up where partners coincide."""
-
-    changes = True
-
-    def weights(self, world, step):
-        shift = step % max(1, world.size // 2) + 1
-        row: dict[int, float] = {}
-        for source in (world.rank, (world.rank + shift) % world.size, (world.rank - shift) % world.size):
-            row[source] = row.get(source, 0.0) + 1 / 3
-        return row
-
-
-@dataclass(frozen=True)
-class Mix:
-    """Stands for gossip: everybody hears everybody, and mixes as the topology says."""
-
-    topology: Any = field(default_factory=Rotating)
-    compressor: Any = field(default_factory=Identity)
-
-    def init(self, spec, key):
-        return ()
-
-    def reduce(self, tensor, spec, state, ctx):
-        payload = self.compressor.encode(tensor, ctx.key(spec.name, ctx.world.rank))
-        gathered = yield AllGather(payload, payload_labels(spec.name, payload))
-        row = self.topology.weights(ctx.world, ctx.step)
-        decoded = [self.compressor.decode(p, spec, ctx.key(spec.name, r)) for r, p in enumerate(gathered)]
-        return Reduced(sum(weight * decoded[r] for r, weight in row.items()), decoded[ctx.world.rank], state)
 
 
 # S3 as printed: lists of weights by rank

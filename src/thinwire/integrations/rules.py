@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
-from ..aggregators import Dense
+from ..aggregators import Dense, Gossip
 from ..catalog import parse
-from ..core import Aggregator, CompositionError, TensorSpec
+from ..compressors import Identity
+from ..core import Aggregator, CompositionError, TensorSpec, mixes
 
 Wanted: TypeAlias = str | Aggregator[Any]
 SMALL = 1024  # elements: below this, positions, scales and factors cost more than they save
@@ -20,7 +21,8 @@ def assigned(
     """An aggregator for every layer.
 
     Patterns are those of file names ("*.weight"), the first that matches counts; layers that none matches travel dense.
-    Vectors (biases, norms) and layers of fewer than `small` elements travel dense, too, unless named in full.
+    Vectors (biases, norms) and layers of fewer than `small` elements travel dense, too, unless named in full; under
+    gossip that is among the same partners.
     """
     patterns = dict(wanted) if isinstance(wanted, Mapping) else {"*": wanted}
     rules = {pattern: parse(value) if isinstance(value, str) else value for pattern, value in patterns.items()}
@@ -34,9 +36,14 @@ def assigned(
 def _rule(layer: TensorSpec, rules: Mapping[str, Aggregator[Any]], small: int) -> Aggregator[Any]:
     if layer.name in rules:
         return rules[layer.name]
-    if len(layer.shape) < 2 or layer.numel < small:
-        return Dense()
-    return next((rule for pattern, rule in rules.items() if fnmatchcase(layer.name, pattern)), Dense())
+    rule = next((rule for pattern, rule in rules.items() if fnmatchcase(layer.name, pattern)), Dense())
+    return whole(rule) if len(layer.shape) < 2 or layer.numel < small else rule
+
+
+def whole(rule: Aggregator[Any]) -> Aggregator[Any]:
+    """How a layer travels that is too small to compress: dense, among the same partners."""
+    topology = mixes(rule)
+    return Dense() if topology is None else Gossip(Identity(), topology)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .. import __version__
 from ..aggregators import Dense
 from ..catalog import to_text
-from ..core import Aggregator, CompositionError, NonFiniteError, Program, TensorSpec, World
+from ..core import Aggregator, CompositionError, IncompatibleParts, NonFiniteError, Program, TensorSpec, World, mixes
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
 from .agreement import agree_on, compare_weights, heal_weights
@@ -80,6 +80,7 @@ class Wire:
 
     def _exchanger(self, wanted: Wanted | Mapping[str, Wanted]) -> Exchanger:
         rules = assigned(self.layers, wanted, self.options.small)
+        refuse_gossip(rules)
         self.driver.run(agree_on(self._facts(rules)))
         return Exchanger(self.layers, rules, seed=self.options.seed)
 
@@ -191,3 +192,13 @@ def reduced_parameters(model: DistributedDataParallel) -> dict[Tensor, str]:
 
 def _no_map() -> None:
     return None
+
+
+def refuse_gossip(rules: Mapping[str, Aggregator[Any]]) -> None:
+    """DDP takes all replicas to be equal."""
+    for name, rule in rules.items():
+        if (topology := mixes(rule)) is not None:
+            raise IncompatibleParts(
+                f"attach: {name}: {to_text(rule)} gives each rank a mixture of its own over {to_text(topology)}, and "
+                "DDP needs equal replicas; use thinwire.local(model, optimizer, exchange=...) around the plain module"
+            )

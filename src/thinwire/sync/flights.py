@@ -16,7 +16,7 @@ class Flight:
     """One round of one fragment, from when its weights were read until its answer is merged."""
 
     fragment: int
-    sent_step: int
+    number: int  # of all flights, in the order they began
     merge_step: int
     given: Mapping[str, Tensor] = field(default_factory=dict)  # dropped when it has been answered
     values: dict[str, Tensor] = field(default_factory=dict)  # empty until it has
@@ -24,15 +24,15 @@ class Flight:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "fragment": self.fragment, "sent_step": self.sent_step, "merge_step": self.merge_step,
+            "fragment": self.fragment, "number": self.number, "merge_step": self.merge_step,
             "good": int(self.good), "values": dict(self.values),
         }  # fmt: skip
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Flight:
-        fragment, sent, merge = (int(state[name]) for name in ("fragment", "sent_step", "merge_step"))
+        fragment, number, merge = (int(state[name]) for name in ("fragment", "number", "merge_step"))
         values = {name: value.clone() for name, value in state["values"].items()}
-        return cls(fragment, sent, merge, {}, values, bool(state["good"]))
+        return cls(fragment, number, merge, {}, values, bool(state["good"]))
 
 
 def fragments_of(layers: Sequence[TensorSpec], count: int) -> list[list[str]]:

@@ -30,7 +30,9 @@ class Refused(ThinwireError):
 def reply(
     to: Message, kind: str, fields: Mapping[str, Any] | None = None, payload: Payload = NOTHING, round: int = 0
 ) -> Message:
-    return Message(kind, SERVER, round or to.round, to.sequence, fields or {}, payload)
+    """What `to` has for a round may be nonsense, and is not repeated then."""
+    theirs = to.round if type(to.round) is int and 0 <= to.round <= MOST else 0
+    return Message(kind, SERVER, round or theirs, to.sequence, fields or {}, payload)
 
 
 def whole(message: Message, name: str, least: int = 0, most: int = MOST) -> int:

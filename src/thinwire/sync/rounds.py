@@ -61,7 +61,7 @@ class Rounds:
         period = settings.policy.period if isinstance(settings.policy, Every) else 1
         self.since = staggered(period, len(self.fragments))
         self.flights: list[Flight] = []
-        self.rounds = self.bad_in_a_row = self.averages = 0
+        self.departed = self.rounds = self.bad_in_a_row = self.averages = 0
         self.before_exchange: Callable[[Mapping[str, Tensor]], None] | None = None  # told what is given to it
         self.anchor: dict[str, Tensor] = {}
         self.momentum: dict[str, Tensor] = {}
@@ -111,18 +111,23 @@ class Rounds:
         busy = {flight.fragment for flight in self.flights}
         due = [at for at, steps in enumerate(self.since) if at not in busy and policy.due(Moment(step, steps, found))]
         merge_step = step + 1 if self.settings.overlap else step + self.settings.delay
-        new = [Flight(at, step, merge_step, self._given(at)) for at in due]
+        new = [Flight(at, self.departed + place, merge_step, self._given(at)) for place, at in enumerate(due)]
+        self.departed += len(new)
         for at in due:
             self.since[at] = 0
         self.flights += new
         return new
 
     def carry(self, flight: Flight, world: World) -> Program[None]:
-        """Exchange what a flight was given; it reads nothing that the worker changes meanwhile."""
+        """Exchange what a flight was given; it reads nothing that the worker changes meanwhile.
+
+        The exchanger counts rounds, not steps: partners that rotate would else be the same ones at every round of some
+        periods.
+        """
         if self.before_exchange is not None:
             self.before_exchange(flight.given)
-        yield from self.exchanger.begin(flight.sent_step, world)
-        values = yield from self.exchanger.exchange(flight.given, flight.sent_step, world)
+        yield from self.exchanger.begin(flight.number, world)
+        values = yield from self.exchanger.exchange(flight.given, flight.number, world)
         flight.good = self.exchanger.settle()
         flight.values, flight.given = values, {}
 
@@ -228,6 +233,7 @@ class Rounds:
             "momentum": dict(self.momentum),
             "since": {str(at): steps for at, steps in enumerate(self.since)},
             "flights": {str(at): flight.state_dict() for at, flight in enumerate(self.flights)},
+            "departed": self.departed,
             "rounds": self.rounds,
             "bad_in_a_row": self.bad_in_a_row,
             "averages": self.averages,
@@ -243,7 +249,8 @@ class Rounds:
         self.momentum = {n: state["momentum"][n].to(m.device, m.dtype, copy=True) for n, m in self.momentum.items()}
         self.since = [int(state["since"][str(at)]) for at in range(len(self.since))]
         self.flights = [Flight.of_state(state["flights"][at]) for at in sorted(state["flights"], key=int)]
-        self.rounds, self.bad_in_a_row = int(state["rounds"]), int(state["bad_in_a_row"])
+        self.departed, self.rounds = int(state["departed"]), int(state["rounds"])
+        self.bad_in_a_row = int(state["bad_in_a_row"])
         self.averages = int(state["averages"])
 
     def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..aggregators import Dense
 from ..catalog import to_text
-from ..core import Aggregator, CompositionError, IncompatibleParts, mixes, takes_weights
+from ..core import Aggregator, CompositionError, IncompatibleParts, keeps_copies, mixes, takes_weights
 from .outer import Average, Outer
 from .policies import BSP, Every, SyncPolicy
 
@@ -88,8 +88,13 @@ class Local:
 
 
 def check_exchange(payload: str, exchanges: Iterable[Aggregator[Any]]) -> None:
-    """Refuse what cannot work: weights through a lossy exchange, unless it keeps copies of them."""
+    """Refuse what cannot work: weights through a lossy exchange, unless it keeps copies of them; copies of the rest."""
     for exchange in exchanges:
+        if payload != "weights" and keeps_copies(exchange):
+            raise IncompatibleParts(
+                f"local: {to_text(exchange)} follows its partners' weights, got payload={payload!r}; "
+                'use payload="weights", or ef(gossip(...)) for deltas'
+            )
         if payload != "weights" or takes_weights(exchange):
             continue
         text, topology = to_text(exchange), mixes(exchange)

@@ -158,7 +158,7 @@ def spoiled(message: Message, key: Key) -> Message:
     return ways[key % len(ways)](message, derive_key(key, "where"))
 
 
-def _changed(message: Message, **changes: Any) -> Message:
+def changed(message: Message, **changes: Any) -> Message:
     """`replace` without Message's own checks: frames refuse some of these already, the server must not rely on it."""
     made = copy(message)
     for name, value in changes.items():
@@ -167,7 +167,7 @@ def _changed(message: Message, **changes: Any) -> Message:
 
 
 def _with(message: Message, **fields: Any) -> Message:
-    return _changed(message, fields={**message.fields, **fields})
+    return changed(message, fields={**message.fields, **fields})
 
 
 def _with_part(message: Message, key: Key, change: Callable[[Tensor], Tensor], numbers: bool = False) -> Message:
@@ -175,10 +175,10 @@ def _with_part(message: Message, key: Key, change: Callable[[Tensor], Tensor], n
     parts = list(message.payload.parts)
     places = [i for i, p in enumerate(parts) if p.numel() and (p.is_floating_point() or not numbers)]
     if not places:
-        return _changed(message, payload=Payload(()))
+        return changed(message, payload=Payload(()))
     place = places[key % len(places)]
     parts[place] = change(parts[place])
-    return _changed(message, payload=Payload(tuple(parts)))
+    return changed(message, payload=Payload(tuple(parts)))
 
 
 def _holding(value: float) -> Spoil:
@@ -206,14 +206,14 @@ SPOILERS: dict[str, Spoil] = {
     "weight 1e300": lambda m, _: _with(m, examples=1e300),
     "weight nan": lambda m, _: _with(m, examples=math.nan),
     "weight of words": lambda m, _: _with(m, examples="many"),
-    "no weight": lambda m, _: _changed(m, fields={"form": m.fields["form"]}),
+    "no weight": lambda m, _: changed(m, fields={"form": m.fields["form"]}),
     "short": lambda m, key: _with_part(m, key, lambda part: part[:-1]),
     "long": lambda m, key: _with_part(m, key, lambda part: torch.cat([part, part[:1]])),
     "folded": lambda m, key: _with_part(m, key, lambda part: part.reshape(1, -1)),
     "other type": lambda m, key: _with_part(m, key, _other_type),
-    "one part too many": lambda m, _: _changed(m, payload=Payload((*m.payload.parts, torch.zeros(1)))),
-    "one part too few": lambda m, _: _changed(m, payload=Payload(m.payload.parts[:-1])),
+    "one part too many": lambda m, _: changed(m, payload=Payload((*m.payload.parts, torch.zeros(1)))),
+    "one part too few": lambda m, _: changed(m, payload=Payload(m.payload.parts[:-1])),
     "other names": lambda m, _: _with(m, form="0123456789abcdef"),
-    "next round": lambda m, _: _changed(m, round=m.round + 1),
-    "round -1": lambda m, _: _changed(m, round=-1),
+    "next round": lambda m, _: changed(m, round=m.round + 1),
+    "round -1": lambda m, _: changed(m, round=-1),
 }

@@ -10,6 +10,7 @@ from thinwire.sync.members import Pace
 from thinwire.sync.optimizers import SGD, Adam
 from thinwire.sync.server import Server
 from thinwire.sync.simulated import Schedule, run
+from thinwire.sync.simulated_clients import changed
 from thinwire.sync.uplink import one_way
 from thinwire.sync.worker import Worker
 
@@ -382,7 +383,7 @@ def test_a_bad_update_is_refused_with_a_reason_and_training_goes_on():
     for step, (reason, round, fields, payload) in enumerate(pushes(server, example)):
         if round == example.round:
             round = step  # a step number of its own, or it would be a repeat
-        reply = server.handle(Message("push", "w1", round, fields=fields, payload=payload), 0.0)
+        reply = server.handle(changed(Message("push", "w1"), round=round, fields=fields, payload=payload), 0.0)
         assert (reply.kind, reply.fields["reason"]) == ("refused", reason), reply.fields
         assert reply.fields["text"]
         cases += 1
