@@ -14,6 +14,7 @@ from ..testbed.network import rate_bits
 from .tables import ConfigError, Table, build, choose, positive
 
 DRIVERS = ("lockstep", "processes")
+_OF_GROUPS = ("title", "labels", "task", "steps", "record_every")  # what a config without groups says of all runs
 OPTIMIZERS = ("sgd", "adamw", "cadamw")
 SCHEDULES = ("constant", "cosine")
 MEASURES = ("loss", "train_loss", "accuracy", "perplexity", "grad_norm")
@@ -77,7 +78,11 @@ class Method:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that belong into one table: the same workers, split, driver and link."""
+    """Runs that belong into one table: the same workers, split, driver and link.
+
+    task, steps and record_every, if given, count here instead of the experiment's; of the task, those settings that
+    are named.
+    """
 
     title: str = ""
     workers: int = 4
@@ -85,9 +90,15 @@ class Group:
     driver: str = "lockstep"
     link: str = "none"
     labels: tuple[str, ...] = ()  # of the methods that run here; none named: all of them
+    task: Mapping[str, Any] | None = None
+    steps: int = 0
+    record_every: int = 0
 
     def __post_init__(self) -> None:
         positive("workers", self.workers)
+        for name in ("steps", "record_every"):
+            if getattr(self, name):
+                positive(name, getattr(self, name))
         choose("driver", self.driver, DRIVERS)
         try:
             rate_bits(self.link)
@@ -193,6 +204,10 @@ class Experiment:
     def methods_of(self, group: Group) -> tuple[Method, ...]:
         return tuple(method for method in self.methods if not group.labels or method.label in group.labels)
 
+    def task_of(self, group: Group) -> TaskConfig:
+        own = dict(group.task or {})
+        return TaskConfig(str(own.pop("name", self.task.name)), {**self.task.settings, **own})
+
     def with_seeds(self, seeds: tuple[int, ...]) -> Experiment:
         return replace(self, seeds=seeds)
 
@@ -212,7 +227,7 @@ class Experiment:
     def from_dict(cls, config: Mapping[str, Any], name: str = "") -> Experiment:
         """Out of a TOML or JSON file. Unknown keys, missing ones and wrong types are a ConfigError."""
         table = Table(config)
-        common = table.take_some([f.name for f in fields(Group) if f.name not in ("title", "labels")])
+        common = table.take_some([f.name for f in fields(Group) if f.name not in _OF_GROUPS])
         if common and "groups" in config:
             raise ConfigError(f"{next(iter(common))}: belongs into the groups, since there are some")
         if "methods" not in config:

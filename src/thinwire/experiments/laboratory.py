@@ -41,9 +41,12 @@ def read_experiment(path: Path) -> Experiment:
 def plan_of(experiment: Experiment, data: str | None = None, finish: Any = None) -> Plan:
     """Data are looked for, and all that cannot be is refused, here: before any job starts."""
     task = make_task(experiment.task.name, experiment.task.settings, data)
+    steps = {}
     for group in experiment.groups:
-        task.prepare(group.workers, Split.parse(group.split))
-    steps = {group.title: steps_of(experiment, group, task.about()) for group in experiment.groups}
+        own = experiment.task_of(group)
+        theirs = make_task(own.name, own.settings, data)
+        theirs.prepare(group.workers, Split.parse(group.split))
+        steps[group.title] = group.steps or steps_of(experiment, group, theirs.about())
     head = {
         "title": experiment.title or experiment.name, "about": experiment.about, "config": experiment.to_dict(),
         "task": task.about(),

@@ -39,7 +39,8 @@ class Training:
         self.experiment = Experiment.from_dict(argument["experiment"])
         self.group = self.experiment.groups[argument["group"]]
         method = next(m for m in self.experiment.methods if m.label == argument["label"])
-        task = make_task(self.experiment.task.name, self.experiment.task.settings, argument["data"])
+        config = self.experiment.task_of(self.group)
+        task = make_task(config.name, config.settings, argument["data"])
         self.steps = argument["steps"]
         self.workers = [
             Worker(self.experiment, task, self.group, method, argument["seed"], rank, meter)
@@ -55,7 +56,7 @@ class Training:
         settings, over = self.experiment.optimizer, False
         while self.done < self.steps and not over:
             step = self.done
-            watched = step % self.experiment.record_every == 0
+            watched = step % (self.group.record_every or self.experiment.record_every) == 0
             if watched:
                 over = self._look(step, tell)
                 if over:

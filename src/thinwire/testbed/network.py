@@ -110,6 +110,15 @@ def loopback(workers: int) -> Iterator[Network]:
         yield Network(UNSHAPED, (Place("", "lo", "127.0.0.1"),) * workers, port, guardian)
 
 
+def may_build() -> bool:
+    """Whether this process may make networks of its own."""
+    try:
+        check_root()
+    except PermissionError:
+        return False
+    return shutil.which("ip") is not None and shutil.which("tc") is not None
+
+
 def check_root() -> None:
     if os.geteuid() != 0:
         raise PermissionError("building network namespaces needs root")

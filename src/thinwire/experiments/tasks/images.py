@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -20,7 +21,9 @@ from .batches import batch_positions, cropped_and_flipped
 from .modules import Batch, ModuleLearner, count_parameters, held_out
 from .splits import Split, shares
 
-MODELS: dict[str, Callable[[int], nn.Module]] = {"cnn": CNN, "slim": slim_resnet, "resnet18": resnet18}
+MODELS: dict[str, Callable[[int], nn.Module]] = {
+    "cnn": CNN, "small cnn": partial(CNN, width=16), "slim": slim_resnet, "resnet18": resnet18,
+}  # fmt: skip
 _EVAL = 500  # images at a time when measuring
 
 
@@ -30,7 +33,7 @@ class Cifar10:
 
     classes: ClassVar[int] = 10
 
-    model: Literal["cnn", "slim", "resnet18"] = "slim"
+    model: Literal["cnn", "small cnn", "slim", "resnet18"] = "slim"
     images: int = 10_000
     test_images: int = 2_000
     batch: int = 128
