@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from . import bench, doctor, listing, operators, run, show, testbed, verify_wire
+from . import bench, doctor, join, listing, operators, run, serve, show, testbed, verify_wire
 
-COMMANDS = (run, show, listing, operators, testbed, verify_wire, doctor, bench)
+COMMANDS = (run, show, listing, operators, serve, join, testbed, verify_wire, doctor, bench)
 EXIT_CODES = {"PeerLostError": 75, "FrameError": 76, "AuthenticationError": 77}  # by name: torch is not loaded yet
 
 

@@ -1,4 +1,4 @@
-"""What commands share: a type, and how the rate of a link is read."""
+"""What commands share: a type, how the rate of a link is read, and what a server and its workers have alike."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import argparse
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from ..drivers.sockets import Tls
+    from ..experiments.served import Service
+
     SubParsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 else:
     SubParsers = object
@@ -19,3 +22,33 @@ def rate(text: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text
+
+
+def add_service(parser: argparse.ArgumentParser) -> None:
+    """Options that `serve` and `join` share."""
+    parser.add_argument("task", help="digits, cifar10 ...: see the page on data")
+    parser.add_argument(
+        "--exchange", default="dense()", metavar="TEXT", help="what workers send through; default dense()"
+    )
+    parser.add_argument("--down", metavar="TEXT", help="a compressor for the way back; default: whole weights")
+    parser.add_argument(
+        "--rounds", type=int, default=0, metavar="N", help="federated rounds; default: gradients, no rounds"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the first weights and all noise; default 1")
+    parser.add_argument("--data", metavar="FOLDER", help="where the task's data are")
+    parser.add_argument("--secret-file", metavar="FILE", help="that both sides hold; or the variable THINWIRE_SECRET")
+    for name, what in (("certificate", "our certificate"), ("key", "its key"), ("ca", "whose certificates we trust")):
+        parser.add_argument(f"--tls-{name}", metavar="FILE", help=f"{what}, PEM")
+
+
+def service_of(options: argparse.Namespace) -> Service:
+    from ..experiments.served import Service
+
+    return Service(options.task, options.exchange, options.down, options.rounds, options.seed)
+
+
+def tls_of(options: argparse.Namespace) -> Tls | None:
+    from ..drivers.sockets import Tls
+
+    files = (options.tls_certificate, options.tls_key, options.tls_ca)
+    return Tls(*files) if any(files) else None

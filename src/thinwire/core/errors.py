@@ -46,6 +46,8 @@ class CheckpointError(ThinwireError, RuntimeError):
 class PeerLostError(ThinwireError, ConnectionError):
     """Another rank closed its connection or did not answer in time."""
 
+    peer = ""  # its name, where peers have names
+
 
 class ConfigMismatch(ThinwireError, ValueError):
     """Ranks were given different settings; the text names the field, the values and the ranks. Nothing was trained."""

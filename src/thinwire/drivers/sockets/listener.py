@@ -227,6 +227,7 @@ class Listener:
                     self._sessions.pop(visitor.name, None)
                 elif self._lost is not None:
                     lost = PeerLostError(f"{visitor.name} at {visitor.address} {why}")
+                    lost.peer = visitor.name
                     self._worker.submit(self._lost, lost)
 
     async def _converse(self, visitor: Visitor) -> bool:

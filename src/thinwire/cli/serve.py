@@ -1,0 +1,47 @@
+"""`thinwire serve`: hold a task's model for workers that come with `thinwire join`.
+
+Other machines can reach it only with a secret (a file, or the variable THINWIRE_SECRET) or with TLS both ways.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from pathlib import Path
+
+from .parsers import SubParsers, add_service, service_of, tls_of
+from .telling import now_and_then
+
+
+def add_to(commands: SubParsers) -> None:
+    parser = commands.add_parser("serve", help="hold a model for workers that join", description=__doc__)
+    add_service(parser)
+    parser.add_argument("--address", default="127.0.0.1:0", help="HOST:PORT or unix:PATH; default: a free port here")
+    parser.add_argument(
+        "--workers", type=int, default=2, metavar="N", help="how many begin, or make a round; default 2"
+    )
+    parser.add_argument("--lr", type=float, default=0.05, help="of the server's SGD; default 0.05")
+    parser.add_argument("--momentum", type=float, default=0.0, help="of the server's SGD; default 0")
+    parser.add_argument("--bound", type=float, default=math.inf, help="steps ahead of the slowest; 0 in step, inf: any")
+    parser.add_argument("--deadline", type=float, default=60.0, metavar="S", help="seconds to wait for one; default 60")
+    parser.add_argument("--max-client-weight", type=float, default=math.inf, help="examples that count, at most")
+    parser.add_argument("--store", type=Path, metavar="FOLDER", help="store the model there in the end")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what came of it to FILE, too")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from ..experiments.served import Terms, secret_of, serve
+
+    given = {name: getattr(options, name) for name in ("workers", "lr", "momentum", "bound", "deadline")}
+    terms = Terms(**given, max_client_weight=options.max_client_weight)
+    found = serve(
+        service_of(options), terms, options.address, options.data, secret_of(options.secret_file, os.environ),
+        tls_of(options), now_and_then(), options.store,
+    )  # fmt: skip
+    print(json.dumps(found, indent=1))
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0

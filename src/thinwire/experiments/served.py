@@ -1,0 +1,188 @@
+"""A task trained over sockets: one process holds the model, others come with their share of the data."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import checkpoint
+from ..core import CompositionError, Message, PeerLostError, TensorSpec
+from ..drivers.sockets import Connection, Listener, Secret, Tls, read_secret
+from ..sync.client import FederatedClient
+from ..sync.federated import Federation, Rounds
+from ..sync.members import Pace
+from ..sync.optimizers import SGD
+from ..sync.server import Server
+from ..sync.serving import handler, join, take_part
+from ..sync.uplink import specs_of
+from ..sync.worker import Worker
+from ..wire import fingerprint_of, frame_limit
+from .tasks import make_task
+from .tasks.base import Learner
+from .tasks.splits import Split
+
+SECRET = "THINWIRE_SECRET"  # the environment variable
+_LINGER_S = 2.0  # after the last round, so that clients hear of it
+
+
+@dataclass(frozen=True)
+class Service:
+    """What a server and its workers must have alike: both get it from their own command lines."""
+
+    task: str
+    exchange: str = "dense()"
+    down: str | None = None
+    rounds: int = 0  # federated; 0: workers push gradients
+    seed: int = 1
+
+    def learner(self, rank: int, size: int, data: str | None) -> Learner:
+        task = make_task(self.task, {}, data)
+        split = Split.parse("iid")
+        task.prepare(size, split)
+        return task.learner(rank, size, split, self.seed)
+
+    def line(self, layers: list[TensorSpec]) -> dict[str, Any]:
+        settings = (self.task, self.exchange, self.down or "dense", self.rounds, self.seed)
+        return {"fingerprint": fingerprint_of(layers, *settings), "max_frame": frame_limit(layers)}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a server trains. bound: steps that a worker may be ahead of the slowest; none: asynchronous."""
+
+    workers: int = 2
+    lr: float = 0.05
+    momentum: float = 0.0
+    bound: float = math.inf
+    deadline: float = 60.0
+    max_client_weight: float = math.inf
+
+
+def secret_of(file: str | None, environment: Mapping[str, str]) -> Secret | None:
+    if file is not None:
+        return read_secret(file=file)
+    return read_secret(environment=SECRET) if SECRET in environment else None
+
+
+def serve(
+    service: Service,
+    terms: Terms,
+    address: str,
+    data: str | None = None,
+    secret: Secret | None = None,
+    tls: Tls | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+    store: Path | None = None,
+) -> dict[str, Any]:
+    """Serve until all have left, or until the last round; what came of it."""
+    learner = service.learner(0, 1, data)
+    machine = _machine(service, terms, {name: p.detach() for name, p in learner.parameters.items()})
+    handle = handler(machine)
+    gone: list[str] = []
+
+    def leave(error: PeerLostError) -> None:
+        gone.append(error.peer)
+        if isinstance(machine, Server):  # a federated round ends at its deadline whoever is away
+            handle(Message("leave", error.peer))
+
+    lines = service.line(machine.layers)
+    with Listener(address, handle, secret=secret, tls=tls, lost=leave, **lines) as listener:
+        tell(f"listening on {listener.address}")
+        while not _over(machine):
+            time.sleep(0.2)
+            tell(_news(machine))
+        time.sleep(_LINGER_S if isinstance(machine, Federation) else 0.0)
+        traffic, refused = listener.traffic, dict(listener.refused)
+    with torch.no_grad():
+        for name, parameter in learner.parameters.items():
+            parameter.copy_(machine.weights[name])
+    if store is not None:
+        checkpoint.save(store, {"weights": machine.weights}, step=_done(machine))
+    facts = {"received_bytes": traffic.received, "sent_bytes": traffic.sent, "lost": gone}
+    refused = refused | dict(machine.refusals)
+    return {**learner.measure(), "updates": _done(machine), "refused": refused, **facts, **_staleness(machine)}
+
+
+def _machine(service: Service, terms: Terms, weights: Mapping[str, Tensor]) -> Server | Federation:
+    if not service.rounds:
+        return Server(
+            weights, SGD(terms.lr, terms.momentum), service.exchange, Pace(terms.bound), workers=terms.workers,
+            down=service.down, deadline=terms.deadline, seed=service.seed,
+        )  # fmt: skip
+    rounds = Rounds(terms.workers, service.rounds, deadline=terms.deadline, max_client_weight=terms.max_client_weight)
+    return Federation(weights, rounds, service.exchange, SGD(1.0), down=service.down, seed=service.seed)
+
+
+def _over(machine: Server | Federation) -> bool:
+    if isinstance(machine, Federation):
+        return machine.done
+    return machine.started and not any(member.present for member in machine.members.all.values())
+
+
+def _done(machine: Server | Federation) -> int:
+    return machine.round if isinstance(machine, Federation) else machine.applied
+
+
+def _news(machine: Server | Federation) -> str:
+    if isinstance(machine, Federation):
+        return f"round {machine.round} of {machine.rounds.rounds}, {len(machine.clients)} clients"
+    here = sum(member.present for member in machine.members.all.values())
+    return f"{machine.applied} updates, {here} of {machine.workers} workers here"
+
+
+def _staleness(machine: Server | Federation) -> dict[str, Any]:
+    if isinstance(machine, Federation):
+        return {}
+    return {"staleness": {str(behind): count for behind, count in sorted(machine.staleness.items())}}
+
+
+def work(
+    service: Service,
+    address: str,
+    name: str,
+    share: tuple[int, int],
+    steps: int,
+    lr: float = 0.05,
+    data: str | None = None,
+    secret: Secret | None = None,
+    tls: Tls | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """One worker's life: `steps` updates, or in each federated round `steps` local ones. How many were accepted."""
+    rank, size = share
+    if not 0 <= rank < size:
+        raise CompositionError(f"join: --share must be RANK/SIZE with RANK from 0 to SIZE - 1, got {rank}/{size}")
+    learner = service.learner(rank, size, data)
+    layers = specs_of({n: p.detach() for n, p in learner.parameters.items()})
+
+    def gradient(weights: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
+        with torch.no_grad():
+            for layer, parameter in learner.parameters.items():
+                parameter.copy_(weights[layer])
+        loss, gradients = learner.gradients(step)
+        tell(f"step {step + 1}, loss {loss:.3f}")
+        return gradients
+
+    def trained(weights: Mapping[str, Tensor], round: int) -> tuple[dict[str, Tensor], int]:
+        own = {layer: weight.clone() for layer, weight in weights.items()}
+        for step in range(round * steps, (round + 1) * steps):
+            for layer, found in gradient(own, step).items():
+                own[layer] -= lr * found
+        return own, steps
+
+    with Connection(address, name, secret=secret, tls=tls, **service.line(layers)) as connection:
+        if service.rounds:
+            client = FederatedClient(name, layers, service.exchange, service.down, service.seed)
+            accepted = take_part(connection.ask, client, trained)
+        else:
+            worker = Worker(name, layers, service.exchange, service.down, service.seed)
+            accepted = join(connection.ask, worker, gradient, steps)
+        traffic = connection.traffic
+        return {"accepted": accepted, "sent_bytes": traffic.sent, "received_bytes": traffic.received}
