@@ -12,6 +12,8 @@ import thinwire
 from ddp_jobs import Net, data
 from jobs import digest
 from local_training import workers
+from thinwire.core import TensorSpec
+from thinwire.integrations.rules import assigned
 from thinwire.sync import Rounds, parse_sync
 
 
@@ -113,7 +115,9 @@ def hooks_and_rounds(driver, options, steps):
         else:
             parameters = dict(model.named_parameters())
             text = ", ".join(f"{name}={value!r}" for name, value in options.items())
-            rounds = Rounds(parse_sync(f"local({text})"), parameters)
+            settings = parse_sync(f"local({text})")
+            layers = [TensorSpec.of(name, parameter.detach()) for name, parameter in parameters.items()]
+            rounds = Rounds(settings, parameters, assigned(layers, settings.exchange, small=0))  # vectors are dense
             for step in range(steps):
                 hook = optimizer.register_step_pre_hook(partial(before, rounds, step))
                 teach(model, optimizer, driver.world.rank, 1, step)

@@ -138,7 +138,7 @@ def test_another_world_size_takes_the_anchors_and_the_mean_of_what_was_not_sent(
 
 def test_without_a_process_group_it_is_a_world_of_one():
     model, optimizer = jobs.make()
-    with thinwire.local(model, optimizer, every=4, exchange="ef(topk(density=0.1))", outer="nesterov()") as wire:
+    with thinwire.local(model, optimizer, every=4, exchange="ef(topk(density=0.1))") as wire:
         losses = jobs.teach(model, optimizer, 0, 24)
         assert wire.consensus() == 0.0
         wire.full_average()
