@@ -58,6 +58,7 @@ WAYS = (
     Way("thinwire ef(topk 1 %)", "ef(topk(density=0.01))"),
     Way("thinwire ef(powersgd 4)", "ef(powersgd(rank=4))"),
 )
+OURS = tuple(way for way in WAYS if way.sends == "nothing" or way.label.startswith("thinwire"))
 ALONE = (Way(FLOOR, "nothing"), Way(TORCH_POWERSGD, "torch powersgd", ONE_BUCKET_MB))
 
 
@@ -89,14 +90,16 @@ class Measured:
     pieces: dict[str, list[Any]]
 
 
-def measure(model: str, rate: str, steps: int, tell: Callable[[str], None] = lambda _: None) -> Measured:
-    """Every way on two real processes, in a network of their own.
+def measure(
+    model: str, rate: str, steps: int, tell: Callable[[str], None] = lambda _: None, peers: bool = True
+) -> Measured:
+    """Every way on two real processes, in a network of their own; without `peers`, the floor and our own alone.
 
     torch's PowerSGD has processes of its own, because it may abort them; then it has no row.
     """
     rows: list[Row] = []
     pieces: dict[str, list[Any]] = {}
-    for ways in (WAYS, ALONE):
+    for ways in (WAYS, ALONE) if peers else (OURS,):
         order = {"model": model, "rate": rate, "steps": steps, "ways": [vars(way) for way in ways]}
         try:
             with network(2, rate) as net:
@@ -106,11 +109,11 @@ def measure(model: str, rate: str, steps: int, tell: Callable[[str], None] = lam
                     timeout_s=60 + 60 * len(ways) * steps, starts=net.starts(),
                 )  # fmt: skip
         except PeerLostError:
-            if ways is WAYS:
+            if ways is not ALONE:
                 raise
             continue
         found = summary(ways, [result["figures"] for result in results], shared=rate == ONE_HOST)
-        rows += found if ways is WAYS else found[1:]
+        rows += found[1:] if ways is ALONE else found
         pieces |= {label: [result["pieces"][label] for result in results] for label in results[0]["pieces"]}
     return Measured(rows, pieces)
 

@@ -31,6 +31,7 @@ def add_to(commands: SubParsers) -> None:
     ddp.add_argument("--steps", type=int, default=60, metavar="N", help="of each method; default 60")
     ddp.add_argument("--json", type=Path, metavar="FILE", help="write the tables' figures to FILE, too")
     ddp.add_argument("--figures", type=Path, metavar="FOLDER", help="draw step time against rate, one SVG a model")
+    ddp.add_argument("--no-peers", action="store_true", help="only our own methods, beside the floor")
     ddp.add_argument("--trace", type=Path, metavar="FOLDER", help="what every thread of ours did, for Perfetto")
     ddp.set_defaults(command=run_ddp)
 
@@ -79,7 +80,7 @@ def run_ddp(options: argparse.Namespace) -> int:
         for link in options.rate or ["lo", "1gbit", "100mbit"]:
             with console.status(f"{model} at {link}") as status:
                 tell = status.update if console.is_terminal else partial(print, file=sys.stderr, flush=True)
-                measured = measure(model, link, options.steps, tell)
+                measured = measure(model, link, options.steps, tell, not options.no_peers)
                 rows, spent = measured.rows, {k: per_step_ms(v, TRACED) for k, v in measured.pieces.items()}
             table = Table("method", "step (ms)", "of the floor", "sent (MB)", "CPU (ms)", title_justify="left")
             table.title = f"{model}, 2 workers, {link}; medians with 95 % intervals, {options.steps} steps each"
@@ -87,7 +88,7 @@ def run_ddp(options: argparse.Namespace) -> int:
                 figures = interval(row.step_ms, 0), interval(row.floors, 2)
                 table.add_row(row.method, *figures, f"{row.sent_mb:.3g}", f"{row.cpu_ms:.0f}")
             console.print(table)
-            if not any(row.method == TORCH_POWERSGD for row in rows):
+            if not options.no_peers and not any(row.method == TORCH_POWERSGD for row in rows):
                 console.print(f"{TORCH_POWERSGD}: its processes were aborted, so it has no row")
             for method, times in spent.items():
                 parts = ", ".join(f"{what} {ms:.0f}" for what, ms in times.items())
