@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from . import aggregators, compressors, feedback, topologies
-from .core import Aggregator, CompositionError, Compressor, IncompatibleParts, Topology, adds_up
+from .core import Aggregator, CompositionError, Compressor, IncompatibleParts, Topology, adds_up, mixes
 
 COMPRESSORS: dict[str, type[Any]] = {
     "identity": compressors.Identity,
@@ -82,6 +82,12 @@ _NAMES = {cls: name for name, cls in PARTS.items()}
 def default_aggregator(compressor: Compressor) -> Aggregator[Any]:
     """Payloads that can be added on the wire are, because the cost of that does not grow with the ranks."""
     return aggregators.SumMean(compressor) if adds_up(compressor) else aggregators.GatherMean(compressor)
+
+
+def uncompressed(aggregator: Aggregator[Any]) -> Aggregator[Any]:
+    """The exact form of an exchange, for what is too small to compress: dense, under gossip among the same partners."""
+    topology = mixes(aggregator)
+    return aggregators.Dense() if topology is None else aggregators.Gossip(compressors.Identity(), topology)
 
 
 def parse(text: str) -> Aggregator[Any]:

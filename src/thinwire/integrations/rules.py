@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
-from ..aggregators import Dense, Gossip
-from ..catalog import parse
-from ..compressors import Identity
-from ..core import Aggregator, CompositionError, TensorSpec, mixes
+from ..aggregators import Dense
+from ..catalog import parse, uncompressed
+from ..core import Aggregator, CompositionError, TensorSpec
 
 Wanted: TypeAlias = str | Aggregator[Any]
 SMALL = 1024  # elements: below this, positions, scales and factors cost more than they save
@@ -37,13 +36,7 @@ def _rule(layer: TensorSpec, rules: Mapping[str, Aggregator[Any]], small: int) -
     if layer.name in rules:
         return rules[layer.name]
     rule = next((rule for pattern, rule in rules.items() if fnmatchcase(layer.name, pattern)), Dense())
-    return whole(rule) if len(layer.shape) < 2 or layer.numel < small else rule
-
-
-def whole(rule: Aggregator[Any]) -> Aggregator[Any]:
-    """How a layer travels that is too small to compress: dense, among the same partners."""
-    topology = mixes(rule)
-    return Dense() if topology is None else Gossip(Identity(), topology)
+    return uncompressed(rule) if len(layer.shape) < 2 or layer.numel < small else rule
 
 
 def _some(names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..aggregators import Dense
+from ..catalog import uncompressed
 from ..core import Aggregator, Controller, Program, TensorSpec, World, all_finite, mean_state, mixes
 from ..exchange import Exchanger
 from .flights import Flight, fragments_of, staggered
@@ -35,7 +36,7 @@ class Rounds:
 
     An anchor is what the last round left, in float32 or wider. Where all ranks get the same average, all have the same
     anchors; under gossip each has its own. buffers: tensors beside the parameters (running means) that are averaged
-    densely with the first fragment. rules: an exchange for each layer; without, settings.exchange serves all.
+    uncompressed with the first fragment. rules: an exchange for each layer; without, settings.exchange serves all.
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class Rounds:
         self.mixes = any(mixes(rule) is not None for rule in rules.values())
         layers = [TensorSpec.of(name, p) for name, p in self.parameters.items()]
         extra = [TensorSpec.of(name, b) for name, b in self.buffers.items()]
-        plain = dict.fromkeys(self.buffers, Dense())
+        mixing = next((rule for rule in rules.values() if mixes(rule) is not None), Dense())
+        plain = dict.fromkeys(self.buffers, uncompressed(mixing))
         self.exchanger = Exchanger([*layers, *extra], {**rules, **plain}, controller, seed)
         self._dense = Exchanger([*layers, *extra], Dense())
         self.fragments = fragments_of(layers, settings.fragments)
