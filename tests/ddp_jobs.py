@@ -373,3 +373,13 @@ def drift(driver, on_divergence):
             model.module.second.weight[3, 4] += 1e-6
     train(model, driver, 3, start=1)
     return weights(model), wire.report().healed
+
+
+def refusal(driver, composition):
+    """What `attach` says of a composition that it does not take."""
+    model = DDP(nn.Linear(64, 64), process_group=driver.group)
+    try:
+        thinwire.attach(model, composition)
+    except thinwire.ThinwireError as error:
+        return type(error).__name__, str(error)
+    return "", ""

@@ -380,7 +380,7 @@ def test_nothing_is_left_open_behind():
                         worker.ask(Message("push"))
                 with pytest.raises(AuthenticationError), Connection(listener.address, "d") as worker:
                     worker.ask(Message("push"))
-        assert rehearsal or (open_files(), threading.active_count()) == (before, threads)
+        assert rehearsal or (open_files() <= before and threading.active_count() <= threads)
 
 
 def test_pauses_between_calls_grow(monkeypatch):

@@ -300,7 +300,7 @@ def test_gpt2_small_is_an_option(folder):
         ("digits", {"width": "3"}, "width must be a whole number, got '3'"),
         ("digits", {"batch": 0}, "batch must be at least 1, got 0"),
         ("digits", {"batch": True}, "batch must be a whole number, got True"),
-        ("cifar10", {"model": "vgg"}, "model must be cnn or slim or resnet18, got 'vgg'"),
+        ("cifar10", {"model": "vgg"}, "model must be cnn or small cnn or slim or resnet18, got 'vgg'"),
         ("cifar10", {"augment": 1}, "augment must be true or false, got 1"),
         ("wikitext2", {"tokens": "most"}, "tokens must be a whole number or all, got 'most'"),
         ("wikitext2", {"tokens": 0}, "tokens must be at least 1"),

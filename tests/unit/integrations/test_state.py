@@ -5,15 +5,18 @@ import torch
 
 import ddp_jobs as jobs
 from drawn import COMPOSITION_TEXTS
+from thinwire import parse
+from thinwire.core import IncompatibleParts, mixes
 
 BUCKETS = {"one bucket": 100.0, "many buckets": 0.002}  # DDP's size of a bucket in MB
 GROUPS = 8  # of compositions that share a job
+EQUAL = [text for text in COMPOSITION_TEXTS if mixes(parse(text)) is None]  # DDP's replicas must be
 
 
 @pytest.mark.parametrize("cap_mb", BUCKETS.values(), ids=BUCKETS)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_a_resumed_job_continues_bit_for_bit_with_every_composition(pool, group, cap_mb):
-    different = pool.run(2, jobs.resume_each, COMPOSITION_TEXTS[group::GROUPS], cap_mb, within_s=120.0)
+    different = pool.run(2, jobs.resume_each, EQUAL[group::GROUPS], cap_mb, within_s=120.0)
     assert different == [[], []]
 
 
@@ -49,3 +52,8 @@ def test_every_rank_gets_all_ranks_states(pool):
 @pytest.mark.parametrize("composition", ("ef(topk(density=0.05))", 'ef(qsgd(bits=4), residual="int8")'))
 def test_torchs_distributed_checkpoints_take_a_wire_as_it_is(pool, tmp_path, composition):
     assert pool.run(2, jobs.resume_by_dcp, composition, str(tmp_path)) == [(True, 6, True)] * 2
+
+
+def test_gossip_is_refused_because_ddps_replicas_are_equal(pool):
+    for kind, text in pool.run(2, jobs.refusal, "ef(gossip(topk(density=0.1), ring()))"):
+        assert kind == IncompatibleParts.__name__ and "equal replicas" in text and "thinwire.local" in text

@@ -44,6 +44,10 @@ EXCHANGED = (
     Method("two-hop QSGD", "two_hop(qsgd(bits=4))"),
     Method("EF(union of Top-k)", "ef(union(topk(density=0.1)))"),
     Method("EF(sketch of Top-k 5 %)", "ef(sketch(topk(density=0.05)))"),
+    Method("round a ring", "ring_sum()"),
+    Method("EF(server, Top-k)", "ef(server(topk(density=0.1)))"),
+    Method("EF(gossip of Top-k)", "ef(gossip(topk(density=0.1), ring()))"),
+    Method("CHOCO of weights", 'local(every=1, payload="weights", exchange=choco(topk(density=0.1), ring()))'),
 )
 FACTORED = (
     Method("SVD rank 1", "svd(rank=1, dims=(14, 8))"),
@@ -77,7 +81,7 @@ TOUR = Experiment(
         Group("10 label-sorted workers: quantised", 10, "label-sorted", labels=_labels(QUANTISED)),
         Group("10 label-sorted workers: with memory", 10, "label-sorted", labels=_labels(REMEMBERED)),
         Group("10 label-sorted workers: factorised", 10, "label-sorted", labels=_labels(FACTORED)),
-        Group("4 workers: gathered or in two hops", 4, labels=(*_labels(EXCHANGED), "EF(Top-k 10 %)", "QSGD 4 bits")),
+        Group("4 workers: with whom", 4, labels=(*_labels(EXCHANGED), "EF(Top-k 10 %)", "QSGD 4 bits")),
         Group("2 workers, lockstep", 2, labels=FEW),
         Group("2 workers, real processes", 2, driver="processes", labels=FEW),
     ),
