@@ -57,6 +57,8 @@ WAYS = (
     Way("torch fp16 hook", "fp16"),
     Way("thinwire ef(topk 1 %)", "ef(topk(density=0.01))"),
     Way("thinwire ef(powersgd 4)", "ef(powersgd(rank=4))"),
+    Way("thinwire ef(topk 1 %), 5 MB buckets", "ef(topk(density=0.01))", 5),
+    Way("thinwire ef(powersgd 4), 5 MB buckets", "ef(powersgd(rank=4))", 5),
 )
 OURS = tuple(way for way in WAYS if way.sends == "nothing" or way.label.startswith("thinwire"))
 ALONE = (Way(FLOOR, "nothing"), Way(TORCH_POWERSGD, "torch powersgd", ONE_BUCKET_MB))
