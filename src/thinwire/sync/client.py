@@ -3,43 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
-from ..catalog import parse, to_text
-from ..core import Field, Message, ProtocolError, TensorSpec
-from .downlink import Changes, cut_changes, read_dense
-from .uplink import Uplink, digest_of, form_of
-from .worker import said
+from ..core import Field, Message, TensorSpec
+from .downlink import cut_changes, read_dense
+from .party import Party
 
 
-class FederatedClient:
-    """It sends start - end of its local training; its memory changes only when the update was accepted."""
+class FederatedClient(Party):
+    """It sends start - end of its local training."""
+
+    NUMBERS = ("have", "round", "settled")
 
     def __init__(
         self, name: str, layers: Sequence[TensorSpec], exchange: str = "dense()", down: str | None = None, seed: int = 0
     ) -> None:
-        self.name, self.layers = name, list(layers)
-        self.uplink = Uplink(layers, exchange, name, seed)
-        self.changes = None if down is None else Changes(layers, down, seed)
-        self.form = form_of(layers, to_text(parse(exchange)), self.changes.text if self.changes else "dense")
-        self.digest = digest_of(self.form)
-        self.weights: dict[str, Tensor] = {}
+        super().__init__(name, layers, exchange, down, seed)
         self.have = -1  # the round whose model it holds
         self.round = -1  # the round it works in
-        self.settled = -1  # the last round in which it was accepted
-        self.unanswered: Message | None = None
 
     def join(self) -> Message:
         return Message("join", self.name, fields={"form": self.form, "settled": self.settled})
-
-    def welcomed(self, reply: Message) -> None:
-        if reply.kind != "welcome":
-            raise ProtocolError(f"{self.name} asked to join: {said(reply)}")
-        if reply.fields["reset"]:
-            self.uplink.reset()
-            self.settled = -1
 
     def pull(self) -> Message:
         return Message("pull", self.name, max(0, self.round), fields={"have": self.have})
@@ -77,13 +62,3 @@ class FederatedClient:
         if accepted:
             self.settled = self.round
         return accepted
-
-    def state_dict(self) -> dict[str, Any]:
-        numbers = {name: getattr(self, name) for name in ("have", "round", "settled")}
-        return {"weights": dict(self.weights), "uplink": self.uplink.state_dict(), "numbers": numbers}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.uplink.exchanger.load_state_dict(state["uplink"])
-        self.weights = {name: tensor.clone() for name, tensor in state["weights"].items()}
-        for name, value in state["numbers"].items():
-            setattr(self, name, value)

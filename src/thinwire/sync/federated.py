@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from ..core import CompositionError, Message, Payload, TensorSpec, derive_key, flatten_state, restore_state
 from ..kernels import distinct_positions
 from .downlink import Changes, SharedCopy
-from .messages import MOST, Refused, expect_step, reply, whole
+from .messages import MOST, Refused, answered, expect_step, reply, whole
 from .optimizers import SGD, ServerOptimizer, stepped
 from .robust import Rule
 from .server import check_form, check_layers
@@ -102,20 +103,18 @@ class Federation:
     def handle(self, message: Message, now: float) -> Message:
         """The reply; what is refused changes nothing but the counts, and its client is marked."""
         self.expire(now)
-        try:
-            if message.kind == "join":
-                return self._join(message, now)
-            if message.kind == "pull":
-                return self._pull(message)
-            if message.kind == "push":
-                return self._push(message, now)
-            raise Refused("kind", f"no message is called {message.kind!r}; there are join, pull and push")
-        except Refused as refusal:
-            self.refusals[refusal.reason] += 1
-            if message.sender in self.clients:
-                client = self.clients[message.sender]
-                client.strikes, client.last = client.strikes + 1, refusal.reason
-            return refusal.reply(message)
+        doors: dict[str, Callable[[Message], Message]] = {
+            "join": partial(self._join, now=now),
+            "pull": self._pull,
+            "push": partial(self._push, now=now),
+        }
+        return answered(message, doors, lambda refusal: self._refused(message.sender, refusal))
+
+    def _refused(self, sender: str, refusal: Refused) -> None:
+        self.refusals[refusal.reason] += 1
+        if sender in self.clients:
+            client = self.clients[sender]
+            client.strikes, client.last = client.strikes + 1, refusal.reason
 
     def expire(self, now: float) -> list[str]:
         """Close the round if its time is over; who had not answered. Whoever has a timer calls this now and then."""

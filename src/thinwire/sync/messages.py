@@ -27,6 +27,19 @@ class Refused(ThinwireError):
         return reply(to, "refused", {"reason": self.reason, "text": str(self)})
 
 
+def answered(
+    message: Message, doors: Mapping[str, Callable[[Message], Message]], refused: Callable[[Refused], None]
+) -> Message:
+    """The reply of the door that is called like the message; `refused` is told what was, before its sender is."""
+    try:
+        if message.kind not in doors:
+            raise Refused("kind", f"no message is called {message.kind!r}; there are {', '.join(doors)}")
+        return doors[message.kind](message)
+    except Refused as refusal:
+        refused(refusal)
+        return refusal.reply(message)
+
+
 def reply(
     to: Message, kind: str, fields: Mapping[str, Any] | None = None, payload: Payload = NOTHING, round: int = 0
 ) -> Message:

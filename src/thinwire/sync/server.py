@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from ..core import CompositionError, Message, Payload, flatten_state, restore_state
 from .downlink import Changes, PersonalCopies, dense_payload
 from .members import ASYNCHRONOUS, Member, Members, Pace
-from .messages import Refused, expect_step, reply, whole
+from .messages import Refused, answered, expect_step, reply, whole
 from .optimizers import ServerOptimizer, stepped
 from .uplink import Intake, digest_of, form_of, specs_of
 
@@ -74,21 +75,14 @@ class Server:
     def handle(self, message: Message, now: float) -> Message:
         """The reply; what is refused changes nothing but the counts, and the sender is marked."""
         self.expire(now)
-        try:
-            if message.kind == "join":
-                return self._join(message, now)
-            if message.kind == "pull":
-                return self._pull(message, now)
-            if message.kind == "push":
-                return self._push(message, now)
-            if message.kind == "leave":
-                return self._leave(message, now)
-            raise Refused("kind", f"no message is called {message.kind!r}; there are join, pull, push and leave")
-        except Refused as refusal:
-            self.refusals[refusal.reason] += 1
-            if message.sender in self.members.all:
-                self.members.all[message.sender].refused += 1
-            return refusal.reply(message)
+        doors = {"join": self._join, "pull": self._pull, "push": self._push, "leave": self._leave}
+        at = {kind: partial(door, now=now) for kind, door in doors.items()}
+        return answered(message, at, lambda refusal: self._refused(message.sender, refusal))
+
+    def _refused(self, sender: str, refusal: Refused) -> None:
+        self.refusals[refusal.reason] += 1
+        if sender in self.members.all:
+            self.members.all[sender].refused += 1
 
     def expire(self, now: float) -> list[str]:
         """Go on without those who are overdue; who they were. Whoever has a timer calls this now and then."""

@@ -12,7 +12,8 @@ from torch import Tensor
 from ..core import Message, ProtocolError
 from .client import FederatedClient
 from .messages import Ask
-from .worker import Worker, said
+from .party import said
+from .worker import Worker
 
 L = TypeVar("L")
 

@@ -3,48 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
-from ..catalog import parse, to_text
-from ..core import Field, Message, ProtocolError, TensorSpec
-from .downlink import Changes, read_dense
+from ..core import Field, Message, TensorSpec
+from .downlink import read_dense
 from .messages import told
-from .uplink import Uplink, digest_of, form_of
+from .party import Party
 
 
-class Worker:
-    """Its copy of the model and the memory of its compressor, which changes only when an update was accepted."""
+class Worker(Party):
+    """It sends a gradient of the model it holds, step after step."""
+
+    NUMBERS = ("step", "version", "settled", "have", "accepted", "refused", "skipped")
 
     def __init__(
         self, name: str, layers: Sequence[TensorSpec], exchange: str = "dense()", down: str | None = None, seed: int = 0
     ) -> None:
-        self.name, self.layers = name, list(layers)
-        self.uplink = Uplink(layers, exchange, name, seed)
-        self.changes = None if down is None else Changes(layers, down, seed)
-        self.form = form_of(layers, to_text(parse(exchange)), self.changes.text if self.changes else "dense")
-        self.digest = digest_of(self.form)
-        self.weights: dict[str, Tensor] = {}
+        super().__init__(name, layers, exchange, down, seed)
         self.step = 0  # of the next update
         self.version = 0  # of the model it holds
-        self.settled = -1  # the last step that was accepted
         self.have = 0  # changes of the model it was given since it joined
         self.accepted = self.refused = self.skipped = 0
-        self.unanswered: Message | None = None
 
     def join(self) -> Message:
         return Message("join", self.name, self.step, fields={"form": self.form, "settled": self.settled})
 
     def welcomed(self, reply: Message) -> None:
-        if reply.kind != "welcome":
-            raise ProtocolError(f"{self.name} asked to join: {said(reply)}")
+        super().welcomed(reply)
         self.weights = read_dense(reply.payload, self.layers)
         self.version, self.have = told(reply, "version"), 0
         self.step = max(self.step, told(reply, "step"))
-        if reply.fields["reset"]:
-            self.uplink.reset()
-            self.settled = -1
 
     def pull(self) -> Message:
         return Message("pull", self.name, self.step, fields={"have": self.have})
@@ -88,22 +77,3 @@ class Worker:
             self.uplink.settle(accepted=False, keep_it=True)
             self.unanswered = None
             self.step += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        numbers = ("step", "version", "settled", "have", "accepted", "refused", "skipped")
-        return {
-            "weights": dict(self.weights),
-            "uplink": self.uplink.state_dict(),
-            "numbers": {name: getattr(self, name) for name in numbers},
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.uplink.exchanger.load_state_dict(state["uplink"])
-        self.weights = {name: tensor.clone() for name, tensor in state["weights"].items()}
-        for name, value in state["numbers"].items():
-            setattr(self, name, value)
-
-
-def said(reply: Message) -> str:
-    """A reply as part of an error text."""
-    return f"the server said {reply.kind}" + (f": {reply.fields.get('text')}" if reply.kind == "refused" else "")

@@ -1,0 +1,53 @@
+"""What every correspondent of a server has: its copy of the model, its compressor's memory, the form both agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from ..catalog import parse, to_text
+from ..core import Message, ProtocolError, TensorSpec
+from .downlink import Changes
+from .uplink import Uplink, digest_of, form_of
+
+
+class Party:
+    """Base of `Worker` and `FederatedClient`. Its memory changes only when an update was accepted."""
+
+    NUMBERS: ClassVar[tuple[str, ...]]  # attributes that are stored beside weights and memory
+
+    def __init__(
+        self, name: str, layers: Sequence[TensorSpec], exchange: str = "dense()", down: str | None = None, seed: int = 0
+    ) -> None:
+        self.name, self.layers = name, list(layers)
+        self.uplink = Uplink(layers, exchange, name, seed)
+        self.changes = None if down is None else Changes(layers, down, seed)
+        self.form = form_of(layers, to_text(parse(exchange)), self.changes.text if self.changes else "dense")
+        self.digest = digest_of(self.form)
+        self.weights: dict[str, Tensor] = {}
+        self.settled = -1  # the last update that was accepted: its step or round
+        self.unanswered: Message | None = None
+
+    def welcomed(self, reply: Message) -> None:
+        if reply.kind != "welcome":
+            raise ProtocolError(f"{self.name} asked to join: {said(reply)}")
+        if reply.fields.get("reset"):  # one side has lost its memory, so both begin anew
+            self.uplink.reset()
+            self.settled = -1
+
+    def state_dict(self) -> dict[str, Any]:
+        numbers = {name: getattr(self, name) for name in self.NUMBERS}
+        return {"weights": dict(self.weights), "uplink": self.uplink.state_dict(), "numbers": numbers}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.uplink.exchanger.load_state_dict(state["uplink"])
+        self.weights = {name: tensor.clone() for name, tensor in state["weights"].items()}
+        for name in self.NUMBERS:
+            setattr(self, name, state["numbers"][name])
+
+
+def said(reply: Message) -> str:
+    """A reply as part of an error text."""
+    return f"the server said {reply.kind}" + (f": {reply.fields.get('text')}" if reply.kind == "refused" else "")
