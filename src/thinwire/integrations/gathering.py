@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..core import AllGather, Gathered, Label, Payload, Program, World, nbytes_of
+from .agreement import agree_on
 
+T = TypeVar("T")
 State = Mapping[str, Any]  # nested; leaves are tensors and numbers
 
 
@@ -56,3 +58,25 @@ def own_state(state: Mapping[str, Any], world: World, of: Merges) -> State:
             f"stored state was {what} memory lacks rank {missing[0]}; save with gather=True, or give all files"
         )
     return of.merged([dict(state[f"rank{r}"]) for r in range(stored)])
+
+
+class Runs(Protocol):
+    """A driver, as far as states need one."""
+
+    @property
+    def world(self) -> World: ...
+    def run(self, program: Program[T]) -> T: ...
+
+
+def state_of_all(mine: State, driver: Runs, gather: bool) -> dict[str, Any]:
+    """What a wire stores: every rank's state, or this rank's alone and silently."""
+    rank, size = driver.world
+    ranks = driver.run(gather_states(mine)) if gather else {rank: mine}
+    return {"world_size": size, **{f"rank{r}": state for r, state in ranks.items()}}
+
+
+def agreed_state(state: Mapping[str, Any], driver: Runs, of: Merges) -> State:
+    """This rank's own of what a wire stored; ConfigMismatch if ranks were given states of different moments."""
+    steps = {int(value["step"]) for key, value in state.items() if key.startswith("rank")}
+    driver.run(agree_on({"stored": {"world_size": int(state["world_size"]), "step": sorted(steps)}}))
+    return own_state(state, driver.world, of)

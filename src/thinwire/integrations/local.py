@@ -18,7 +18,7 @@ from ..core import Aggregator, NonFiniteError, Program, TensorSpec
 from ..drivers.alone import Alone
 from ..drivers.torch_dist import TorchDist
 from .agreement import agree_on, compare_weights, heal_weights
-from .gathering import gather_states, own_state
+from .gathering import agreed_state, state_of_all
 from .local_parts import LocalOptions, Merged, Rounds, trained_parameters
 from .report import WireReport
 
@@ -233,15 +233,11 @@ class LocalWire:
         """
         self._wait()
         mine = self.rounds.state_dict() | {"step": self.step}
-        rank, size = self.driver.world
-        ranks = self.driver.run(gather_states(mine)) if gather else {rank: mine}
-        return {"world_size": size, **{f"rank{r}": state for r, state in ranks.items()}}
+        return state_of_all(mine, self.driver, gather)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken; if the world has another size, with the mean of anchors and residuals."""
-        steps = {int(value["step"]) for key, value in state.items() if key.startswith("rank")}
-        self.driver.run(agree_on({"stored": {"world_size": int(state["world_size"]), "step": sorted(steps)}}))
-        mine = own_state(state, self.driver.world, self.rounds)
+        mine = agreed_state(state, self.driver, self.rounds)
         self._wait()
         self.rounds.load_state_dict(mine)
         self.step = int(mine["step"])

@@ -18,7 +18,7 @@ from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
 from .agreement import agree_on, compare_weights, heal_weights
 from .ddp import DDPHook
-from .gathering import gather_states, own_state
+from .gathering import agreed_state, state_of_all
 from .report import WireReport
 from .rules import SMALL, Wanted, assigned
 
@@ -164,15 +164,11 @@ class Wire:
     def state_dict(self, gather: bool = True) -> dict[str, Any]:
         """Plain tensors and numbers by parameter name, of all ranks; gather=False: this rank's alone, silently."""
         mine = self.compressed.state_dict() | {"step": self.hook.step, "paused": self.paused}
-        rank, size = self.driver.world
-        ranks = self.driver.run(gather_states(mine)) if gather else {rank: mine}
-        return {"world_size": size, **{f"rank{r}": state for r, state in ranks.items()}}
+        return state_of_all(mine, self.driver, gather)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken; if the world has another size, with the mean of all residuals."""
-        steps = {int(value["step"]) for key, value in state.items() if key.startswith("rank")}
-        self.driver.run(agree_on({"stored": {"world_size": int(state["world_size"]), "step": sorted(steps)}}))
-        mine = own_state(state, self.driver.world, self.compressed)
+        mine = agreed_state(state, self.driver, self.compressed)
         self.hook.step, self.paused = int(mine["step"]), bool(mine["paused"])
         self.compressed.load_state_dict(mine)
 
