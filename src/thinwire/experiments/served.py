@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import checkpoint
-from ..core import CompositionError, Message, PeerLostError, TensorSpec
+from ..core import CompositionError, Message, PeerLostError, TensorSpec, shard_sizes
 from ..drivers.sockets import Connection, Listener, Secret, Tls, read_secret
 from ..sync.client import FederatedClient
 from ..sync.federated import Federation, Rounds
@@ -160,6 +160,7 @@ def work(
     if not 0 <= rank < size:
         raise CompositionError(f"join: --share must be RANK/SIZE with RANK from 0 to SIZE - 1, got {rank}/{size}")
     learner = service.learner(rank, size, data)
+    examples = shard_sizes(int(make_task(service.task, {}, data).about().get("examples", size)), size)[rank]
     layers = specs_of({n: p.detach() for n, p in learner.parameters.items()})
 
     def gradient(weights: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
@@ -175,7 +176,7 @@ def work(
         for step in range(round * steps, (round + 1) * steps):
             for layer, found in gradient(own, step).items():
                 own[layer] -= lr * found
-        return own, steps
+        return own, examples
 
     with Connection(address, name, secret=secret, tls=tls, **service.line(layers)) as connection:
         if service.rounds:

@@ -237,7 +237,8 @@ def test_a_handshake_that_is_cut_is_counted_and_forgotten(said):
     with Listener(LOCAL, ok) as listener:
         with raw(listener) as sock:
             sock.sendall(said)
-        until(lambda: listener.refused == {"handshake cut": 1})
+        until(lambda: listener.refused)
+        assert listener.refused == {"handshake cut": 1} and not listener.peers()
 
 
 @pytest.mark.parametrize("said", [b"", hello()[:60], hello()], ids=["idle", "half", "hello"])
