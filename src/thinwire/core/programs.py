@@ -72,9 +72,7 @@ def fuse_flagged(programs: Sequence[Program[T]], flag: bool) -> Program[tuple[li
     return (yield from _fuse(programs, flag))
 
 
-_FLAG = (
-    -1
-)  # the flag's place among the requests of a round, and below it those for each Swap; programs have 0, 1, 2 ...
+_FLAG = -1  # the flag's place among the requests of a round; those for each Swap are below, programs have 0, 1, 2 ...
 
 
 def _fuse(programs: Sequence[Program[T]], flag: bool | None) -> Program[tuple[list[T], bool]]:
@@ -100,23 +98,21 @@ def _flag_requests(others: Sequence[Request], flag: bool, first: bool) -> dict[i
     """One to all ranks with the first request that goes to all; one with each Swap, since that goes to partners."""
     swaps = {request.among: request for request in others if isinstance(request, Swap)}
     collectives = [request for request in others if not isinstance(request, Swap)]
-    flags: dict[int, Request] = (
-        {_FLAG: _flag_request(collectives, flag)} if first and (collectives or not swaps) else {}
-    )
-    payload = Payload((torch.tensor([flag], dtype=torch.uint8),))
+    flags: dict[int, Request] = {}
+    if first and (collectives or not swaps):
+        flags[_FLAG] = _flag_request(collectives, flag)
     for at, swap in enumerate(swaps.values(), 1):
-        outgoing = tuple((to, payload) for to in swap.receivers)
-        label = Label("", "flag", 1, 1.0)
         forgiving = all(r.forgiving for r in others if isinstance(r, Swap) and r.among == swap.among)
-        flags[_FLAG - at] = replace(
-            swap,
-            outgoing=outgoing,
-            form=(torch.uint8,),
-            forgiving=forgiving,
-            expects=1,
-            labels=(label,),
-        )
+        flags[_FLAG - at] = _flag_to_partners(swap, flag, forgiving)
     return flags
+
+
+def _flag_to_partners(swap: Swap, flag: bool, forgiving: bool) -> Swap:
+    payload, label = Payload((torch.tensor([flag], dtype=torch.uint8),)), Label("", "flag", 1, 1.0)
+    return replace(
+        swap, outgoing=tuple((to, payload) for to in swap.receivers), form=(torch.uint8,), forgiving=forgiving,
+        expects=1, labels=(label,),
+    )  # fmt: skip
 
 
 def _heard(request: Request, answer: Any, asked: dict[int, Request], answers: dict[int, Any], flag: bool) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ class Training:
         workers_here: Sequence[int],
         meters: Sequence[Meter],
         carry: Carry,
-        quietly: Carry,
+        carry_looks: Carry,
+        looked: Meter,
     ) -> None:
         self.experiment = Experiment.from_dict(argument["experiment"])
         self.group = self.experiment.groups[argument["group"]]
@@ -46,7 +48,8 @@ class Training:
             Worker(self.experiment, task, self.group, method, argument["seed"], rank, meter)
             for rank, meter in zip(workers_here, meters, strict=True)
         ]
-        self.carry, self.quietly = carry, quietly  # what is only looked at costs no bytes
+        self.carry = carry
+        self.carry_looks, self.looked = carry_looks, looked  # what is sent only to look is counted apart
         self.observer = Observer(self.workers[0], self.experiment.target) if 0 in workers_here else None
         self.folder = Path(argument["folder"]) / "checkpoint"
         self.done = 0
@@ -82,20 +85,21 @@ class Training:
                 return True
         exploded = self.workers[0].exploded  # all ranks hold the same weights, or
         if self.workers[0].replicas_differ:  # rank 0 decides
-            return bool(self.quietly([_from_rank_0(exploded, step) for _ in self.workers])[0])
+            return bool(self.carry_looks([_from_rank_0(exploded, step) for _ in self.workers])[0])
         return exploded
 
     def _observe(self, step: int, tell: Callable[[Any], None]) -> None:
         """Rank 0 looks; where replicas differ, at the mean of all, which all ranks make together."""
         mean, apart = None, None
         if self.workers[0].replicas_differ:
-            mean, apart = self.quietly([worker.shown(step) for worker in self.workers])[0]
+            mean, apart = self.carry_looks([worker.shown(step) for worker in self.workers])[0]
         if self.observer is not None:
             self.observer.look(step, mean, apart)
             tell(self.observer.news(step, self.steps))
 
     def _save(self, barrier: Callable[[], object] | None) -> None:
-        state = {str(w.world.rank): w.state_dict() for w in self.workers} | {"done": self.done}
+        state: dict[str, Any] = {str(w.world.rank): w.state_dict() for w in self.workers}
+        state |= {"done": self.done, "looked": self.looked.state_dict()}
         if self.observer is not None:
             state["observer"] = self.observer.state_dict()
         rank, size = self.workers[0].world if barrier is not None else World(0, 1)
@@ -109,6 +113,7 @@ class Training:
         for worker in self.workers:
             worker.load_state_dict(state[str(worker.world.rank)])
         self.done = int(state["done"])
+        self.looked.load_state_dict(state["looked"])
         if self.observer is not None:
             self.observer.load_state_dict(state["observer"])
 
@@ -122,8 +127,9 @@ def in_lockstep(driver: TorchDist, argument: Mapping[str, Any], tell: Callable[[
     """All workers in this process. Rank 0's bytes; times are those of computing and encoding, for one worker."""
     del driver  # a world of one
     size = Experiment.from_dict(argument["experiment"]).groups[argument["group"]].workers
-    meters = [Meter() for _ in range(size)]
-    training = Training(argument, range(size), meters, lambda programs: lockstep(programs, meters), lockstep)
+    meters, looked = ([Meter() for _ in range(size)] for _ in range(2))
+    carries = (partial(lockstep, meters=meters), partial(lockstep, meters=looked))
+    training = Training(argument, range(size), meters, *carries, looked[0])
     training.run(tell)
     assert training.observer is not None
     return _head(argument, training) | training.observer.result() | {"times": dict(training.workers[0].clock.sums)}
@@ -132,8 +138,10 @@ def in_lockstep(driver: TorchDist, argument: Mapping[str, Any], tell: Callable[[
 def on_one_rank(driver: TorchDist, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
     """One of several processes; `together` makes one result of theirs."""
 
-    def quietly(programs: Sequence[Program[Any]]) -> Sequence[Any]:
-        counted, driver.meter = driver.meter, Meter()
+    looked = Meter()
+
+    def look(programs: Sequence[Program[Any]]) -> Sequence[Any]:
+        counted, driver.meter = driver.meter, looked
         try:
             return [driver.run(programs[0])]
         finally:
@@ -142,7 +150,7 @@ def on_one_rank(driver: TorchDist, argument: Mapping[str, Any], tell: Callable[[
     def carry(programs: Sequence[Program[Any]]) -> Sequence[Any]:
         return [driver.run(programs[0])]
 
-    training = Training(argument, [driver.world.rank], [driver.meter], carry, quietly)
+    training = Training(argument, [driver.world.rank], [driver.meter], carry, look, looked)
     training.run(tell, driver.barrier)
     clock = training.workers[0].clock.to_dict() | {"folder": argument["folder"]}
     result = {} if training.observer is None else _head(argument, training) | training.observer.result()
@@ -169,5 +177,5 @@ def _head(argument: Mapping[str, Any], training: Training) -> dict[str, Any]:
     return {
         "group": group["title"], "workers": group["workers"], "driver": group["driver"], "link": group["link"],
         "split": group["split"], "label": method.label, "composition": method.composition, "seed": argument["seed"],
-        "steps": training.done,
+        "steps": training.done, "looking_bytes": training.looked.total().sent_bytes,
     }  # fmt: skip

@@ -37,15 +37,21 @@ def runs():
 
 def test_processes_give_the_figures_of_lockstep(tmp_path):
     groups = [{**group, "labels": REAL} for group in CONFIG["groups"]]
-    (check,) = run_plan(plan_of(experiment(groups=groups)), tmp_path / "run")["checks"]
+    result = run_plan(plan_of(experiment(groups=groups)), tmp_path / "run")
+    (check,) = result["checks"]
     assert check["holds"] and "3 runs" in check["detail"]
+    here, there = (
+        [run["looking_bytes"] for run in result["runs"] if run["driver"] == d] for d in ("lockstep", "processes")
+    )
+    assert here == there and all(here)
 
 
 def test_a_period_of_four_sends_a_quarter(runs):
     one, four = runs["averaging at every step"]["curve"], runs["Local-SGD(4)"]["curve"]
     assert one["step"] == four["step"] == [0, 3, 6, 9, 12, 14]
     assert four["payload_bytes"][4] == pytest.approx(one["payload_bytes"][4] / 4)
-    assert four["wire_bytes"][:2] == [0, 0], "what is only looked at costs nothing"
+    assert four["wire_bytes"][:2] == [0, 0], "what is only looked at is counted apart"
+    assert runs["Local-SGD(4)"]["looking_bytes"] > 0 == runs["BSP"]["looking_bytes"]
 
 
 def test_averaging_at_every_step_learns_as_bsp_does(runs):
