@@ -1,5 +1,16 @@
 """The vocabulary: what is sent, what may be asked, what parts promise. Imports nothing of the other rooms."""
 
+from .choosing import (
+    Choices,
+    Controller,
+    ExpectsBytes,
+    Menu,
+    OffersMenu,
+    PricedAlong,
+    Seen,
+    TakesMenus,
+    compressor_errors_along,
+)
 from .composition import parts_of, rebuilt, weighed
 from .context import Context, Key, Plan, derive_key
 from .errors import (
@@ -33,11 +44,9 @@ from .parts import (
     Chooser,
     Compressor,
     Contract,
-    Controller,
     DecodesMean,
     FusesResidual,
     Reduced,
-    Seen,
     SubtractsSent,
     Weighable,
     adds_up,
@@ -63,6 +72,7 @@ from .requests import (
     payload_for,
     payload_labels,
     reduce_labels,
+    reduced_bytes,
     shard_sizes,
     types_of,
     wire_bytes,
@@ -78,6 +88,8 @@ __all__ = [
     "fuse", "fuse_flagged", "loopback", "stamped",
     "Context", "Key", "Plan", "derive_key",
     "Contract", "Compressor", "Chooser", "Weighable", "Aggregator", "Controller", "FusesResidual",
+    "Menu", "Choices", "OffersMenu", "TakesMenus", "PricedAlong", "ExpectsBytes",
+    "compressor_errors_along", "reduced_bytes",
     "DecodesMean", "SubtractsSent", "Reduced", "Seen", "adds_up", "decodes_mean", "subtracts_sent",
     "reduce_and_subtract", "reduce_with_residual",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",

@@ -41,12 +41,13 @@ class Worker:
         sync = method.sync()
         self.rounds: Rounds | None = None
         if sync.payload == "gradients" and not sync.average_every:
-            self.exchanger = Exchanger(layers, sync.exchange, self.watch, seed=seed)
+            self.exchanger = Exchanger(layers, sync.exchange, seed=seed)
         else:
-            self.rounds = Rounds(sync, parameters, controller=self.watch, seed=seed)
+            self.rounds = Rounds(sync, parameters, seed=seed)
             self.exchanger = self.rounds.exchanger
             if rank == 0:
                 self.rounds.before_exchange = lambda given: self.watch.look_on(self.exchanger.targets(given))
+        self.exchanger.watch = self.watch.see
         self.replicas_differ = self.rounds is not None or mixes(sync.exchange) is not None
         self.buckets = buckets(layers, experiment.bucket_mb)
         solver = method.solver()
@@ -56,6 +57,7 @@ class Worker:
 
     def step(self, step: int, lr: float, watched: bool) -> Program[None]:
         self.clock.step = step
+        self.exchanger.lr = lr
         with self.clock.timing("compute"):
             self.loss, gradients = self.learner.gradients(step)
         if self.rounds is not None:

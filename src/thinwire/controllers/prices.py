@@ -1,0 +1,83 @@
+"""What each entry of a menu would lose of a tensor, and what it would send."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core import (
+    Aggregator,
+    Context,
+    ExpectsBytes,
+    Key,
+    PricedAlong,
+    Request,
+    TensorSpec,
+    World,
+    loopback,
+    narrow,
+    wire_bytes,
+)
+
+
+def errors_of(
+    entries: Sequence[Aggregator[Any]], tensor: Tensor, spec: TensorSpec, key: Key, exact: bool = False
+) -> Tensor:
+    """L2 norms (float64) of what is lost of the tensor without any memory.
+
+    Entries that one computation can price together are (one sort for all densities, one factorisation for all ranks);
+    with `exact` that must give the very errors. Others are tried out.
+    """
+    found: dict[int, float] = {}
+    for at, entry in enumerate(entries):
+        if at in found:
+            continue
+        left = [i for i in range(at, len(entries)) if i not in found]
+        if isinstance(entry, PricedAlong):
+            known = entry.errors_along(tensor, spec, [entries[i] for i in left], key, exact)
+            found |= {i: error for i, error in zip(left, known, strict=True) if error is not None}
+        if at not in found:
+            found[at] = tried_error(entry, tensor, spec, key)
+    return torch.tensor([found[at] for at in range(len(entries))], dtype=torch.float64)
+
+
+def tried_error(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, key: Key) -> float:
+    given = narrow(tensor, spec.dtype)
+    out = loopback(entry.reduce(given, spec, entry.init(spec, key), Context(0, World(0, 1), key)))
+    return math.sqrt(float((tensor.double() - out.value.double().view(tensor.shape)).square().sum()))
+
+
+def bytes_of(entries: Sequence[Aggregator[Any]], tensor: Tensor, spec: TensorSpec, size: int, key: Key) -> Tensor:
+    """What one rank of so many would send for the tensor (float64); a world of one is priced as if there were two."""
+    size = max(2, size)
+    costs = [
+        entry.expected_bytes(spec, size)
+        if isinstance(entry, ExpectsBytes)
+        else tried_bytes(entry, tensor, spec, size, key)
+        for entry in entries
+    ]
+    return torch.tensor(costs, dtype=torch.float64)
+
+
+def tried_bytes(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, size: int, key: Key) -> float:
+    """By what it asks for when it is alone: right for all that send the same whatever the others send."""
+    program = entry.reduce(narrow(tensor, spec.dtype), spec, entry.init(spec, key), Context(0, World(0, 1), key))
+    sent = 0.0
+
+    def count() -> Any:
+        nonlocal sent
+        answer: Any = None
+        while True:
+            try:
+                request: Request = program.send(answer)
+            except StopIteration as done:
+                return done.value
+            sent += wire_bytes(request, World(0, size))[0]
+            answer = yield request
+
+    loopback(count())
+    return sent
