@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from thinwire.catalog import AGGREGATORS, COMPRESSORS, MEMORIES, TOPOLOGIES, parse, parse_compressor
+from thinwire.catalog import AGGREGATORS, COMPRESSORS, CONTROLLERS, MEMORIES, TOPOLOGIES, parse, parse_compressor
 from thinwire.core import Aggregator, Compressor
 
 COMPRESSOR_TEXTS = [
@@ -87,6 +87,19 @@ MIXING_TEXTS = [  # ranks end with differing values
     "choco(qsgd(), exponential(), gamma=0.5)",
 ]
 
+CONTROLLER_TEXTS = [  # menus with somebody who chooses, more often than anybody would in earnest
+    "ef(switch(topk(density=0.1), dense(), by=fixed(default=1)))",
+    "ef(adapt(topk(density=0.1), by=lgreco(every=2, start=2, window=1)))",
+    'adapt(powersgd(rank=2, min_saving=1.0), qsgd(), by=lgreco(every=2, start=1, statistics="one"))',
+    'ef(adapt(qsgd(), by=lgreco(every=3, start=2, solver="lagrangian", look_at="pure", error="squared")))',
+    "ef(adapt(topk(density=0.1), by=lgreco(every=2, start=4, reference=accordion(every=2))))",
+    "ef(adapt(topk(density=0.1), by=accordion(every=2)))",
+    "ef(switch(topk(density=0.1), dense(), by=accordion(every=1, eta=0.1)))",
+    "ef(adapt(topk(density=0.1), by=kmeans(every=2, start=2)))",
+    'ef(adapt(qsgd(), powersgd(rank=2, min_saving=1.0), by=kmeans(every=3, start=1, clusters=2, statistics="one")))',
+    'ef(switch(topk(density=0.1), dense(), by=by_size(elements=20, but=("b*",))))',
+]
+
 COMPOSITION_TEXTS = [
     "dense()",
     "identity()",
@@ -97,8 +110,7 @@ COMPOSITION_TEXTS = [
     *(f"ef({text})" for text in ("dense()", *COMPRESSOR_TEXTS)),
     *(f"ef21({text})" for text in ("dense()", "topk(density=0.1)", 'topk(k=3, values="bf16")', "sign()", "power2()")),
     "ef(switch(topk(density=0.1), qsgd(), dense()))",
-    "ef(adapt(topk(density=0.1), by=lgreco(every=2, start=2, window=1)))",
-    'adapt(powersgd(rank=2, min_saving=1.0), qsgd(), by=lgreco(every=2, start=1, statistics="one"))',
+    *CONTROLLER_TEXTS,
     "ef(adapt(sketch(topk(density=0.1)), dense(), by=fixed(default=1)))",
     "ef(ef21(topk(density=0.1)))",
     "scam(topk(density=0.1))",
@@ -169,7 +181,8 @@ def compressors() -> list[Compressor]:
 def compositions() -> list[Aggregator]:
     listed = {word for text in COMPOSITION_TEXTS for word in text.replace("(", " ").replace(",", " ").split()}
     everything = set(AGGREGATORS) - {"sum"} | set(MEMORIES) | set(TOPOLOGIES) - {"matrix", "hypercube"}  # of some sizes
-    assert listed >= everything, "a new part belongs into these lists"
+    chosen_by = {word for text in CONTROLLER_TEXTS for word in text.replace("(", " ").replace("=", " ").split()}
+    assert listed >= everything and chosen_by >= set(CONTROLLERS), "a new part belongs into these lists"
     return [parse(text) for text in COMPOSITION_TEXTS]
 
 

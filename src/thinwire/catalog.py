@@ -79,6 +79,9 @@ TOPOLOGIES: dict[str, type[Any]] = {
 CONTROLLERS: dict[str, type[Any]] = {
     "fixed": controllers.Fixed,
     "lgreco": controllers.LGreCo,
+    "accordion": controllers.Accordion,
+    "kmeans": controllers.KMeans,
+    "by_size": controllers.BySize,
 }
 PARTS = COMPRESSORS | AGGREGATORS | MEMORIES | TOPOLOGIES | CONTROLLERS
 _NAMES = {cls: name for name, cls in PARTS.items()}
@@ -114,10 +117,7 @@ def is_controller(part: Any) -> bool:
 def parse_compressor(text: str) -> Compressor:
     part = Reader(text).part()
     if not isinstance(part, Compressor):
-        kind = (
-            "a topology" if isinstance(part, Topology) else "a controller" if is_controller(part) else "an aggregator"
-        )
-        raise CompositionError(f"{text!r} is {kind}; a compressor is needed here: {', '.join(COMPRESSORS)}")
+        raise CompositionError(f"{text!r} is {_kind(part)}; a compressor is needed here: {', '.join(COMPRESSORS)}")
     return part
 
 
@@ -144,7 +144,7 @@ def settings(cls: type[Any]) -> list[Field[Any]]:
 
 
 def _argument(field: Field[Any], value: Any) -> str:
-    if field.default is not MISSING and field.default == value:
+    if (field.default_factory() if field.default_factory is not MISSING else field.default) == value:
         return ""
     if isinstance(value, tuple) and field.default is MISSING:  # parts; a tuple of numbers is a setting like others
         return ", ".join(map(to_text, value))

@@ -1,7 +1,10 @@
 """Who chooses a menu entry per layer, and when."""
 
+from .accordion import Accordion
+from .by_size import BySize
 from .fixed import Fixed
+from .kmeans import KMeans
 from .lgreco import LGreCo
 from .several import Several, who_chooses
 
-__all__ = ["Fixed", "LGreCo", "Several", "who_chooses"]
+__all__ = ["Accordion", "BySize", "Fixed", "KMeans", "LGreCo", "Several", "who_chooses"]

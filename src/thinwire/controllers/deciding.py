@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..core import Broadcast, Choices, Label, Payload, Plan, Program, TensorSpec, nbytes_of
+from ..core import Broadcast, Choices, Context, Label, Payload, Plan, Program, Seen, TensorSpec, nbytes_of
 
 
 def first_plan(layers: Sequence[TensorSpec], choices: Choices) -> Plan:
@@ -27,3 +27,14 @@ def agreed(plan: Plan, choices: Choices) -> Program[Plan]:
     label = Label("", "plan", nbytes_of(mine), 8.0 * nbytes_of(mine))
     told = yield Broadcast(Payload((mine,)), 0, (label,))
     return dict(zip(names, told.parts[0].tolist(), strict=True))
+
+
+class Settled:
+    """A controller that never changes its mind and never talks."""
+
+    def observe(self, spec: TensorSpec, seen: Seen, state: tuple[()], ctx: Context) -> tuple[()]:
+        return state
+
+    def replan(self, plan: Plan, state: tuple[()], ctx: Context) -> Program[tuple[Plan, tuple[()]]]:
+        return plan, state
+        yield  # a program that asks for nothing

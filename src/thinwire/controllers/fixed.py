@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..core import CompositionError, Context, Plan, Program, Seen, TensorSpec
+from ..core import CompositionError, Plan, TensorSpec
+from .deciding import Settled
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(Settled):
     """Give each layer the menu entry named for it, and `default` to the others. Never changes its mind, never talks."""
 
     default: int = 0
-    entries: Mapping[str, int] = field(default_factory=dict)
+    entries: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if min([self.default, *self.entries.values()]) < 0:
@@ -26,10 +27,3 @@ class Fixed:
                 f"Fixed: no layer is called {', '.join(unknown)}; there are {[s.name for s in layers]}"
             )
         return {spec.name: self.entries.get(spec.name, self.default) for spec in layers}, ()
-
-    def observe(self, spec: TensorSpec, seen: Seen, state: tuple[()], ctx: Context) -> tuple[()]:
-        return state
-
-    def replan(self, plan: Plan, state: tuple[()], ctx: Context) -> Program[tuple[Plan, tuple[()]]]:
-        return plan, state
-        yield  # a program that asks for nothing

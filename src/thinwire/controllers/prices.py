@@ -1,4 +1,4 @@
-"""What each entry of a menu would lose of a tensor, and what it would send."""
+"""What each entry of a menu would lose of a tensor, and what it would send; and both for all layers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,58 @@ from torch import Tensor
 
 from ..core import (
     Aggregator,
+    AllReduce,
+    Choices,
     Context,
     ExpectsBytes,
     Key,
     PricedAlong,
+    Program,
     Request,
     TensorSpec,
     World,
+    derive_key,
     loopback,
     narrow,
+    reduce_labels,
     wire_bytes,
 )
+
+FROM = ("all", "one")
+
+
+def error_table(
+    choices: Choices, tensors: Sequence[Tensor], ctx: Context, statistics: str, exact: bool
+) -> Program[list[Tensor]]:
+    """What every entry would lose, a row for each layer: of "all" ranks on average, or of "one", the first.
+
+    In the latter case the others get zeros.
+    """
+    alone = statistics == "one"
+    widths = [len(menu.entries) for _, menu in choices]
+    if alone and ctx.world.rank != 0:
+        return [torch.zeros(width, dtype=torch.float64) for width in widths]
+    rows = [
+        errors_of(menu.entries, tensor, spec, _key(spec, ctx), exact)
+        for (spec, menu), tensor in zip(choices, tensors, strict=True)
+    ]
+    if alone or ctx.world.size == 1:
+        return rows
+    table = torch.cat(rows) / ctx.world.size
+    table = yield AllReduce(table, labels=reduce_labels("", table, "plan"))
+    return list(table.split(widths))
+
+
+def cost_table(choices: Choices, tensors: Sequence[Tensor], ctx: Context) -> list[Tensor]:
+    """What a rank would send with every entry, a row for each layer."""
+    return [
+        bytes_of(menu.entries, tensor, spec, ctx.world.size, _key(spec, ctx))
+        for (spec, menu), tensor in zip(choices, tensors, strict=True)
+    ]
+
+
+def _key(spec: TensorSpec, ctx: Context) -> Key:
+    return derive_key(ctx.seed, "prices", ctx.step, spec.name)
 
 
 def errors_of(
