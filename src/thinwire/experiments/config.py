@@ -88,7 +88,7 @@ class Group:
     """Runs that belong into one table: the same workers, split, driver and link.
 
     task, optimizer, steps and record_every, if given, count here instead of the experiment's; of task and optimizer,
-    those settings that are named.
+    those settings that are named. A task of another name has the experiment's settings only if it is given none.
     """
 
     title: str = ""
@@ -216,7 +216,8 @@ class Experiment:
 
     def task_of(self, group: Group) -> TaskConfig:
         own = dict(group.task or {})
-        return TaskConfig(str(own.pop("name", self.task.name)), {**self.task.settings, **own})
+        name = str(own.pop("name", self.task.name))
+        return TaskConfig(name, own if own and name != self.task.name else {**self.task.settings, **own})
 
     def optimizer_of(self, group: Group) -> Optimizer:
         if not group.optimizer:
