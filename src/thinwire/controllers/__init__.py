@@ -2,6 +2,6 @@
 
 from .fixed import Fixed
 from .lgreco import LGreCo
-from .several import Several, who_chooses
+from .several import Several, explained, who_chooses
 
-__all__ = ["Fixed", "LGreCo", "Several", "who_chooses"]
+__all__ = ["Fixed", "LGreCo", "Several", "explained", "who_chooses"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,10 +26,12 @@ from ..core import (
 from .deciding import agreed, first_plan, until_due
 from .knapsack import SOLVERS, assignment
 from .prices import bytes_of, errors_of
+from .timing import Timing, drawn, fitted, noted, weights_of
 
 FROM = ("all", "one")
 LOOK_AT = ("corrected", "pure")
 ERRORS = ("norm", "squared")
+OBJECTIVES = ("bytes", "time")
 
 
 class Gathered(NamedTuple):
@@ -38,6 +40,7 @@ class Gathered(NamedTuple):
     begun: int
     counts: Tensor
     sums: tuple[Tensor, ...]
+    timing: Timing | tuple[()] = ()
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,8 @@ class LGreCo:
     layer: "corrected" by what its memory kept, or "pure". alpha: of the reference's error. The knapsack has `steps`
     steps, or is solved by a Lagrangian (solver="lagrangian"). Errors are those of "all" ranks on average, or of "one",
     the first; "norm" adds up L2 norms, "squared" their squares. exact=true tries candidates out where an estimate for
-    all at once is usual. L-GreCo, arXiv 2210.17357.
+    all at once is usual. objective="time" counts seconds instead of bytes: during the first `calibrate` exchanges plans
+    are drawn at random, and seconds a byte fitted for each bucket. L-GreCo, arXiv 2210.17357.
     """
 
     every: int = 500
@@ -61,15 +65,22 @@ class LGreCo:
     look_at: str = "corrected"
     error: str = "norm"
     exact: bool = False
+    objective: str = "bytes"
+    calibrate: int = 50
     choices: Choices = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("every", "start", "window", "steps"):
+        for name in ("every", "start", "window", "steps", "calibrate"):
             if getattr(self, name) < 1:
                 raise CompositionError(f"LGreCo: {name} must be at least 1, got {getattr(self, name)}")
         if not 0 < self.alpha < float("inf"):
             raise CompositionError(f"LGreCo: alpha, of the reference's error, must be above 0, got {self.alpha}")
-        for name, words in (("solver", SOLVERS), ("statistics", FROM), ("look_at", LOOK_AT), ("error", ERRORS)):
+        if self.objective == "time" and self.start < self.calibrate:
+            raise CompositionError(
+                f"LGreCo: start must not come before calibrate, which is {self.calibrate}, got {self.start}"
+            )
+        known = {"solver": SOLVERS, "statistics": FROM, "look_at": LOOK_AT, "error": ERRORS, "objective": OBJECTIVES}
+        for name, words in known.items():
             if getattr(self, name) not in words:
                 raise CompositionError(f"LGreCo: {name} must be one of {', '.join(words)}, got {getattr(self, name)!r}")
 
@@ -78,16 +89,21 @@ class LGreCo:
 
     def init(self, layers: Sequence[TensorSpec]) -> tuple[Plan, Gathered]:
         sums = tuple(torch.zeros(s.shape, dtype=s.work_dtype, device=s.device) for s, _ in self.choices)
-        return first_plan(layers, self.choices), Gathered(0, torch.zeros(len(sums), dtype=torch.int64), sums)
+        timing = Timing.over(self.calibrate, len(sums)) if self.objective == "time" else ()
+        return first_plan(layers, self.choices), Gathered(0, torch.zeros(len(sums), dtype=torch.int64), sums, timing)
 
     def observe(self, spec: TensorSpec, seen: Seen, state: Gathered, ctx: Context) -> Gathered:
         at = self._places.get(spec.name)
-        if at is None or until_due(state.begun, self.start, self.every) >= self.window:
+        if at is None:
+            return state
+        if state.timing:
+            state = state._replace(timing=noted(state.timing, at, state.begun - 1, seen))
+        if until_due(state.begun, self.start, self.every) >= self.window:
             return state
         tensor = seen.target() if self.look_at == "corrected" else seen.tensor
         counts = state.counts.clone()
         counts[at] += 1
-        return Gathered(state.begun, counts, (*state.sums[:at], state.sums[at] + tensor, *state.sums[at + 1 :]))
+        return state._replace(counts=counts, sums=(*state.sums[:at], state.sums[at] + tensor, *state.sums[at + 1 :]))
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -95,14 +111,30 @@ class LGreCo:
 
     def replan(self, plan: Plan, state: Gathered, ctx: Context) -> Program[tuple[Plan, Gathered]]:
         due = bool(self.choices) and until_due(state.begun, self.start, self.every) == 0
+        if state.timing and self.choices and state.begun <= self.calibrate:
+            plan, state = yield from self._calibrated(plan, state, ctx)
         state = state._replace(begun=state.begun + 1)
         if not due:
             return plan, state
         errors = yield from self._errors(state, ctx)
         mine = self._decide(errors, plan, state, ctx) if ctx.world.rank == 0 else plan
         chosen = yield from agreed(mine, self.choices)
-        fresh = Gathered(state.begun, torch.zeros_like(state.counts), tuple(map(torch.zeros_like, state.sums)))
-        return {**plan, **chosen}, fresh
+        sums = tuple(map(torch.zeros_like, state.sums))
+        return {**plan, **chosen}, state._replace(counts=torch.zeros_like(state.counts), sums=sums)
+
+    def _calibrated(self, plan: Plan, state: Gathered, ctx: Context) -> Program[tuple[Plan, Gathered]]:
+        assert state.timing
+        if state.begun < self.calibrate:
+            plan, timing = drawn(plan, state.timing, state.begun, self.choices, ctx.seed)
+            return plan, state._replace(timing=timing)
+        costs = self._bytes(state, ctx) if ctx.world.rank == 0 else []
+        timing = yield from fitted(state.timing, costs, ctx)
+        reference = {spec.name: menu.reference for spec, menu in self.choices}
+        return {**plan, **reference}, state._replace(timing=timing)
+
+    def explained(self, state: Gathered) -> dict[str, Any]:
+        done = max(0, -(-(state.begun - self.start) // self.every))
+        return {"decisions": done, **(state.timing.explained() if state.timing else {"objective": "bytes"})}
 
     def _errors(self, state: Gathered, ctx: Context) -> Program[list[Tensor]]:
         """A row for each layer; nothing in a row that nobody has looked at."""
@@ -124,14 +156,19 @@ class LGreCo:
         """By the first rank: floating-point units may differ, and a plan must not."""
         if not int(state.counts.sum()):
             return plan  # no good step since the last decision
-        costs = [
-            bytes_of(menu.entries, total, spec, ctx.world.size, self._key(spec, ctx))
-            for (spec, menu), total in zip(self.choices, state.sums, strict=True)
-        ]
+        costs = self._bytes(state, ctx)
+        if state.timing:
+            costs = [row * weight for row, weight in zip(costs, weights_of(state.timing), strict=True)]
         rows = [row.square() for row in errors] if self.error == "squared" else errors
         reference = [menu.reference for _, menu in self.choices]
         entries = assignment(rows, costs, reference, self.alpha, self.steps, self.solver)
         return {spec.name: entry for (spec, _), entry in zip(self.choices, entries, strict=True)}
+
+    def _bytes(self, state: Gathered, ctx: Context) -> list[Tensor]:
+        return [
+            bytes_of(menu.entries, total, spec, ctx.world.size, self._key(spec, ctx))
+            for (spec, menu), total in zip(self.choices, state.sums, strict=True)
+        ]
 
     def _key(self, spec: TensorSpec, ctx: Context) -> Key:
         return derive_key(ctx.seed, "prices", ctx.step, spec.name)
