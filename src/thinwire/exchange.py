@@ -153,12 +153,16 @@ class Exchanger:
         """The controller's memory with what it saw of these layers."""
         began, state = time.perf_counter(), self._seen
         seconds = None if self.clock is None else self.clock() - self._began
-        for name, out in reduced.items():
-            seen = Seen(given[name], out, partial(self._target, name, given[name]), bucket, seconds)
+        all_seen = {
+            name: Seen(given[name], out, partial(self._target, name, given[name]), bucket, seconds)
+            for name, out in reduced.items()
+        }
+        for name, seen in all_seen.items():
             state = self.controller.observe(self.layers[name], seen, state, ctx)
-            if self.watch is not None:
-                self.watch(self.layers[name], seen)
         self.adapting_s += time.perf_counter() - began
+        if self.watch is not None:
+            for name, seen in all_seen.items():
+                self.watch(self.layers[name], seen)
         return state
 
     def _heard(self, name: str, out: Reduced[Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 
 import pytest
 import torch
@@ -184,3 +185,32 @@ def test_a_decision_before_calibration_has_ended_is_refused():
         parse("ef(adapt(topk(density=0.05), by=lgreco(objective='time', start=10)))")
     with pytest.raises(CompositionError, match="objective must be one of bytes, time"):
         parse("ef(adapt(topk(density=0.05), by=lgreco(objective='money')))")
+
+
+def test_ten_thousand_steps_with_clocks_that_dawdle_bring_no_disagreement():
+    """RELIABILITY R18: each rank's clock has its own random delays, some of them no times at all."""
+    layers = [TensorSpec(f"layer{i}", (2, 8), torch.float32) for i in range(2)]
+    text = (
+        "adapt(topk(density=0.3), by=lgreco(objective='time', calibrate=40, start=50, every=50, window=2, steps=100))"
+    )
+    size, odd = 3, (math.nan, -1.0, 0.0, math.inf)
+    exchangers = [Exchanger(layers, parse(text), seed=1) for _ in range(size)]
+    draws = [random.Random(rank) for rank in range(size)]
+    for exchanger, draw in zip(exchangers, draws, strict=True):
+        exchanger.clock = lambda draw=draw: draw.choice(odd) if draw.random() < 0.05 else draw.expovariate(1.0)
+    tensors = [[{s.name: torch.randn(s.shape) ** 3 for s in layers} for _ in range(7)] for _ in range(size)]
+
+    def worker(rank, step):
+        exchanger, world, mine = exchangers[rank], World(rank, size), tensors[rank][step % 7]
+        yield from exchanger.begin(step, world)
+        for spec in layers:
+            yield from exchanger.exchange({spec.name: mine[spec.name]}, step, world)
+        exchanger.settle()
+
+    disagreements = 0
+    for step in range(10_000):
+        lockstep([worker(rank, step) for rank in range(size)])
+        disagreements += any(exchanger.plan != exchangers[0].plan for exchanger in exchangers)
+    assert disagreements == 0
+    assert all(exchanger.plans == exchangers[0].plans for exchanger in exchangers)
+    assert exchangers[0].adaptation()["decisions"] == 199
