@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .controllers import who_chooses
+from .controllers import explained, who_chooses
 from .core import (
     Aggregator,
     Context,
@@ -73,6 +73,7 @@ class Exchanger:
         self.plans: list[tuple[int, Plan]] = []  # every change, with the step from which on it was in force
         self.adapting_s = 0.0  # what choosing has cost so far, waiting for others included; nothing depends on it
         self.lr: float | None = None  # a caller that knows the learning rate may say so
+        self.clock: Callable[[], float] | None = None  # for those who choose by time; without one, runs repeat
         self.watch: Callable[[TensorSpec, Seen], None] | None = None  # told of every layer that was exchanged
         self.memory = {
             spec.name: self.rules[spec.name].init(spec, derive_key(seed, "init", spec.name)) for spec in layers
@@ -82,6 +83,7 @@ class Exchanger:
         self.skipped_steps = 0
         self._pending: dict[str, Any] = {}
         self._seen: Any = self.controller_state
+        self._buckets, self._began = 0, 0.0  # exchanges of this step, and when the first of them began
         self._bad = False  # for all ranks
         self._alone = False  # bad for this rank, while its partners go on without it
 
@@ -126,6 +128,9 @@ class Exchanger:
         """
         self._check(tensors, step)
         ctx = self._context(step, world)
+        if not self._buckets and self.clock is not None:
+            self._began = self.clock()
+        bucket, self._buckets = self._buckets, self._buckets + 1
         bad = [name for name, tensor in tensors.items() if not all_finite(tensor)]
         if bad:
             log.warning("step %d: rank %d has NaN or Inf in %s; the step is skipped", step, world.rank, ", ".join(bad))
@@ -136,21 +141,28 @@ class Exchanger:
         self._bad |= anywhere_bad
         alone = bool(bad) and not anywhere_bad
         self._alone |= alone
-        seen = self._seen if alone else self._observed(reduced, given, ctx)
+        seen = self._seen if alone else self._observed(reduced, given, bucket, ctx)
         values = self._values(reduced, given, into)  # may find what cannot be decoded: then nothing is pending
         self._pending |= {name: self._heard(name, out) if alone else out.state for name, out in reduced.items()}
         self._seen = seen
         return values
 
-    def _observed(self, reduced: Mapping[str, Reduced[Any]], given: Mapping[str, Tensor], ctx: Context) -> Any:
+    def _observed(
+        self, reduced: Mapping[str, Reduced[Any]], given: Mapping[str, Tensor], bucket: int, ctx: Context
+    ) -> Any:
         """The controller's memory with what it saw of these layers."""
         began, state = time.perf_counter(), self._seen
-        for name, out in reduced.items():
-            seen = Seen(given[name], out, partial(self._target, name, given[name]))
+        seconds = None if self.clock is None else self.clock() - self._began
+        all_seen = {
+            name: Seen(given[name], out, partial(self._target, name, given[name]), bucket, seconds)
+            for name, out in reduced.items()
+        }
+        for name, seen in all_seen.items():
             state = self.controller.observe(self.layers[name], seen, state, ctx)
-            if self.watch is not None:
-                self.watch(self.layers[name], seen)
         self.adapting_s += time.perf_counter() - began
+        if self.watch is not None:
+            for name, seen in all_seen.items():
+                self.watch(self.layers[name], seen)
         return state
 
     def _heard(self, name: str, out: Reduced[Any]) -> Any:
@@ -197,15 +209,20 @@ class Exchanger:
             self._seen = self.controller_state
         good = good and not self._alone
         self.skipped_steps += not good
-        self._pending, self._bad, self._alone = {}, False, False
+        self._pending, self._bad, self._alone, self._buckets = {}, False, False, 0
         return good
+
+    def adaptation(self) -> dict[str, Any]:
+        """What choosing has done: changes of plan, seconds it took here, and what the controller says of itself."""
+        told = {"decisions": len(self.plans), **explained(self.controller, self.controller_state)}
+        return told | {"changes": len(self.plans), "seconds": self.adapting_s}
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and numbers, enough to continue with the same next step."""
         self.settle()
         return {
             "plan": dict(self.plan),
-            "plans": [{"step": step, "plan": dict(plan)} for step, plan in self.plans],
+            "plans": self._history(),
             "controller": flatten_state(self.controller_state),
             "layers": {name: flatten_state(state) for name, state in self.memory.items()},
             "importance": dict(self.importance),
@@ -221,9 +238,16 @@ class Exchanger:
         self.importance.replace_all(state["importance"])
         self.memory, self.controller_state, self._seen = memory, controller_state, controller_state
         self.plan = dict(state["plan"])
-        self.plans = [(int(one["step"]), dict(one["plan"])) for one in state["plans"]]
+        entries = zip(state["plans"]["steps"].tolist(), state["plans"]["entries"].tolist(), strict=True)
+        self.plans = [(step, dict(zip(sorted(self.layers), row, strict=True))) for step, row in entries]
         self.skipped_steps = int(state["skipped_steps"])
-        self._pending, self._bad, self._alone = {}, False, False
+        self._pending, self._bad, self._alone, self._buckets = {}, False, False, 0
+
+    def _history(self) -> dict[str, Tensor]:
+        """Steps, and a row of entries for each, in the order of sorted names."""
+        rows = [[plan[name] for name in sorted(self.layers)] for _, plan in self.plans]
+        steps = torch.tensor([step for step, _ in self.plans], dtype=torch.int64)
+        return {"steps": steps, "entries": torch.tensor(rows, dtype=torch.int32).view(len(rows), len(self.layers))}
 
     def _rule(self, name: str) -> Aggregator[Any]:
         w = self.importance.get(name)

@@ -11,6 +11,7 @@ from ..core import (
     Choices,
     Context,
     Controller,
+    Explains,
     IncompatibleParts,
     Menu,
     OffersMenu,
@@ -58,6 +59,11 @@ def informed(controller: Controller[Any], choices: Choices) -> Controller[Any]:
     return controller.given(choices) if isinstance(controller, TakesMenus) else controller
 
 
+def explained(controller: Controller[Any], state: Any) -> dict[str, Any]:
+    """What a controller says of itself, if it does."""
+    return dict(controller.explained(state)) if isinstance(controller, Explains) else {}
+
+
 @dataclass(frozen=True)
 class Several:
     """Each controller has layers of its own, and plans for those alone."""
@@ -86,3 +92,8 @@ class Several:
             whole |= theirs
             states.append(own)
         return whole, tuple(states)
+
+    def explained(self, state: tuple[Any, ...]) -> dict[str, Any]:
+        """Decisions of all; what else they say of each is under "each"."""
+        each = [explained(controller, own) for (_, controller), own in zip(self.owners, state, strict=True)]
+        return {"decisions": sum(one.get("decisions", 0) for one in each), "each": each}

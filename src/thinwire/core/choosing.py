@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from torch import Tensor
@@ -51,6 +51,8 @@ class Seen(NamedTuple):
     tensor: Tensor
     reduced: Reduced[Any]
     target: Callable[[], Tensor]  # the tensor with what its memory had kept; computed for those who ask
+    bucket: int = 0  # layers that were exchanged together have the same
+    seconds: float | None = None  # since the step's first exchange began, by this rank's clock, if it has one
 
 
 class Menu(NamedTuple):
@@ -82,6 +84,15 @@ class Controller(Protocol[S]):
     def observe(self, spec: TensorSpec, seen: Seen, state: S, ctx: Context) -> S: ...
 
     def replan(self, plan: Plan, state: S, ctx: Context) -> Program[tuple[Plan, S]]: ...
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A controller that can say what it has done, in plain numbers and words."""
+
+    def explained(self, state: Any) -> Mapping[str, Any]:
+        """decisions: how many it took; and what else there is to know."""
+        ...
 
 
 @runtime_checkable

@@ -17,6 +17,7 @@ from .. import __version__
 from ..core import Aggregator, NonFiniteError, Program, TensorSpec
 from ..drivers.alone import Alone
 from ..drivers.torch_dist import TorchDist
+from .adapting import adapting_of
 from .agreement import agree_on, compare_weights, heal_weights
 from .gathering import agreed_state, state_of_all
 from .local_parts import LocalOptions, Merged, Rounds, trained_parameters
@@ -62,6 +63,9 @@ class LocalWire:
         except BaseException:
             self.driver.close()
             raise
+        self.began = time.perf_counter()
+        if together:
+            self.rounds.exchanger.clock = time.perf_counter
         if options.hooks:
             self._handles.append(optimizer.register_step_pre_hook(lambda *_: self.before_step()))
             self._handles.append(optimizer.register_step_post_hook(lambda *_: self.after_step()))
@@ -88,6 +92,7 @@ class LocalWire:
     @torch.no_grad()
     def before_step(self) -> None:
         """Before the optimizer's step."""
+        self.rounds.exchanger.lr = max((float(group["lr"]) for group in self.optimizer.param_groups), default=None)
         if self.rounds.settings.payload == "gradients":
             self._average_gradients()
         elif self.rounds.settings.overlap:
@@ -206,8 +211,10 @@ class LocalWire:
         """What was sent and saved, and how long steps stood still, as this rank counted. Prints as a table."""
         self._wait()
         dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
-        skipped = self.rounds.exchanger.skipped_steps
-        return WireReport.of(self.driver.meter, self.driver.world, self.step, dense, self.seconds, skipped, self.healed)
+        exchanger, meter = self.rounds.exchanger, self.driver.meter
+        adapting = adapting_of(exchanger, meter, time.perf_counter() - self.began)
+        skipped = exchanger.skipped_steps
+        return WireReport.of(meter, self.driver.world, self.step, dense, self.seconds, skipped, self.healed, adapting)
 
     def close(self) -> None:
         """Finish what travels and let the optimizer go; weights stay each rank's own."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..core import World
 from ..drivers.meter import Meter
+from .adapting import Adapting
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class WireReport:
     seconds: Mapping[str, float]
     skipped_steps: int
     healed: int
+    adapting: Adapting | None = None  # what choosing per layer cost, where somebody chooses
 
     @classmethod
     def of(
@@ -35,6 +37,7 @@ class WireReport:
         seconds: Mapping[str, float],
         skipped: int,
         healed: int,
+        adapting: Adapting | None = None,
     ) -> WireReport:
         total = meter.total()
         dense = steps * gradient_bytes * 2 * (world.size - 1) / world.size
@@ -53,6 +56,7 @@ class WireReport:
             dict(seconds),
             skipped,
             healed,
+            adapting,
         )
 
     @property
@@ -71,6 +75,7 @@ class WireReport:
             "  time       "
             + ", ".join(f"{name} {1e3 * s * per_step:.2f} ms a step" for name, s in self.seconds.items()),
         ]
+        lines += self.adapting.lines(self.steps) if self.adapting is not None else []
         width = max([len(name) for name in self.by_layer] + [12])
         lines += [
             f"    {name or '(all layers)':<{width}} {_bytes(sent * per_step):>12} a step"

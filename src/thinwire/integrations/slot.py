@@ -109,5 +109,17 @@ def _drop_bad_gradients(optimizer: Optimizer, *_: Any) -> None:
                         parameter.grad = None
 
 
+def _tell_learning_rate(optimizer: Optimizer, *_: Any) -> None:
+    """Those who choose what is sent may want to know it: the largest of the groups that hold a wire's parameters."""
+    for slot in list(_slots):
+        if slot.wire is None or not slot.wire.compressed.choices:
+            continue
+        known = slot.wire.parameters
+        rates = [float(g["lr"]) for g in optimizer.param_groups if "lr" in g and any(p in known for p in g["params"])]
+        if rates:
+            slot.wire.compressed.lr = max(rates)
+
+
 _slots: "weakref.WeakSet[Slot]" = weakref.WeakSet()
 register_optimizer_step_pre_hook(_drop_bad_gradients)
+register_optimizer_step_pre_hook(_tell_learning_rate)

@@ -16,11 +16,13 @@ from ..catalog import to_text
 from ..core import Aggregator, CompositionError, IncompatibleParts, NonFiniteError, Program, TensorSpec, World, mixes
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
+from .adapting import adapting_of
 from .agreement import agree_on, compare_weights, heal_weights
 from .ddp import DDPHook
 from .gathering import agreed_state, state_of_all
 from .report import WireReport
 from .rules import SMALL, Wanted, assigned
+from .times import now
 
 ON_DIVERGENCE = ("stop", "heal")
 DDP_SETTINGS = ("bucket_bytes_cap", "find_unused_parameters", "static_graph")  # all ranks need the same, too
@@ -65,6 +67,7 @@ class Wire:
         self.layers = [TensorSpec(name, tuple(p.shape), p.dtype, p.device) for p, name in self.parameters.items()]
         self.driver = TorchDist(model.process_group, timeout_s=options.timeout_s)
         self.healed = self.bad_in_a_row = 0
+        self.attached_at = now()
         self.warmup_until, self.paused = options.warmup_steps, False
         self.compressed = self._exchanger(wanted)
         self.plain = Exchanger(self.layers, Dense())
@@ -82,7 +85,9 @@ class Wire:
         rules = assigned(self.layers, wanted, self.options.small)
         refuse_gossip(rules)
         self.driver.run(agree_on(self._facts(rules)))
-        return Exchanger(self.layers, rules, seed=self.options.seed)
+        exchanger = Exchanger(self.layers, rules, seed=self.options.seed)
+        exchanger.clock = now
+        return exchanger
 
     def _facts(self, rules: Mapping[str, Aggregator[Any]]) -> dict[str, Any]:
         """In the order in which they are compared: causes before what follows from them."""
@@ -146,14 +151,16 @@ class Wire:
             old = before.memory[name]
             if hasattr(state, "residual") and hasattr(old, "residual") and type(state.residual) is type(old.residual):
                 after.memory[name] = state._replace(residual=old.residual)
-        after.skipped_steps = before.skipped_steps
+        after.skipped_steps, after.adapting_s, after.lr = before.skipped_steps, before.adapting_s, before.lr
         self.compressed = after
 
     def report(self) -> WireReport:
         """What was sent and saved, and where the time went, as this rank counted. Prints as a table."""
         dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
         hook, driver = self.hook, self.driver
-        return WireReport.of(driver.meter, driver.world, hook.step, dense, hook.times.sums, self._skipped, self.healed)
+        adapting = adapting_of(self.compressed, driver.meter, now() - self.attached_at)
+        times = hook.times.sums
+        return WireReport.of(driver.meter, driver.world, hook.step, dense, times, self._skipped, self.healed, adapting)
 
     @property
     def _skipped(self) -> int:
