@@ -59,6 +59,7 @@ AGGREGATORS: dict[str, type[Any]] = {
     "scheduled": aggregators.Scheduled,
     "switch": aggregators.Switch,
     "adapt": aggregators.Adapt,
+    "whole": aggregators.Whole,
 }
 MEMORIES: dict[str, type[Any]] = {
     "ef": feedback.ErrorFeedback,

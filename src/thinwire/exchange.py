@@ -23,6 +23,7 @@ from .core import (
     Reduced,
     Seen,
     TensorSpec,
+    Waiting,
     Weighable,
     World,
     all_finite,
@@ -81,6 +82,7 @@ class Exchanger:
         wanted = any(isinstance(part, Weighable) for rule in self.rules.values() for part in parts_of(rule))
         self._importance = LayerImportance(self.layers, wanted)
         self.skipped_steps = 0
+        self.waiting = Waiting(self.rules)  # layers that are exchanged as one, and so wait for the last of them
         self._pending: dict[str, Any] = {}
         self._seen: Any = self.controller_state
         self._buckets, self._began = 0, 0.0  # exchanges of this step, and when the first of them began
@@ -124,9 +126,11 @@ class Exchanger:
     ) -> Program[dict[str, Tensor]]:
         """Every rank's view of the averages of these layers, in the types of their specs.
 
-        into: tensors to write them to, which may be the very ones that are exchanged.
+        into: tensors to write them to, which may be the very ones that are exchanged. Layers that are exchanged as one
+        (`whole`) are answered with the last of them.
         """
         self._check(tensors, step)
+        tensors, into = self.waiting.complete(tensors, into)
         ctx = self._context(step, world)
         if not self._buckets and self.clock is not None:
             self._began = self.clock()
@@ -201,7 +205,10 @@ class Exchanger:
         If it was bad here while partners went on, what they took from this rank is committed, and the answer is False.
         A caller that knows of something bad beside these layers says good=False; all ranks must say alike.
         """
-        good = good and not self._bad
+        missing = self.waiting.drop()
+        if missing:
+            log.warning("the step is skipped: what is exchanged as one waited in vain for %s", ", ".join(missing))
+        good = good and not self._bad and not missing
         if good:
             self.memory |= self._pending
             self.controller_state = self._seen
@@ -242,6 +249,7 @@ class Exchanger:
         self.plans = [(step, dict(zip(sorted(self.layers), row, strict=True))) for step, row in entries]
         self.skipped_steps = int(state["skipped_steps"])
         self._pending, self._bad, self._alone, self._buckets = {}, False, False, 0
+        self.waiting.drop()
 
     def _history(self) -> dict[str, Tensor]:
         """Steps, and a row of entries for each, in the order of sorted names."""
@@ -270,7 +278,7 @@ class Exchanger:
         return flatten_state(mean_state([restore_state(self.memory[name], flat) for flat in flats], as_tensor))
 
     def _context(self, step: int, world: World) -> Context:
-        return Context(step, world, self.seed, self.plan, self.lr)
+        return Context(step, world, self.seed, self.plan, self.lr, together=True)
 
     def _check(self, tensors: Mapping[str, Tensor], step: int) -> None:
         for name, tensor in tensors.items():
@@ -280,7 +288,7 @@ class Exchanger:
             if (tuple(tensor.shape), tensor.dtype) != (spec.shape, spec.dtype):
                 got = f"{tuple(tensor.shape)} {tensor.dtype}"
                 raise ValueError(f"Exchanger: layer {name} is {spec.shape} {spec.dtype}, got {got}")
-            if name in self._pending:
+            if name in self._pending or name in self.waiting.held:
                 raise ProtocolError(
                     f"step {step}: layer {name} was exchanged already; call begin() or settle() between"
                 )

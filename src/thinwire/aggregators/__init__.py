@@ -14,9 +14,10 @@ from .switch import Adapt, Switch
 from .two_hop import TwoHop
 from .union import UnionSum
 from .vote import Vote
+from .whole import Whole
 
 __all__ = [
     "Dense", "GatherMean", "PowerSGD", "SumMean", "TwoHop", "SketchSum", "UnionSum", "Vote",
     "Choco", "Gossip", "RingSum", "Server",
-    "Adapt", "Scheduled", "Switch",
+    "Adapt", "Scheduled", "Switch", "Whole",
 ]  # fmt: skip

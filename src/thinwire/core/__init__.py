@@ -81,6 +81,7 @@ from .requests import (
 from .shapes import Dims, folded, matrix_dims, near_square, tensor_dims, unfolded
 from .state import flatten_state, mean_state, restore_state
 from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, saturate
+from .together import Together, Waiting
 
 __all__ = [
     "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of", "saturate",
@@ -95,6 +96,7 @@ __all__ = [
     "reduce_and_subtract", "reduce_with_residual",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
     "parts_of", "rebuilt", "weighed",
+    "Together", "Waiting",
     "Topology", "Neighbours", "neighbours", "mixes", "lossless", "keeps_copies", "takes_weights", "refuse_copies",
     "flatten_state", "restore_state", "mean_state",
     "ConfigMismatch", "DivergedError", "MissingExtra", "NonFiniteError",

@@ -30,6 +30,7 @@ class Context:
     seed: int = 0
     plan: Plan = field(default_factory=dict)
     lr: float | None = None  # of the step before, where somebody told it; a clue for controllers
+    together: bool = False  # whether `fuse` runs this layer with others: a part may ask to be taken with them
 
     def key(self, name: str, rank: int | None = None) -> Key:
         """Common to all ranks, or rank's own; every rank can derive every other's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from .errors import ProtocolError
 from .requests import AllGather, AllReduce, AllToAll, Broadcast, Gathered, Label, Op, Program, Request, Swap
 from .tensors import Payload, nbytes_of
+from .together import Together, groups_of, joined
 
 T = TypeVar("T")
 
@@ -87,22 +88,51 @@ _FLAG = -1  # the flag's place among the requests of a round; those for each Swa
 
 
 def _fuse(programs: Sequence[Program[T]], flag: bool | None) -> Program[tuple[list[T], bool]]:
-    results: dict[int, T] = {}
+    running = _Running(programs)
     answers: dict[int, Any] = dict.fromkeys(range(len(programs)))
     raised, first = False, True
     while answers:
-        asked: dict[int, Request] = {}
-        for i, answer in answers.items():
-            try:
-                asked[i] = programs[i].send(answer)
-            except StopIteration as done:
-                results[i] = done.value
+        asked = running.resume(answers)
         flags = {} if flag is None else _flag_requests(list(asked.values()), flag or raised, first)
         first = False
         answers = yield from _merge(asked | flags)
         for place, request in flags.items():
             raised |= _heard(request, answers.pop(place), asked, answers, flag or raised)
-    return [results[i] for i in range(len(programs))], raised
+    return [running.results[i] for i in range(len(programs))], raised
+
+
+class _Running:
+    """Programs side by side, and those that were begun for several of them together."""
+
+    def __init__(self, programs: Sequence[Program[Any]]) -> None:
+        self.programs, self.results = list(programs), dict[int, Any]()
+        self._for: dict[int, list[int]] = {}  # a program for several: who waits for it
+
+    def resume(self, answers: Mapping[int, Any]) -> dict[int, Request]:
+        """What they ask for next; some have ended. Whoever asks for Together is answered here."""
+        asked: dict[int, Request] = {}
+        together: dict[int, Together] = {}
+        ready = dict(answers)
+        while ready:
+            i, answer = next(iter(ready.items()))
+            del ready[i]
+            try:
+                request: Any = self.programs[i].send(answer)
+            except StopIteration as done:
+                self.results[i] = done.value
+                if i in self._for:
+                    ready |= dict(zip(self._for.pop(i), done.value, strict=True))
+            else:
+                (together if isinstance(request, Together) else asked)[i] = request
+            if not ready and together:
+                ready, together = self._begun(together), {}
+        return asked
+
+    def _begun(self, together: Mapping[int, Together]) -> dict[int, Any]:
+        first, groups = len(self.programs), groups_of(together)
+        self.programs += [joined([together[i] for i in group]) for group in groups]
+        self._for |= dict(enumerate(groups, first))
+        return dict.fromkeys(range(first, len(self.programs)))
 
 
 def _flag_requests(others: Sequence[Request], flag: bool, first: bool) -> dict[int, Request]:

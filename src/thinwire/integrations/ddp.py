@@ -52,12 +52,13 @@ class DDPHook:
         self._seen = 0  # parameters of that step so far
         self._sparse_bad = False
         self._factor = 1.0
+        self._scaled: dict[str, Tensor] = {}  # gradients that wait for their averages
 
     def hook(self, bucket: GradBucket) -> Answer:
         began = now()
         if not self._answers:
             self.idle = torch._C._current_graph_task_id() < 0  # not inside backward
-            self._factor = self.scale() if self.scale else 1.0
+            self._factor, self._scaled = self.scale() if self.scale else 1.0, {}
             self._submit(self._begin())
         answer: Answer = torch.futures.Future()
         at, buffer = len(self._answers), bucket.buffer()
@@ -85,8 +86,9 @@ class DDPHook:
             return
         given = {name: gradient / self._factor for name, gradient in gradients.items()}
         averages = yield from self.exchanger.exchange(given, self.step, self.driver.world)
-        for name, gradient in gradients.items():
-            gradient.copy_(averages[name] * self._factor)
+        self._scaled |= gradients
+        for name, average in averages.items():  # of earlier buckets, too, where layers are exchanged as one
+            self._scaled.pop(name).copy_(average * self._factor)
 
     def _exchange_rows(self, name: str, rows: Tensor, answers: Answers, at: int) -> Program[None]:
         mean, bad = yield from sparse_mean(rows, name, self.driver.world, self.step)

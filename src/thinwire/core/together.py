@@ -1,0 +1,96 @@
+"""Layers that are exchanged as one: how they meet in `fuse`, and who waits for whom before that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .composition import parts_of
+from .context import Context
+from .parts import Aggregator, Reduced
+from .requests import Program
+from .tensors import TensorSpec
+
+WHOLE = "whole"  # what the meter calls them
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """What a layer asks of `fuse`, never of a driver: that `part` takes it and all that ask for the same as one.
+
+    Answered with what it gave back for this layer. The part has no memory.
+    """
+
+    part: Aggregator[tuple[()]]
+    tensor: Tensor
+    spec: TensorSpec
+    ctx: Context
+
+
+def groups_of(asked: Mapping[int, Together]) -> list[list[int]]:
+    """Who asks for the same."""
+    found: list[list[int]] = []
+    for i, ask in asked.items():
+        group = next((group for group in found if asked[group[0]].part == ask.part), None)
+        if group is None:
+            found.append(group := [])
+        group.append(i)
+    return found
+
+
+def joined(asks: Sequence[Together]) -> Program[list[Reduced[tuple[()]]]]:
+    """One exchange of all tensors, end to end; what each layer has of it. The widest of their types serves all."""
+    dtype = reduce(torch.promote_types, [ask.spec.dtype for ask in asks])
+    flat = torch.cat([ask.tensor.to(dtype).flatten() for ask in asks])
+    spec = TensorSpec(WHOLE, tuple(flat.shape), dtype, flat.device)
+    out = yield from asks[0].part.reduce(flat, spec, (), asks[0].ctx)
+    ends = torch.tensor([ask.spec.numel for ask in asks]).cumsum(0).tolist()
+    return [_piece(out, ask.spec, end) for ask, end in zip(asks, ends, strict=True)]
+
+
+def _piece(out: Reduced[tuple[()]], spec: TensorSpec, end: int) -> Reduced[tuple[()]]:
+    def cut(flat: Tensor) -> Tensor:
+        return flat.flatten()[end - spec.numel : end].view(spec.shape)
+
+    return Reduced(lambda _: cut(out.value), lambda: cut(out.sent), ())
+
+
+class Waiting:
+    """Layers of one step that come in several exchanges and are held until the last of them has come."""
+
+    def __init__(self, rules: Mapping[str, Aggregator[Any]]) -> None:
+        self.names = [name for name, rule in rules.items() if _waits(rule)]
+        self.held: dict[str, Tensor] = {}
+        self._into: dict[str, Tensor] = {}
+
+    def complete(
+        self, tensors: Mapping[str, Tensor], into: Mapping[str, Tensor] | None
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor] | None]:
+        """What can be exchanged now: those that wait for nobody and, with the last of the others, all of these."""
+        mine = [name for name in self.names if name in tensors]
+        if not mine:
+            return tensors, into
+        self.held |= {name: tensors[name] for name in mine}
+        self._into |= {name: into[name] for name in mine} if into is not None else {}
+        ready = {name: tensor for name, tensor in tensors.items() if name not in self.held}
+        places = None if into is None else {name: into[name] for name in ready}
+        if len(self.held) == len(self.names):
+            ready |= {name: self.held[name] for name in self.names}  # in one order, however they came
+            places = None if places is None else places | self._into
+            self.drop()
+        return ready, places
+
+    def drop(self) -> list[str]:
+        """Wait no longer; who was still waited for, if anybody."""
+        missing = [name for name in self.names if name not in self.held] if self.held else []
+        self.held, self._into = {}, {}
+        return missing
+
+
+def _waits(rule: Aggregator[Any]) -> bool:
+    return any(getattr(part, "takes_all_as_one", False) for part in parts_of(rule))
