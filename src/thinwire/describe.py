@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 
-from .catalog import AGGREGATORS, COMPRESSORS, MEMORIES, TOPOLOGIES, parse_compressor
+from .catalog import AGGREGATORS, COMPRESSORS, CONTROLLERS, MEMORIES, TOPOLOGIES, parse_compressor
 from .core import CompositionError, Compressor, Contract, TensorSpec, Topology
 from .topologies import mixing_rate
 
@@ -97,6 +97,8 @@ def to_markdown(rows: Sequence[dict[str, str]]) -> str:
         lines += _table([{"part": name, "what it does and costs": summary(cls)} for name, cls in parts.items()])
     lines += ["", "## Topologies", "", "For `gossip` and `choco`; figures are spectral gaps per step for n ranks.", ""]
     lines += _table(topology_rows())
+    lines += ["", "## Controllers", "", "Who chooses for each layer: `by=` of `switch` and `adapt`.", ""]
+    lines += _table([{"part": name, "what it chooses": summary(cls)} for name, cls in CONTROLLERS.items()])
     lines += [
         "",
         "δ: E|x − C(x)|² ≤ (1 − δ)|x|². ω: unbiased, with E|x − C(x)|² ≤ ω|x|². Saving: dense bytes / sent bytes.",
