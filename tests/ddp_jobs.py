@@ -103,10 +103,10 @@ def accumulate(driver, micro):
     return weights(model), wire.hook.step
 
 
-def leave_unused(driver):
+def leave_unused(driver, composition):
     """A layer nobody uses in some steps: its residual waits, and nothing of it is lost."""
     model = ddp_of(driver, find_unused_parameters=True)
-    wire = thinwire.attach(model, "ef(topk(density=0.05))")
+    wire = thinwire.attach(model, composition)
     train(model, driver, 3)
     before = {n: s.residual.clone() for n, s in wire.compressed.memory.items() if hasattr(s, "residual")}
     grads = {n: p.grad for n, p in model.module.named_parameters()}
@@ -167,11 +167,11 @@ def channels_last(driver):
     return digests
 
 
-def scaled(driver, overflow_at=2):
+def scaled(driver, composition=EF_TOPK, overflow_at=2):
     """GradScaler on the CPU: residuals are kept without its factor, and an overflow changes no memory."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
-    model = ddp_of(driver)
-    wire = thinwire.attach(model, EF_TOPK, scaler=scaler)
+    model = ddp_of(driver, bucket_cap_mb=0.004)
+    wire = thinwire.attach(model, composition, scaler=scaler)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scales, unchanged = [], None
     for step in range(5):

@@ -29,6 +29,9 @@ def test_lossless_feedback_stays_near_plain_ddp_and_saves_bytes(pool):
         assert saving > 2  # biases travel dense and the model is tiny
 
 
+FEEDBACK = pytest.mark.parametrize("composition", ("ef(topk(density=0.05))", "ef(whole(topk(density=0.05)))"))
+
+
 @pytest.mark.parametrize("composition", ("ef(topk(density=0.05))", "ef(powersgd(rank=2))", "qsgd(bits=4)"))
 @pytest.mark.parametrize("cap_mb", CAPS.values(), ids=CAPS)
 def test_replicas_are_equal_with_any_number_of_buckets(pool, composition, cap_mb):
@@ -36,9 +39,10 @@ def test_replicas_are_equal_with_any_number_of_buckets(pool, composition, cap_mb
     assert results[0][0] == results[1][0]
 
 
-def test_buckets_do_not_change_what_is_computed(pool):
+@FEEDBACK
+def test_buckets_do_not_change_what_is_computed(pool, composition):
     digests = {
-        cap: pool.run(2, jobs.trained, "ef(topk(density=0.05))", 6, None, {"bucket_cap_mb": cap})[0][0]
+        cap: pool.run(2, jobs.trained, composition, 6, None, {"bucket_cap_mb": cap})[0][0]
         for cap in CAPS.values()
     }
     assert len(set(digests.values())) == 1
@@ -67,8 +71,9 @@ def test_accumulated_gradients_are_exchanged_once(pool):
     assert steps == 4
 
 
-def test_an_unused_parameter_keeps_its_residual(pool):
-    kept, _ = equal_on_all_ranks(pool.run(2, jobs.leave_unused))
+@FEEDBACK
+def test_an_unused_parameter_keeps_its_residual(pool, composition):
+    kept, _ = equal_on_all_ranks(pool.run(2, jobs.leave_unused, composition))
     assert kept["third.weight"] and not kept["second.weight"]
 
 
@@ -83,8 +88,9 @@ def test_channels_last_gives_what_contiguous_gives(pool):
         assert_close(contiguous, strided, rtol=1e-4, atol=1e-5)
 
 
-def test_a_loss_scale_stays_out_of_memories_and_an_overflow_changes_none(pool):
-    for _, scales, unchanged, size in pool.run(2, jobs.scaled):
+@FEEDBACK
+def test_a_loss_scale_stays_out_of_memories_and_an_overflow_changes_none(pool, composition):
+    for _, scales, unchanged, size in pool.run(2, jobs.scaled, composition):
         assert unchanged and scales[2] < scales[1]
         assert size < 1.0, "residuals are in units of the gradient, not of the loss scale"
 
