@@ -42,8 +42,7 @@ def test_replicas_are_equal_with_any_number_of_buckets(pool, composition, cap_mb
 @FEEDBACK
 def test_buckets_do_not_change_what_is_computed(pool, composition):
     digests = {
-        cap: pool.run(2, jobs.trained, composition, 6, None, {"bucket_cap_mb": cap})[0][0]
-        for cap in CAPS.values()
+        cap: pool.run(2, jobs.trained, composition, 6, None, {"bucket_cap_mb": cap})[0][0] for cap in CAPS.values()
     }
     assert len(set(digests.values())) == 1
 
