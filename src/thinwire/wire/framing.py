@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core import DecodeError, Payload, nbytes_of
-from .varint import read_varint, varint
+from ..kernels.varint import read_varint, varint
 
 _LONG = 4096  # parts of so many bytes begin at multiples of 8, so that they need not be copied to be read
 
