@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -51,15 +49,18 @@ class GatherMean:
 
     def _gather(self, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         payloads: Gathered = yield AllGather(mine, payload_labels(spec.name, mine))
-        sent = cache(lambda: self._decode(mine, spec, ctx, ctx.world.rank))
+
+        def sent() -> Tensor:
+            return self._decode(mine, spec, ctx, ctx.world.rank)
 
         def mean(out: Tensor | None) -> Tensor:
-            return payloads.own("mean", lambda room: self._mean(payloads, sent, spec, ctx, room), out)
+            return payloads.own("mean", lambda room: self._mean(payloads, reduced, spec, ctx, room), out)
 
-        return Reduced(mean, sent, state)
+        reduced = Reduced(mean, sent, state)
+        return reduced
 
     def _mean(
-        self, payloads: Gathered, sent: Callable[[], Tensor], spec: TensorSpec, ctx: Context, out: Tensor | None
+        self, payloads: Gathered, mine: Reduced[tuple[()]], spec: TensorSpec, ctx: Context, out: Tensor | None
     ) -> Tensor:
         """In rank order, so that every rank gets the same bits; what is known already is not decoded again."""
         rank, size = ctx.world
@@ -69,7 +70,7 @@ class GatherMean:
         total = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
         for r, payload in enumerate(payloads):
             # not add_(..., alpha=1 / size): some processors round that once and some twice
-            total += (sent() if r == rank else self._decode(payload, spec, ctx, r)) * (1 / size)
+            total += (mine.sent if r == rank else self._decode(payload, spec, ctx, r)) * (1 / size)
         return total
 
     def _decode(self, payload: Payload, spec: TensorSpec, ctx: Context, rank: int) -> Tensor:

@@ -158,7 +158,7 @@ def reduce_labels(layer: str, tensor: Tensor, kind: str = "values") -> tuple[Lab
 
 
 def payload_labels(layer: str, payload: Payload) -> tuple[Label, ...]:
-    return tuple(Label(layer, kind, nbytes_of(part), bits) for kind, part, bits in payload.remarks())
+    return tuple([Label(layer, kind, part.nbytes, bits) for kind, part, bits in payload.remarks()])
 
 
 def payload_for(request: AllGather | AllToAll | Broadcast | Swap, to: int) -> Payload:

@@ -6,6 +6,7 @@ import cmath
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -27,7 +28,7 @@ class TensorSpec:
     def of(cls, name: str, tensor: Tensor) -> TensorSpec:
         return cls(name, tuple(tensor.shape), tensor.dtype, tensor.device)
 
-    @property
+    @cached_property  # asked many times for each layer
     def numel(self) -> int:
         return math.prod(self.shape)
 
@@ -55,8 +56,8 @@ class Payload:
 
     @classmethod
     def of(cls, parts: Iterable[Part]) -> Payload:
-        parts = tuple(parts)
-        return cls(tuple(p.tensor for p in parts), tuple(p.kind for p in parts), tuple(p.model_bits for p in parts))
+        kinds, tensors, bits = tuple(zip(*parts, strict=True)) or ((), (), ())
+        return cls(tensors, kinds, bits)
 
     def remarks(self) -> tuple[Part, ...]:
         """The parts with their remarks, or with honest defaults where there are none."""
@@ -65,7 +66,7 @@ class Payload:
         return tuple(map(Part, kinds, self.parts, bits))
 
     def to(self, device: torch.device) -> Payload:
-        return self if all(p.device == device for p in self.parts) else Payload(tuple(p.to(device) for p in self.parts))
+        return self if {p.device for p in self.parts} <= {device} else Payload(tuple(p.to(device) for p in self.parts))
 
     @property
     def nbytes(self) -> int:
