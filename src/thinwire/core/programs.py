@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import torch
@@ -168,7 +169,7 @@ def _group(request: Request) -> tuple[str, ...]:
 
 
 def _merge_group(group: dict[int, Request]) -> Program[dict[int, Any]]:
-    labels = tuple(label for request in group.values() for label in request.labels)
+    labels = tuple([label for request in group.values() for label in request.labels])
     first = next(iter(group.values()))
     if isinstance(first, AllReduce):
         tensors = [request.tensor for request in group.values() if isinstance(request, AllReduce)]
@@ -214,7 +215,7 @@ def partners(swap: Swap) -> str:
 
 
 def _join(payloads: Sequence[Payload]) -> Payload:
-    return Payload(tuple(part for payload in payloads for part in payload.parts))
+    return Payload(tuple([part for payload in payloads for part in payload.parts]))
 
 
 def _cut_all(answer: Gathered, counts: Sequence[int]) -> list[Gathered]:
@@ -224,5 +225,5 @@ def _cut_all(answer: Gathered, counts: Sequence[int]) -> list[Gathered]:
 
 
 def _cut(payload: Payload, counts: Sequence[int]) -> list[Payload]:
-    parts = iter(payload.parts)
-    return [Payload(tuple(next(parts) for _ in range(count))) for count in counts]
+    ends = accumulate(counts)
+    return [Payload(payload.parts[end - count : end]) for count, end in zip(counts, ends, strict=True)]

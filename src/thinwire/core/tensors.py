@@ -68,9 +68,9 @@ class Payload:
     def to(self, device: torch.device) -> Payload:
         return self if {p.device for p in self.parts} <= {device} else Payload(tuple(p.to(device) for p in self.parts))
 
-    @property
+    @cached_property  # asked by framing, headers and the meter
     def nbytes(self) -> int:
-        return sum(nbytes_of(p) for p in self.parts)
+        return sum([part.nbytes for part in self.parts])
 
 
 def nbytes_of(tensor: Tensor) -> int:
