@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from torch import Tensor
 
@@ -28,6 +29,7 @@ def check_count(part: str, density: float | None, k: int | None) -> None:
         raise CompositionError(f"{part}: k must be at least 1, got {k}")
 
 
+@lru_cache  # a layer's is the same at every step
 def kept_count(density: float | None, k: int | None, numel: int) -> int:
     """How many coordinates of `numel` are sent: at least one of a tensor that has any."""
     if k is not None:

@@ -220,8 +220,8 @@ def _join(payloads: Sequence[Payload]) -> Payload:
 
 def _cut_all(answer: Gathered, counts: Sequence[int]) -> list[Gathered]:
     """One rank's answer holds all layers; one layer's answer holds all ranks."""
-    by_rank = [_cut(payload, counts) for payload in answer]
-    return [Gathered(pieces[at] for pieces in by_rank).also(answer.shared) for at in range(len(counts))]
+    by_layer = zip(*[_cut(payload, counts) for payload in answer], strict=True) if answer else ((),) * len(counts)
+    return [Gathered(payloads).also(answer.shared) for payloads in by_layer]
 
 
 def _cut(payload: Payload, counts: Sequence[int]) -> list[Payload]:

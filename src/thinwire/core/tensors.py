@@ -91,7 +91,9 @@ def saturate(tensor: Tensor) -> Tensor:
 
 def narrow(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert; what the new type cannot hold becomes its largest number, never infinity."""
-    if tensor.dtype == dtype or not dtype.is_floating_point:
+    if tensor.dtype == dtype:
+        return tensor
+    if not dtype.is_floating_point:
         return tensor.to(dtype)
     limit = torch.finfo(dtype).max
     if torch.finfo(tensor.dtype).max > limit:

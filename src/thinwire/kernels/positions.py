@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -103,7 +102,6 @@ def width_of(numel: int) -> int:
     return max(1, (numel - 1).bit_length())
 
 
-@lru_cache  # the same for a layer at every step
 def first_parameter(count: int, numel: int) -> int:
     """Where the search for Rice's parameter begins: log2 of the mean gap."""
     return max(0, round(math.log2(max(1.0, numel / max(1, count) * math.log(2)))))

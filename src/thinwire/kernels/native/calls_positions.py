@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,9 +22,18 @@ from .calls import _at, _room
 _HEAD = 10  # bytes: the coding, and a count
 
 
-def _coding_room(count: int, numel: int) -> Tensor:
-    """None of the codings that C chooses from is longer than explicit positions."""
-    return empty(_HEAD + packed_bytes(count, width_of(numel)), torch.uint8)
+class _Form(NamedTuple):
+    """What C is told of so many positions below a number."""
+
+    start: int  # where the search for Rice's parameter begins
+    width: int  # bits of an explicit position
+    nbytes: int  # none of the codings that C chooses from is longer than explicit positions
+
+
+@lru_cache  # the same for a layer at every step
+def _form(count: int, numel: int) -> _Form:
+    width = width_of(numel)
+    return _Form(first_parameter(count, numel), width, _HEAD + packed_bytes(count, width))
 
 
 def _coded(data: Tensor, written: int) -> Coded:
@@ -31,10 +42,10 @@ def _coded(data: Tensor, written: int) -> Coded:
 
 
 def encode_positions(library: ctypes.CDLL, positions: Tensor, numel: int) -> Coded:
-    k, start, width = positions.numel(), first_parameter(positions.numel(), numel), width_of(numel)
-    data = _coding_room(k, numel)
-    at = _at(positions, k, torch.int64)
-    written = library.tw_encode_positions(at, k, numel, start, width, data.data_ptr())
+    k = positions.numel()
+    start, width, nbytes = _form(k, numel)
+    data = empty(nbytes, torch.uint8)
+    written = library.tw_encode_positions(_at(positions, k, torch.int64), k, numel, start, width, data.data_ptr())
     return plain.encode_positions(positions, numel) if written < 0 else _coded(data, written)
 
 
@@ -50,8 +61,8 @@ def decode_positions(library: ctypes.CDLL, data: Tensor, count: int, numel: int)
 def take_largest(library: ctypes.CDLL, flat: Tensor, other: Tensor, k: int) -> Taken:
     n = flat.numel()
     k = min(k, n)
-    start, width = first_parameter(k, n), width_of(n)
-    rest, kept, positions, data = empty(n), empty(k), empty(k, torch.int64), _coding_room(k, n)
+    start, width, nbytes = _form(k, n)
+    rest, kept, positions, data = empty(n), empty(k), empty(k, torch.int64), empty(nbytes, torch.uint8)
     written = library.tw_take_largest(
         _at(flat, n), _at(other, n), n, k, start, width,
         rest.data_ptr(), kept.data_ptr(), positions.data_ptr(), data.data_ptr(),
