@@ -74,7 +74,7 @@ class Sparse:
         return self._payload(kept, encode_indices(positions, numel), key)
 
     def _payload(self, kept: Tensor, indices: Part, key: Key) -> Payload:
-        return Payload.of([indices, *self.values.encode(kept, values_key(key)).remarks()])
+        return self.values.encode(kept, values_key(key)).behind(indices)
 
     def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
         """Only what is sent differs from the target, so only there is anything subtracted."""

@@ -161,6 +161,8 @@ def _merge(asked: dict[int, Request]) -> Program[dict[int, Any]]:
 
 
 def _group(request: Request) -> tuple[str, ...]:
+    if isinstance(request, AllGather):
+        return ("AllGather",)
     if isinstance(request, AllReduce):
         return ("AllReduce", str(request.tensor.dtype), str(request.tensor.device), request.op.value)
     if isinstance(request, Swap):  # not by partners: those differ from rank to rank, and so would the order

@@ -28,7 +28,7 @@ class TensorSpec:
     def of(cls, name: str, tensor: Tensor) -> TensorSpec:
         return cls(name, tuple(tensor.shape), tensor.dtype, tensor.device)
 
-    @cached_property  # asked many times for each layer
+    @property
     def numel(self) -> int:
         return math.prod(self.shape)
 
@@ -61,9 +61,17 @@ class Payload:
 
     def remarks(self) -> tuple[Part, ...]:
         """The parts with their remarks, or with honest defaults where there are none."""
-        kinds = self.kinds or ("values",) * len(self.parts)
-        bits = self.model_bits or tuple(8.0 * nbytes_of(p) for p in self.parts)
+        kinds, bits = self._remarked()
         return tuple(map(Part, kinds, self.parts, bits))
+
+    def behind(self, first: Part) -> Payload:
+        """The same parts and remarks, behind one more."""
+        kinds, bits = self._remarked()
+        return Payload((first.tensor, *self.parts), (first.kind, *kinds), (first.model_bits, *bits))
+
+    def _remarked(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        kinds = self.kinds or ("values",) * len(self.parts)
+        return kinds, self.model_bits or tuple([8.0 * part.nbytes for part in self.parts])
 
     def to(self, device: torch.device) -> Payload:
         return self if {p.device for p in self.parts} <= {device} else Payload(tuple(p.to(device) for p in self.parts))
