@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -49,18 +50,20 @@ class GatherMean:
 
     def _gather(self, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         payloads: Gathered = yield AllGather(mine, payload_labels(spec.name, mine))
+        decoded: list[Tensor] = []  # not functools.cache: dearer to make than most payloads are to decode
 
         def sent() -> Tensor:
-            return self._decode(mine, spec, ctx, ctx.world.rank)
+            if not decoded:
+                decoded.append(self._decode(mine, spec, ctx, ctx.world.rank))
+            return decoded[0]
 
         def mean(out: Tensor | None) -> Tensor:
-            return payloads.own("mean", lambda room: self._mean(payloads, reduced, spec, ctx, room), out)
+            return payloads.own("mean", lambda room: self._mean(payloads, sent, spec, ctx, room), out)
 
-        reduced = Reduced(mean, sent, state)
-        return reduced
+        return Reduced(mean, sent, state)
 
     def _mean(
-        self, payloads: Gathered, mine: Reduced[tuple[()]], spec: TensorSpec, ctx: Context, out: Tensor | None
+        self, payloads: Gathered, sent: Callable[[], Tensor], spec: TensorSpec, ctx: Context, out: Tensor | None
     ) -> Tensor:
         """In rank order, so that every rank gets the same bits; what is known already is not decoded again."""
         rank, size = ctx.world
@@ -70,7 +73,7 @@ class GatherMean:
         total = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
         for r, payload in enumerate(payloads):
             # not add_(..., alpha=1 / size): some processors round that once and some twice
-            total += (mine.sent if r == rank else self._decode(payload, spec, ctx, r)) * (1 / size)
+            total += (sent() if r == rank else self._decode(payload, spec, ctx, r)) * (1 / size)
         return total
 
     def _decode(self, payload: Payload, spec: TensorSpec, ctx: Context, rank: int) -> Tensor:
