@@ -106,8 +106,13 @@ class Sparse:
         """The values; whoever reads the positions sees to it that there are as many."""
         if not payload.parts:
             raise DecodeError("indices and values expected, got no part")
-        count = least if least == most else expect_count(payload.parts[0], least, most)
-        return self._values(payload, spec, count, key)
+        if least < most:
+            return self._values(payload, spec, expect_count(payload.parts[0], least, most), key)
+        try:
+            return self._values(payload, spec, least, key)
+        except DecodeError:
+            expect_count(payload.parts[0], least, most)  # if there are others than agreed, that is what to say
+            raise
 
     def _values(self, payload: Payload, spec: TensorSpec, count: int, key: Key) -> Tensor:
         return self.values.decode(Payload(payload.parts[1:]), values_spec(spec, count), values_key(key))
