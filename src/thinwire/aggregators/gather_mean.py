@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    compressor_errors_along,
     decodes_mean,
     payload_labels,
     reduce_and_subtract,
@@ -47,6 +49,14 @@ class GatherMean:
             mine, rest = self.compressor.encode_with_residual(tensor, residual, ctx.key(spec.name, ctx.world.rank))
             return (yield from self._gather(mine, spec, state, ctx)), rest
         return (yield from reduce_and_subtract(self, tensor, residual, spec, state, ctx))
+
+    def expected_bytes(self, spec: TensorSpec, size: int) -> float:
+        return (size - 1) * self.compressor.nbytes(spec)
+
+    def errors_along(
+        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+    ) -> Sequence[float | None]:
+        return compressor_errors_along(self, tensor, spec, entries, key, exact)
 
     def _gather(self, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         payloads: Gathered = yield AllGather(mine, payload_labels(spec.name, mine))

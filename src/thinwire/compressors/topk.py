@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..core import Contract, Key, Payload, TensorSpec
 from ..kernels import largest_magnitudes, subtract_at, take_largest
 from ..wire import index_part
+from .cast import Cast
 from .identity import Identity
 from .sparse import Counted, then, values_spec
 
@@ -37,3 +42,18 @@ class TopK(Counted):
     def contract(self, spec: TensorSpec) -> Contract:
         count = self.count(spec.numel)
         return then(count / max(1, spec.numel), self.values, values_spec(spec, count))
+
+    def errors_along(
+        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+    ) -> Sequence[float | None]:
+        """One sort prices all counts; the rounding of a cast is left out unless `exact` is asked."""
+        del key
+        lossless = (Identity,) if exact else (Identity, Cast)
+        squares = tensor.flatten().double().square().sort().values
+        left = torch.cat([squares.new_zeros(1), squares.cumsum(0)])  # what the smallest ones hold together
+        return [
+            math.sqrt(float(left[-1 - entry.count(spec.numel)]))
+            if isinstance(entry, TopK) and isinstance(entry.values, lossless)
+            else None
+            for entry in entries
+        ]

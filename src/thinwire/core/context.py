@@ -29,6 +29,7 @@ class Context:
     world: World
     seed: int = 0
     plan: Plan = field(default_factory=dict)
+    lr: float | None = None  # of the step before, where somebody told it; a clue for controllers
 
     def key(self, name: str, rank: int | None = None) -> Key:
         """Common to all ranks, or rank's own; every rank can derive every other's."""

@@ -212,6 +212,11 @@ def tree_children(rank: int, size: int, root: int) -> list[int]:
     return [(place + span + root) % size for span in spans if span > place and place + span < size]
 
 
+def reduced_bytes(nbytes: float, size: int) -> float:
+    """What one rank sends for an all-reduce of so many bytes."""
+    return 2 * (size - 1) / size * nbytes
+
+
 def wire_bytes(request: Request, world: World, sizes: Sequence[int] | None = None) -> tuple[int, int]:
     """Bytes a rank sends and receives for the data of one request.
 
