@@ -258,8 +258,8 @@ class Exchanger:
         return {"steps": steps, "entries": torch.tensor(rows, dtype=torch.int32).view(len(rows), len(self.layers))}
 
     def _rule(self, name: str) -> Aggregator[Any]:
-        w = self.importance.get(name)
-        return self.rules[name] if w is None else weighed(self.rules[name], w)
+        rule = self.rules[name]
+        return weighed(rule, self.importance[name]) if name in self._importance else rule
 
     def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """One rank's state out of those of a world of another size: mean residuals lose nothing."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -61,7 +60,12 @@ class GatherMean:
 
     def _gather(self, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         payloads: Gathered = yield AllGather(mine, payload_labels(spec.name, mine))
-        sent = cache(lambda: self._decode(mine, spec, ctx, ctx.world.rank))
+        decoded: list[Tensor] = []  # not functools.cache: dearer to make than most payloads are to decode
+
+        def sent() -> Tensor:
+            if not decoded:
+                decoded.append(self._decode(mine, spec, ctx, ctx.world.rank))
+            return decoded[0]
 
         def mean(out: Tensor | None) -> Tensor:
             return payloads.own("mean", lambda room: self._mean(payloads, sent, spec, ctx, room), out)

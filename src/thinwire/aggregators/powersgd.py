@@ -194,7 +194,7 @@ def _averaged(factor: Tensor, spec: TensorSpec, ctx: Context) -> Program[tuple[T
     """A rank's factor as it is sent, in the layer's type, and the mean over ranks; both in the type of work."""
     mine = narrow(saturate(factor), spec.dtype)
     mean = yield from mean_of(mine, spec, ctx, "factors")
-    return mine.to(spec.work_dtype), mean.to(spec.work_dtype)
+    return narrow(mine, spec.work_dtype), narrow(mean, spec.work_dtype)
 
 
 def _among(factor: Tensor, kept: Tensor) -> Tensor:

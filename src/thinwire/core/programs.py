@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import torch
@@ -201,6 +202,8 @@ def _merge(asked: dict[int, Request]) -> Program[dict[int, Any]]:
 
 
 def _group(request: Request) -> tuple[str, ...]:
+    if isinstance(request, AllGather):
+        return ("AllGather",)
     if isinstance(request, AllReduce):
         return ("AllReduce", str(request.tensor.dtype), str(request.tensor.device), request.op.value)
     if isinstance(request, Swap):  # not by partners: those differ from rank to rank, and so would the order
@@ -209,7 +212,7 @@ def _group(request: Request) -> tuple[str, ...]:
 
 
 def _merge_group(group: dict[int, Request]) -> Program[dict[int, Any]]:
-    labels = tuple(label for request in group.values() for label in request.labels)
+    labels = tuple([label for request in group.values() for label in request.labels])
     first = next(iter(group.values()))
     if isinstance(first, AllReduce):
         tensors = [request.tensor for request in group.values() if isinstance(request, AllReduce)]
@@ -255,15 +258,15 @@ def partners(swap: Swap) -> str:
 
 
 def _join(payloads: Sequence[Payload]) -> Payload:
-    return Payload(tuple(part for payload in payloads for part in payload.parts))
+    return Payload(tuple([part for payload in payloads for part in payload.parts]))
 
 
 def _cut_all(answer: Gathered, counts: Sequence[int]) -> list[Gathered]:
     """One rank's answer holds all layers; one layer's answer holds all ranks."""
-    by_rank = [_cut(payload, counts) for payload in answer]
-    return [Gathered(pieces[at] for pieces in by_rank).also(answer.shared) for at in range(len(counts))]
+    by_layer = zip(*[_cut(payload, counts) for payload in answer], strict=True) if answer else ((),) * len(counts)
+    return [Gathered(payloads).also(answer.shared) for payloads in by_layer]
 
 
 def _cut(payload: Payload, counts: Sequence[int]) -> list[Payload]:
-    parts = iter(payload.parts)
-    return [Payload(tuple(next(parts) for _ in range(count))) for count in counts]
+    ends = accumulate(counts)
+    return [Payload(payload.parts[end - count : end]) for count, end in zip(counts, ends, strict=True)]
