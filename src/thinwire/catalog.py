@@ -102,7 +102,7 @@ def parse(text: str) -> Aggregator[Any]:
         raise CompositionError(f"{text!r} says with whom, but not what; write for example gossip(identity(), {text})")
     if is_controller(part):
         raise CompositionError(
-            f"{text!r} chooses, but from nothing; write for example adapt(topk(density=0.01), by={text})"
+            f"{text!r} chooses, but from what? Write for example adapt(topk(density=0.01), by={text})"
         )
     return part if isinstance(part, Aggregator) else default_aggregator(part)
 

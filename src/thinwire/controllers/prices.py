@@ -18,6 +18,8 @@ from ..core import (
     Request,
     TensorSpec,
     World,
+    answer_alike,
+    drive,
     loopback,
     narrow,
     wire_bytes,
@@ -64,20 +66,13 @@ def bytes_of(entries: Sequence[Aggregator[Any]], tensor: Tensor, spec: TensorSpe
 
 
 def tried_bytes(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, size: int, key: Key) -> float:
-    """By what it asks for when it is alone: right for all that send the same whatever the others send."""
-    program = entry.reduce(narrow(tensor, spec.dtype), spec, entry.init(spec, key), Context(0, World(0, 1), key))
-    sent = 0.0
+    """By what the first rank asks for where all ranks have this tensor."""
+    ctx, sent = Context(0, World(0, size), key), 0.0
 
-    def count() -> Any:
+    def answer(request: Request) -> Any:
         nonlocal sent
-        answer: Any = None
-        while True:
-            try:
-                request: Request = program.send(answer)
-            except StopIteration as done:
-                return done.value
-            sent += wire_bytes(request, World(0, size))[0]
-            answer = yield request
+        sent += wire_bytes(request, ctx.world)[0]
+        return answer_alike(request, size)
 
-    loopback(count())
+    drive(entry.reduce(narrow(tensor, spec.dtype), spec, entry.init(spec, key), ctx), answer)
     return sent

@@ -56,7 +56,7 @@ from .parts import (
     reduce_with_residual,
     subtracts_sent,
 )
-from .programs import fuse, fuse_flagged, loopback, stamped
+from .programs import answer_alike, drive, fuse, fuse_flagged, loopback, stamped
 from .requests import (
     AllGather,
     AllReduce,
@@ -86,7 +86,7 @@ __all__ = [
     "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of", "saturate",
     "AllReduce", "AllGather", "AllToAll", "Broadcast", "Swap", "Gathered", "Op", "Label", "Request", "Program", "World",
     "describe", "payload_labels", "reduce_labels", "payload_for", "shard_sizes", "types_of", "wire_bytes",
-    "fuse", "fuse_flagged", "loopback", "stamped",
+    "drive", "fuse", "fuse_flagged", "loopback", "answer_alike", "stamped",
     "Context", "Key", "Plan", "derive_key",
     "Contract", "Compressor", "Chooser", "Weighable", "Aggregator", "Controller", "FusesResidual",
     "Menu", "Choices", "OffersMenu", "TakesMenus", "PricedAlong", "ExpectsBytes", "Explains",

@@ -44,6 +44,17 @@ def answer_alone(request: Request) -> Any:
     return Gathered([request.payload]) if isinstance(request, AllGather) else request.payload
 
 
+def answer_alike(request: Request, size: int) -> Any:
+    """What rank 0 would hear from so many ranks if all of them had asked for the same."""
+    if isinstance(request, AllReduce):
+        return request.tensor * size if request.op is Op.SUM else request.tensor.clone()
+    if isinstance(request, AllToAll):
+        return Gathered([request.payloads[0]] * size)
+    if isinstance(request, Swap):
+        return Gathered([payload for _, payload in request.outgoing[:1]] * len(request.sources))
+    return Gathered([request.payload] * size) if isinstance(request, AllGather) else request.payload
+
+
 def stamped(program: Program[T], step: int) -> Program[T]:
     """The same program with its step written on every request, for the meter and for error texts."""
     answer: Any = None
