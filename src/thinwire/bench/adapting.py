@@ -14,13 +14,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..catalog import parse
 from ..controllers.lgreco import LGreCo
 from ..controllers.prices import errors_of
 from ..core import Context, Key, Reduced, Seen, TensorSpec, World, loopback
@@ -63,7 +63,7 @@ def gradients_of(model: str) -> tuple[dict[str, Tensor], float]:
         x, y = batch()
         optimizer.zero_grad()
         out = net(x)
-        nn.functional.cross_entropy(out.flatten(0, -2), y.flatten()).backward()
+        nn.functional.cross_entropy(out.flatten(0, -2), y.flatten()).backward()  # type: ignore[no-untyped-call]
 
     took = []
     for _ in range(4):
@@ -82,7 +82,7 @@ def measure(model: str, family: str, gradients: dict[str, Tensor], compute_s: fl
     ctx = Context(0, World(0, 1), 0, plan)
     _, state = loopback(chooser.replan(plan, state, ctx))  # the first is not due
     nothing: Any = Reduced(torch.zeros(0), torch.zeros(0), ())
-    seen = {spec.name: Seen(t, nothing, lambda t=t: t + t) for spec in layers if (t := gradients[spec.name]) is not None}
+    seen = {name: Seen(t, nothing, partial(torch.add, t, t)) for name, t in gradients.items()}  # as with a residual
 
     def look() -> Any:
         looked = state
@@ -102,13 +102,13 @@ def measure(model: str, family: str, gradients: dict[str, Tensor], compute_s: fl
     )  # fmt: skip
 
 
-def differences(exchanger: Exchanger, gradients: dict[str, Tensor], most: int = 4) -> list[float]:
-    """Relative, of every entry, for some layers; exact factorisations of large ones take minutes."""
-    small = sorted(exchanger.choices, key=lambda choice: choice[0].numel)[:most]
+def differences(exchanger: Exchanger, gradients: dict[str, Tensor], most: int = 4, numel: int = 600_000) -> list[float]:
+    """Relative, of every entry, for the largest layers whose exact factorisation does not take all day."""
+    ordered = sorted(exchanger.choices, key=lambda choice: choice[0].numel)
     found: list[float] = []
-    for spec, menu in small:
+    for spec, menu in [choice for choice in ordered if choice[0].numel <= numel][-most:]:
         quick, exact = (errors_of(menu.entries, gradients[spec.name], spec, Key(1), at) for at in (False, True))
-        found += ((quick - exact).abs() / exact.clamp(min=1e-30)).tolist()
+        found += ((quick - exact).abs() / exact.clamp(min=1e-30))[exact > 0].tolist()
     return found
 
 
