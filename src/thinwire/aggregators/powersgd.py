@@ -109,9 +109,11 @@ class PowerSGD:
         ranks = [form[0] for form in forms if form]
         if not ranks:
             return [None if form == () else 0.0 for form in forms]
-        matrix = folded(tensor, next(form[1:] for form in forms if form)).double()
+        matrix = folded(tensor, next(form[1:] for form in forms if form))
+        matrix = matrix.double() if exact else matrix.to(spec.work_dtype)
         found = torch.linalg.svdvals(matrix) if exact else leading_singular_values(matrix, max(ranks), key)
-        beyond = (matrix.square().sum() - found.square().cumsum(0)).clamp(min=0).sqrt()
+        size = torch.linalg.vector_norm(matrix, dtype=torch.float64)
+        beyond = (size.square() - found.double().square().cumsum(0)).clamp(min=0).sqrt()
         return [None if form == () else float(beyond[form[0] - 1]) if form else 0.0 for form in forms]
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: PowerState, ctx: Context) -> Program[Reduced[PowerState]]:

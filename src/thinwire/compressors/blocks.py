@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from ..core import CompositionError
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core import CompositionError, Key, TensorSpec
 from ..kernels import as_blocks
 
-__all__ = ["as_blocks", "block_count", "check_block"]
+__all__ = ["as_blocks", "block_count", "check_block", "errors_of_some_blocks"]
+
+ENOUGH = 1 << 16  # numbers that tell the error of a layer within a percent or so
 
 
 def check_block(part: str, block: int) -> None:
@@ -15,3 +24,26 @@ def check_block(part: str, block: int) -> None:
 
 def block_count(numel: int, block: int) -> int:
     return -(-numel // block)
+
+
+def errors_of_some_blocks(
+    tensor: Tensor, block: int, entries: Sequence[Any], key: Key, exact: bool
+) -> Sequence[float | None]:
+    """What quantizers with blocks of this length would lose, by some blocks of the tensor, drawn by the key.
+
+    None for other entries, for all of a small tensor, and if it must be exact: these are tried out.
+    """
+    count = tensor.numel() // block
+    some = max(1, ENOUGH // block)
+    if exact or count < 2 * some:
+        return [None] * len(entries)
+    flat = tensor.flatten()
+    drawn = torch.randperm(count, generator=torch.Generator().manual_seed(key >> 1))[:some].to(flat.device)
+    sample = flat[: count * block].view(count, block)[drawn].flatten().float()
+    spec = TensorSpec("", tuple(sample.shape), torch.float32, sample.device)
+
+    def error(entry: Any) -> float:
+        missed = sample - entry.decode(entry.encode(sample, key), spec, key)
+        return float(torch.linalg.vector_norm(missed, dtype=torch.float64)) * math.sqrt(flat.numel() / sample.numel())
+
+    return [None if entry is None else error(entry) for entry in entries]

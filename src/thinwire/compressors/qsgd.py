@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, n
 from ..kernels import block_peaks, qsgd_decode, qsgd_encode, qsgd_feedback, qsgd_mean, tree_sum
 from ..kernels.codes import SMALLEST_NORM
 from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
-from .blocks import as_blocks, block_count, check_block
+from .blocks import as_blocks, block_count, check_block, errors_of_some_blocks
 from .rest import encode_and_subtract
 
 
@@ -89,3 +90,10 @@ class QSGD:
 
     def nbytes(self, spec: TensorSpec) -> float:
         return packed_bytes(spec.numel, self.bits) + 4 * block_count(spec.numel, self.block)
+
+    def errors_along(
+        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+    ) -> Sequence[float | None]:
+        """By some blocks of a large tensor, unless `exact` is asked."""
+        alike = [entry if isinstance(entry, QSGD) and entry.block == self.block else None for entry in entries]
+        return errors_of_some_blocks(tensor, self.block, alike, key, exact)

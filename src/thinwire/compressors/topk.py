@@ -46,14 +46,19 @@ class TopK(Counted):
     def errors_along(
         self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
     ) -> Sequence[float | None]:
-        """One sort prices all counts; the rounding of a cast is left out unless `exact` is asked."""
+        """One selection prices all counts; the rounding of a cast is left out unless `exact` is asked."""
         del key
         lossless = (Identity,) if exact else (Identity, Cast)
-        squares = tensor.flatten().double().square().sort().values
-        left = torch.cat([squares.new_zeros(1), squares.cumsum(0)])  # what the smallest ones hold together
-        return [
-            math.sqrt(float(left[-1 - entry.count(spec.numel)]))
-            if isinstance(entry, TopK) and isinstance(entry.values, lossless)
-            else None
+        counts = [
+            entry.count(spec.numel) if isinstance(entry, TopK) and isinstance(entry.values, lossless) else None
             for entry in entries
         ]
+        known = [count for count in counts if count is not None]
+        if not known:
+            return counts
+        flat, most = tensor.flatten(), max(known)
+        chosen = largest_magnitudes(flat, most)
+        rest = float(flat.index_fill(0, chosen, 0).double().square().sum())  # what no entry would send
+        kept = flat[chosen].abs().sort().values.double().square()
+        left = torch.cat([kept.new_zeros(1), kept.cumsum(0)]) + rest  # ... and the smallest ones of those chosen
+        return [None if count is None else math.sqrt(float(left[most - count])) for count in counts]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
 from ..kernels import uniform_decode, uniform_encode, uniform_feedback, uniform_mean
 from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
-from .blocks import block_count, check_block
+from .blocks import block_count, check_block, errors_of_some_blocks
 from .rest import encode_and_subtract
 from .rounding import check_rounding
 
@@ -87,3 +88,10 @@ class Uniform:
 
     def nbytes(self, spec: TensorSpec) -> float:
         return packed_bytes(spec.numel, self.bits) + 4 * block_count(spec.numel, self.block)
+
+    def errors_along(
+        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+    ) -> Sequence[float | None]:
+        """By some blocks of a large tensor, unless `exact` is asked."""
+        alike = [entry if isinstance(entry, Uniform) and entry.block == self.block else None for entry in entries]
+        return errors_of_some_blocks(tensor, self.block, alike, key, exact)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -80,7 +80,7 @@ def errors_of(
         if at in found:
             continue
         left = [i for i in range(at, len(entries)) if i not in found]
-        if isinstance(entry, PricedAlong):
+        if _prices_along(entry):
             known = entry.errors_along(tensor, spec, [entries[i] for i in left], key, exact)
             found |= {i: error for i, error in zip(left, known, strict=True) if error is not None}
         if at not in found:
@@ -88,19 +88,31 @@ def errors_of(
     return torch.tensor([found[at] for at in range(len(entries))], dtype=torch.float64)
 
 
+def _prices_along(entry: object) -> TypeGuard[PricedAlong]:
+    return _has(type(entry), PricedAlong)
+
+
+def _expects_bytes(entry: object) -> TypeGuard[ExpectsBytes]:
+    return _has(type(entry), ExpectsBytes)
+
+
+@cache
+def _has(kind: Any, protocol: Any) -> bool:
+    """Asked of thousands of entries, which are of few kinds; isinstance would look at every one."""
+    return issubclass(kind, protocol)
+
+
 def tried_error(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, key: Key) -> float:
     given = narrow(tensor, spec.dtype)
     out = loopback(entry.reduce(given, spec, entry.init(spec, key), Context(0, World(0, 1), key)))
-    return math.sqrt(float((tensor.double() - out.value.double().view(tensor.shape)).square().sum()))
+    return float(torch.linalg.vector_norm(tensor - out.value.view(tensor.shape), dtype=torch.float64))
 
 
 def bytes_of(entries: Sequence[Aggregator[Any]], tensor: Tensor, spec: TensorSpec, size: int, key: Key) -> Tensor:
     """What one rank of so many would send for the tensor (float64); a world of one is priced as if there were two."""
     size = max(2, size)
     costs = [
-        entry.expected_bytes(spec, size)
-        if isinstance(entry, ExpectsBytes)
-        else tried_bytes(entry, tensor, spec, size, key)
+        entry.expected_bytes(spec, size) if _expects_bytes(entry) else tried_bytes(entry, tensor, spec, size, key)
         for entry in entries
     ]
     return torch.tensor(costs, dtype=torch.float64)

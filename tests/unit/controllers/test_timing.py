@@ -11,7 +11,7 @@ import torch
 
 from thinwire import Exchanger, TensorSpec, World, parse
 from thinwire.controllers.prices import bytes_of
-from thinwire.core import CompositionError
+from thinwire.core import CompositionError, Context, Seen
 from thinwire.drivers.lockstep import lockstep
 
 LAYERS = [TensorSpec(f"layer{i}", (24, 32), torch.float32) for i in range(4)]
@@ -187,30 +187,56 @@ def test_a_decision_before_calibration_has_ended_is_refused():
         parse("ef(adapt(topk(density=0.05), by=lgreco(objective='money')))")
 
 
-def test_ten_thousand_steps_with_clocks_that_dawdle_bring_no_disagreement():
-    """RELIABILITY R18: each rank's clock has its own random delays, some of them no times at all."""
-    layers = [TensorSpec(f"layer{i}", (2, 8), torch.float32) for i in range(2)]
-    text = (
-        "adapt(topk(density=0.3), by=lgreco(objective='time', calibrate=40, start=50, every=50, window=2, steps=100))"
-    )
-    size, odd = 3, (math.nan, -1.0, 0.0, math.inf)
-    exchangers = [Exchanger(layers, parse(text), seed=1) for _ in range(size)]
-    draws = [random.Random(rank) for rank in range(size)]
-    for exchanger, draw in zip(exchangers, draws, strict=True):
-        exchanger.clock = lambda draw=draw: draw.choice(odd) if draw.random() < 0.05 else draw.expovariate(1.0)
-    tensors = [[{s.name: torch.randn(s.shape) ** 3 for s in layers} for _ in range(7)] for _ in range(size)]
+def dawdling_clock(rank):
+    """Random delays of its own, some of them no times at all."""
+    draw, odd = random.Random(rank), (math.nan, -1.0, 0.0, math.inf)
+    return lambda: draw.choice(odd) if draw.random() < 0.05 else draw.expovariate(1.0)
+
+
+DAWDLING = "adapt(topk(density=0.3), most=1.5, by=lgreco(objective='time', calibrate=40, start=50, every=50, window=2, steps=500))"
+TINY = [TensorSpec(f"layer{i}", (2, 8), torch.float32) for i in range(3)]
+
+
+def test_ten_thousand_steps_with_ranks_that_dawdle_bring_no_disagreement():
+    """RELIABILITY R18, for the controller alone: 199 decisions of three ranks, each with tensors and a clock of its own."""
+    size = 3
+    controllers = [Exchanger(TINY, parse(DAWDLING)).controller for _ in range(size)]
+    plans, states = map(list, zip(*[controller.init(TINY) for controller in controllers], strict=True))
+    clocks = [dawdling_clock(rank) for rank in range(size)]
+    tensors = [[torch.randn(2, 8) ** 3 for _ in range(5)] for _ in range(size)]
+    disagreements = changes = 0
+    for step in range(10_000):
+        contexts = [Context(step, World(rank, size), 1, plans[rank]) for rank in range(size)]
+        before = plans[0]
+        outs = lockstep([c.replan(p, s, x) for c, p, s, x in zip(controllers, plans, states, contexts, strict=True)])
+        plans, states = [plan for plan, _ in outs], [state for _, state in outs]
+        disagreements += any(plan != plans[0] for plan in plans)
+        changes += plans[0] != before
+        for rank in range(size):
+            for at, spec in enumerate(TINY):
+                tensor = tensors[rank][(step + at) % 5]
+                seen = Seen(tensor, None, lambda tensor=tensor: tensor, at, clocks[rank]())
+                states[rank] = controllers[rank].observe(spec, seen, states[rank], contexts[rank])
+    assert disagreements == 0 and changes > 40
+    assert controllers[0].explained(states[0])["decisions"] == 199
+
+
+def test_exchanges_of_ranks_that_dawdle_go_by_one_plan():
+    size = 2
+    exchangers = [Exchanger(TINY, parse(DAWDLING), seed=1) for _ in range(size)]
+    for rank, exchanger in enumerate(exchangers):
+        exchanger.clock = dawdling_clock(rank)
 
     def worker(rank, step):
-        exchanger, world, mine = exchangers[rank], World(rank, size), tensors[rank][step % 7]
+        exchanger, world = exchangers[rank], World(rank, size)
         yield from exchanger.begin(step, world)
-        for spec in layers:
-            yield from exchanger.exchange({spec.name: mine[spec.name]}, step, world)
+        for spec in TINY:
+            generator = torch.Generator().manual_seed(10 * step + rank)
+            yield from exchanger.exchange({spec.name: torch.randn(2, 8, generator=generator)}, step, world)
         exchanger.settle()
 
-    disagreements = 0
-    for step in range(10_000):
-        lockstep([worker(rank, step) for rank in range(size)])
-        disagreements += any(exchanger.plan != exchangers[0].plan for exchanger in exchangers)
-    assert disagreements == 0
-    assert all(exchanger.plans == exchangers[0].plans for exchanger in exchangers)
-    assert exchangers[0].adaptation()["decisions"] == 199
+    for step in range(200):
+        lockstep([worker(rank, step) for rank in range(size)])  # a disagreement would be a ProtocolError
+        assert exchangers[0].plan == exchangers[1].plan
+    assert exchangers[0].plans == exchangers[1].plans
+    assert exchangers[0].adaptation()["decisions"] == 3
