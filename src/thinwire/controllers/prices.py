@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, TypeGuard
 
 import torch
@@ -89,17 +88,11 @@ def errors_of(
 
 
 def _prices_along(entry: Aggregator[Any]) -> TypeGuard[PricedAlong]:
-    return _has(type(entry), PricedAlong)
+    return issubclass(type(entry), PricedAlong)  # remembered by kind, which isinstance is not
 
 
 def _expects_bytes(entry: Aggregator[Any]) -> TypeGuard[ExpectsBytes]:
-    return _has(type(entry), ExpectsBytes)
-
-
-@cache
-def _has(kind: Any, protocol: Any) -> bool:
-    """Asked of thousands of entries, which are of few kinds; isinstance would look at every one."""
-    return issubclass(kind, protocol)
+    return issubclass(type(entry), ExpectsBytes)
 
 
 def tried_error(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, key: Key) -> float:
