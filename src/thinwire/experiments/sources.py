@@ -21,9 +21,8 @@ def find_plan(
 ) -> tuple[Plan, dict[str, Any]]:
     """A plan, and the config that makes it again. what: a name, FILE.toml, FILE.json, or FILE.py:FUNCTION."""
     if what in SUMMARIES:
-        if seeds:
-            raise ConfigError(f"--seeds: {what} has its own; only experiments out of files take others")
-        return named_plan(what, full, data), {"named": what, "full": full, "data": data}
+        stored = {"named": what, "full": full, "data": data}
+        return named_plan(what, full, data, seeds), {**stored, **({"seeds": list(seeds)} if seeds else {})}
     path, _, function = what.partition(":")
     if not Path(path).is_file():
         near = difflib.get_close_matches(what, list(SUMMARIES), 1)
@@ -34,6 +33,7 @@ def find_plan(
     if path.endswith(".json"):
         stored = _stored(Path(path))
         if "named" in stored:
+            seeds = seeds or tuple(stored.get("seeds", ()))
             return find_plan(stored["named"], stored["full"], data or stored["data"], seeds)
         data = data or stored.pop("data", None)
         experiment = Experiment.from_dict(stored, name=Path(path).stem)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import signature
 
 from ..plan import Plan
+from ..tables import ConfigError
 
 SUMMARIES = {
     "demo": "the main job in small: an MLP on real processes, accuracy against bytes, links thin and fast (1 minute)",
@@ -24,6 +26,14 @@ SUMMARIES = {
 }
 
 
-def named_plan(name: str, full: bool = False, data: str | None = None) -> Plan:
-    """Modules are imported here, because they need torch. full: the published size; data: the folder data are in."""
-    return import_module(f".{name}", __name__).plan(full, data)  # type: ignore[no-any-return]
+def named_plan(name: str, full: bool = False, data: str | None = None, seeds: tuple[int, ...] = ()) -> Plan:
+    """Modules are imported here, because they need torch. full: the published size; data: the folder data are in.
+
+    seeds: instead of the experiment's own, where those may be chosen.
+    """
+    plan = import_module(f".{name}", __name__).plan
+    if not seeds:
+        return plan(full, data)  # type: ignore[no-any-return]
+    if "seeds" not in signature(plan).parameters:
+        raise ConfigError(f"--seeds: {name} has its own; e8 and experiments out of files take others")
+    return plan(full, data, seeds)  # type: ignore[no-any-return]

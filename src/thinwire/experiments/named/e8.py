@@ -21,6 +21,7 @@ from .e8_tables import FAMILIES, MIXTURES, WITHOUT_MEMORY, exhibits
 
 WORKERS, SMALL, THIN, REAL_STEPS = 4, 1024, "100mbit", 40
 TARGETS = (0.01, 0.02, 0.1)
+SEEDS = (1, 2, 3)
 
 
 def methods(every: int) -> tuple[Method, ...]:
@@ -83,7 +84,7 @@ def experiment(full: bool = False) -> Experiment:
         ),
         optimizer=Optimizer(lr=0.1, momentum=0.9, weight_decay=1e-4, schedule="cosine", warmup_steps=steps // 10),
         steps=steps,
-        seeds=(1, 2, 3),
+        seeds=SEEDS,
         target=Target("accuracy", 0.2),
         record_every=steps // 10,
         checkpoint_every=steps // 4,
@@ -92,9 +93,9 @@ def experiment(full: bool = False) -> Experiment:
     )
 
 
-def plan(full: bool = False, data: str | None = None) -> Plan:
+def plan(full: bool = False, data: str | None = None, seeds: tuple[int, ...] = ()) -> Plan:
     """Without root there are no thin links: step times are then of links as fast as memory."""
-    whole = experiment(full)
+    whole = experiment(full).with_seeds(seeds or SEEDS)
     return plan_of(whole, data, exhibits, more=[*step_jobs(whole, data), overlap_job(whole, data)])
 
 
