@@ -21,8 +21,8 @@ def find_plan(
 ) -> tuple[Plan, dict[str, Any]]:
     """A plan, and the config that makes it again. what: a name, FILE.toml, FILE.json, or FILE.py:FUNCTION."""
     if what in SUMMARIES:
-        stored = {"named": what, "full": full, "data": data}
-        return named_plan(what, full, data, seeds), {**stored, **({"seeds": list(seeds)} if seeds else {})}
+        made = {"named": what, "full": full, "data": data}
+        return named_plan(what, full, data, seeds), {**made, **({"seeds": list(seeds)} if seeds else {})}
     path, _, function = what.partition(":")
     if not Path(path).is_file():
         near = difflib.get_close_matches(what, list(SUMMARIES), 1)
