@@ -51,9 +51,10 @@ def test_tables_tell_what_runs_show():
     shown = e8_tables.exhibits(
         runs, [*steps, {"rows": [e8_overlap.overlap([draw("gaussian", (40,), seed=1)], 0.1) | {"density": 0.1}]}]
     )
-    images, text, verdicts, times, overlap = shown["tables"]
+    images, text, verdicts, buckets, _, times, costs, overlap = shown["tables"]
+    assert buckets["rows"] == [] and costs["rows"] == []
     rows = {row[0]: row for row in images["rows"]}
-    assert rows["TopK"][1:] == [49.9, 0.0, pytest.approx(0.2), 1e-4, 10.0, "yes", 0.25]
+    assert rows["TopK"][1:] == [49.9, 0.0, pytest.approx(0.2), 1e-4, 10.0, "yes", 0.25, 0.0]
     assert rows["PowerSGD"][6] == "no" and text["rows"][1][3] == pytest.approx(20)
     found = {row[0]: row[1] for row in verdicts["rows"]}
     assert found["CIFAR-100: L-GreCo TopK sends less than TopK, and is as good"] == "yes"

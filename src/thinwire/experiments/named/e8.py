@@ -16,12 +16,17 @@ from ...testbed.network import may_build
 from ..config import Experiment, Group, Method, Optimizer, Target, TaskConfig
 from ..laboratory import plan_of
 from ..plan import Job, Plan
+from ..sensitivity import sensitivity_jobs
+from ..tasks import make_task
+from ..tasks.splits import Split
 from .e8_steps import WAYS
 from .e8_tables import FAMILIES, MIXTURES, WITHOUT_MEMORY, exhibits
 
 WORKERS, SMALL, THIN, REAL_STEPS = 4, 1024, "100mbit", 40
 TARGETS = (0.01, 0.02, 0.1)
 SEEDS = (1, 2, 3)
+MOST_LAYERS = 10
+CANDIDATES = ("topk(density=0.005)", "topk(density=0.05)", "qsgd(bits=2)", "qsgd(bits=4)", "powersgd(rank=1)")
 
 
 def methods(every: int) -> tuple[Method, ...]:
@@ -96,7 +101,8 @@ def experiment(full: bool = False) -> Experiment:
 def plan(full: bool = False, data: str | None = None, seeds: tuple[int, ...] = ()) -> Plan:
     """Without root there are no thin links: step times are then of links as fast as memory."""
     whole = experiment(full).with_seeds(seeds or SEEDS)
-    return plan_of(whole, data, exhibits, more=[*step_jobs(whole, data), overlap_job(whole, data)])
+    more = [*step_jobs(whole, data), overlap_job(whole, data), *loss_jobs(whole, data)]
+    return plan_of(whole, data, exhibits, more)
 
 
 def step_jobs(experiment: Experiment, data: str | None) -> list[Job]:
@@ -117,3 +123,13 @@ def overlap_job(experiment: Experiment, data: str | None) -> Job:
     task = {"name": experiment.task.name, "settings": dict(experiment.task.settings)}
     argument = {"task": task, "data": data, "steps": 200}
     return Job("overlap", f"{__package__}.e8_overlap:measured", argument, "coordinates of layer-wise and global Top-k")
+
+
+def loss_jobs(experiment: Experiment, data: str | None) -> list[Job]:
+    """What the loss says when one layer alone is compressed: some layers from first to last, several candidates."""
+    name, settings = experiment.task.name, dict(experiment.task.settings)
+    learner = make_task(name, settings, data).learner(0, 1, Split.parse("iid"), 1)
+    large = [layer for layer, p in learner.parameters.items() if p.dim() > 1 and p.numel() >= SMALL]
+    chosen = large[:: -(-len(large) // MOST_LAYERS)]
+    task = {"name": name, "settings": settings}
+    return sensitivity_jobs(task, CANDIDATES, chosen, Optimizer(lr=0.05, momentum=0.9), steps=30, data=data)

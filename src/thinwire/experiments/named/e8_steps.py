@@ -63,12 +63,13 @@ def _one_way(
         seconds.append(time.perf_counter() - began)
         if wire is not None and step == _SETTLED - 1:
             before = wire.report()
-    row = {"seconds": statistics.median(seconds[_SETTLED:])}
+    row: dict[str, Any] = {"seconds": statistics.median(seconds[_SETTLED:])}
     if wire is not None:
         after = wire.report()
         row["bytes"] = (after.sent_bytes - before.sent_bytes) / steps
         coding = "encoding and decoding"
         row["coding"] = (after.seconds.get(coding, 0.0) - before.seconds.get(coding, 0.0)) / steps
+        row["choosing"] = wire.compressed.adaptation()
         wire.detach()
     return row
 
@@ -76,7 +77,7 @@ def _one_way(
 def slowest(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """A step is as long as it is on the slowest rank."""
     rows = {
-        label: {key: max(result["rows"][label][key] for result in results) for key in row}
+        label: row | {key: max(result["rows"][label][key] for result in results) for key in row if key != "choosing"}
         for label, row in results[0]["rows"].items()
     }
     return {"workers": results[0]["workers"], "rows": rows}

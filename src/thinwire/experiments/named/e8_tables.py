@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
+from .. import sensitivity
 from .claims import Claim, claims_table, final_of
 from .e8_steps import ALONE
 
@@ -27,10 +28,14 @@ TOLERANCE = 0.01  # relative to dense, as S4 has it
 
 def exhibits(runs: Runs, more: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     tasks = [group for group in dict.fromkeys(run["group"] for run in runs) if "references" not in group]
-    tables = [quality(runs, task) for task in tasks] + [verdicts(runs, tasks)]
     steps = [result for result in more if "workers" in result]
-    tables += [step_times(steps), *([overlaps(r["rows"]) for r in more if "workers" not in r and "rows" in r])]
-    return {"tables": tables, "figures": [curve(runs)]}
+    layers = [result for result in more if "layer" in result]
+    shared = [result["rows"] for result in more if "workers" not in result and "layer" not in result]
+    loss = sensitivity.exhibits(layers) if layers else {"tables": [], "figures": []}
+    tables = [quality(runs, task) for task in tasks] + [verdicts(runs, tasks)]
+    tables += [buckets(runs, task) for task in tasks]
+    tables += [step_times(steps), coefficients(steps), *map(overlaps, shared), *loss["tables"]]
+    return {"tables": tables, "figures": [curve(runs), *loss["figures"]]}
 
 
 def of(runs: Runs, group: str, label: str) -> list[Mapping[str, Any]]:
@@ -67,20 +72,22 @@ def quality(runs: Runs, group: str) -> dict[str, Any]:
         values = [final_of(run, measure) for run in some]
         scale, digits = (100, 2) if measure == "accuracy" else (1, 1)
         worse = worse_by(here, group, label)
-        coding = mean(run["times"].get("encode", 0.0) / run["steps"] for run in some)
-        computing = mean(run["times"].get("compute", 0.0) / run["steps"] for run in some)
+        coding = mean(run["times"].get("encode", 0.0) for run in some)
+        choosing = mean(run.get("adapting", {}).get("seconds", 0.0) for run in some)
+        everything = coding + mean(run["times"].get("compute", 0.0) for run in some)
         spread = round(scale * stdev(values), digits) if len(values) > 1 else None
         rows.append([
             label, round(scale * mean(values), digits), spread,
             100 * worse, sent(some) / 1e6, dense / sent(some), "yes" if worse <= TOLERANCE else "no",
-            coding / (coding + computing),
+            coding / everything, choosing / everything,
         ])  # fmt: skip
     return {
         "title": f"{group}: quality against bytes",
         "note": f"Means over seeds ({len(of(here, group, 'dense'))}); MB that one worker sent, plans included. Shares "
-        "of encoding are of lockstep runs that shared the machine.",
+        "of the time of computing and encoding are of lockstep runs that shared the machine, five plans in all.",
         "columns": ["method", f"{measure}{' (%)' if measure == 'accuracy' else ''}", "± over seeds",
-                    "worse than dense by (%)", "MB sent", "saving", "within 1 % of dense", "share of encoding"],
+                    "worse than dense by (%)", "MB sent", "saving", "within 1 % of dense",
+                    "share of encoding", "of choosing"],
         "rows": rows,
     }  # fmt: skip
 
@@ -169,6 +176,38 @@ def step_times(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "note": "Medians on the slowest rank; links of 100 Mbit/s where the testbed may be built. Of ideal: the time "
         "of a step without exchange on as many processes, over that of the step. kB and coding at the most workers.",
         "columns": [*columns, "kB a step", "share of coding"],
+        "rows": rows,
+    }
+
+
+def buckets(runs: Runs, group: str) -> dict[str, Any]:
+    """Where the bytes go: kB a step of each bucket, the last layers first, as they are sent."""
+    labels = ["dense", *(label for family in FAMILIES for label in (family, f"L-GreCo {family}")), *MIXTURES]
+    known = [(label, some[0]) for label in labels if (some := of(runs, group, label)) and "bytes_by_bucket" in some[0]]
+    rows = [[label, *(b / 1e3 / run["steps"] for b in run["bytes_by_bucket"])] for label, run in known]
+    width = max((len(row) for row in rows), default=1)
+    return {
+        "title": f"{group}: kB a step by bucket",
+        "note": "Of the first seed. Bucket 1 holds the last layers and is sent first; a step waits for the last one.",
+        "columns": ["method", *(f"bucket {at}" for at in range(1, width))],
+        "rows": rows,
+    }
+
+
+def coefficients(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a megabyte costs in each bucket, as the objective "time" fitted it."""
+    found = [(r["workers"], row["choosing"]) for r in results for row in r["rows"].values() if "choosing" in row]
+    fits = [(workers, fit) for workers, fit in found if "seconds_per_mb" in fit]
+    width = max((len(fit["seconds_per_mb"]) for _, fit in fits), default=0)
+    rows = []
+    for workers, fit in fits:
+        costs = [1e3 * float(cost) for cost in fit["seconds_per_mb"].values()]
+        rows.append([f"{workers} workers", *costs, *[None] * (width - len(costs)), fit["r2"], fit["objective"]])
+    return {
+        "title": "What a byte costs in each bucket",
+        "note": "Milliseconds a megabyte, fitted to the times of steps under random plans; where the fit explains less "
+        "than half of them, plans go by bytes.",
+        "columns": ["", *(f"bucket {at}" for at in range(1, width + 1)), "R²", "plans go by"],
         "rows": rows,
     }
 
