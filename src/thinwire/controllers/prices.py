@@ -88,11 +88,11 @@ def errors_of(
     return torch.tensor([found[at] for at in range(len(entries))], dtype=torch.float64)
 
 
-def _prices_along(entry: object) -> TypeGuard[PricedAlong]:
+def _prices_along(entry: Any) -> TypeGuard[PricedAlong]:
     return _has(type(entry), PricedAlong)
 
 
-def _expects_bytes(entry: object) -> TypeGuard[ExpectsBytes]:
+def _expects_bytes(entry: Any) -> TypeGuard[ExpectsBytes]:
     return _has(type(entry), ExpectsBytes)
 
 
