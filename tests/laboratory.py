@@ -9,7 +9,7 @@ from thinwire.experiments.folder import RunFolder
 from thinwire.experiments.laboratory import plan_of
 from thinwire.experiments.running import carry_out, found
 
-TIMES = ("seconds", "times", "trace")  # what two equal runs need not share
+TIMES = ("seconds", "times", "trace", "adapting")  # what two equal runs need not share
 
 
 def run_plan(plan, folder=None, processes=1, watcher=None):

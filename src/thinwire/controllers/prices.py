@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, TypeGuard
 
 import torch
@@ -88,18 +87,12 @@ def errors_of(
     return torch.tensor([found[at] for at in range(len(entries))], dtype=torch.float64)
 
 
-def _prices_along(entry: Any) -> TypeGuard[PricedAlong]:
-    return _has(type(entry), PricedAlong)
+def _prices_along(entry: object) -> TypeGuard[PricedAlong]:
+    return issubclass(type(entry), PricedAlong)  # remembered by kind, which isinstance is not
 
 
-def _expects_bytes(entry: Any) -> TypeGuard[ExpectsBytes]:
-    return _has(type(entry), ExpectsBytes)
-
-
-@cache
-def _has(kind: Any, protocol: Any) -> bool:
-    """Asked of thousands of entries, which are of few kinds; isinstance would look at every one."""
-    return issubclass(kind, protocol)
+def _expects_bytes(entry: object) -> TypeGuard[ExpectsBytes]:
+    return issubclass(type(entry), ExpectsBytes)
 
 
 def tried_error(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, key: Key) -> float:

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from ..core import Seen, TensorSpec
 from ..drivers.meter import Traffic
+from ..integrations.adapting import entry_texts
 from .config import MEASURES, Target
+from .plans import adapting_of, plans_of
 from .tasks.base import Learner
 
 if TYPE_CHECKING:
@@ -105,11 +107,20 @@ class Observer:
             "bytes_by_kind": _by(worker.meter.by("kind"), measured),
             "bytes_by_layer": {k: v for k, v in _by(worker.meter.by("layer"), measured).items() if k},
             "dense_layers": sorted({where.layer for where in worker.meter.rows if where.kind == "dense"}),
+            "bytes_by_bucket": self._by_bucket(measured),
+            "plans": plans_of(worker.exchanger, worker.world.size),
+            "plan": entry_texts(worker.exchanger, worker.exchanger.plan),
+            "adapting": adapting_of(worker.exchanger, worker.meter),
             "skipped_steps": worker.exchanger.skipped_steps,
             "steps_to_target": self._steps_to_target(),
             "heatmap": self._heatmap(),
             "histograms": histograms(worker),
         }
+
+    def _by_bucket(self, measured: str) -> list[float]:
+        """Of what is exchanged together, in order."""
+        layers = _by(self.worker.meter.by("layer"), measured)
+        return [sum(layers.get(name, 0.0) for name in names) for names in self.worker.buckets]
 
     def _steps_to_target(self) -> int | None:
         if self.target is None or self.target.measure not in self.columns:

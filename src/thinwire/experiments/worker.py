@@ -15,7 +15,7 @@ from ..exchange import Exchanger
 from ..importance import Refresher
 from ..integrations.rules import assigned
 from ..sync import Rounds, mean_and_consensus
-from .clock import Clock
+from .clock import Clock, now
 from .config import Experiment, Group, Method, rate
 from .observing import BUFFER, Watch
 from .optimizers import make_optimizer
@@ -51,6 +51,7 @@ class Worker:
             if rank == 0:
                 self.rounds.before_exchange = lambda given: self.watch.look_on(self.exchanger.targets(given))
         self.exchanger.watch = self.watch.see
+        self.exchanger.clock = now if group.driver == "processes" else None  # in lockstep runs must repeat
         self.replicas_differ = self.rounds is not None or mixes(sync.exchange) is not None
         self.buckets = buckets(layers, experiment.bucket_mb)
         solver = method.solver()
@@ -131,6 +132,7 @@ class Worker:
             **{name: part.state_dict() for name, part in memory.items()},
             "learner": self.learner.state_dict(), "meter": self.meter.state_dict(), "sums": self.clock.sums,
             "requests": [list(pair) for pair in self.clock.requests], "gradient_norm": self.gradient_norm,
+            "adapting_s": self.exchanger.adapting_s,
             "errors": dict(self.watch.errors),  # of the last round, which a later look shows
         }  # fmt: skip
 
@@ -149,6 +151,7 @@ class Worker:
         self.clock.requests = [(asked, answered) for asked, answered in state["requests"]]
         self.gradient_norm = state["gradient_norm"]
         self.watch.errors = dict(state.get("errors", {}))
+        self.exchanger.adapting_s = float(state.get("adapting_s", 0.0))
 
 
 def buckets(layers: Sequence[TensorSpec], most_mb: float) -> list[list[str]]:

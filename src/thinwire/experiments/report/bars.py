@@ -29,18 +29,18 @@ def bar_chart(
     """
     totals = [sum(sizes.values()) for _, sizes in bars]
     most = max(totals, default=0.0)
-    body = _heading(title)
+    body = heading(title)
     for row, ((label, sizes), total) in enumerate(zip(bars, totals, strict=True)):
         y = BAR_TOP + row * BAR_ROW
         amount = write(total)
         body += text(0, y + 9, fit(label, WIDTH - text_width(amount) - 12)) + text(WIDTH, y + 9, amount, "end")
         body += _stack(y + 14, sizes, parts, WIDTH / ((total if shares else most) or 1.0), total, write)
     height = BAR_TOP + len(bars) * BAR_ROW
-    key, below = _squares([(part, colour("kind", at)) for at, part in enumerate(parts)], height)
+    key, below = squares([(part, colour("kind", at)) for at, part in enumerate(parts)], height)
     return picture(title, WIDTH, height + below, body + key)
 
 
-def _heading(title: str) -> str:
+def heading(title: str) -> str:
     return text(0, 14, fit(title, WIDTH, 13), look='font-size="13" font-weight="600"')
 
 
@@ -63,7 +63,7 @@ def _stack(
     return body
 
 
-def _squares(entries: Sequence[tuple[str, str]], top: float) -> tuple[str, float]:
+def squares(entries: Sequence[tuple[str, str]], top: float) -> tuple[str, float]:
     """Draw the legend of the parts; a single part needs none."""
     if len(entries) < 2:
         return "", 0.0
@@ -94,7 +94,7 @@ def heat_map(title: str, steps: Sequence[float], layers: Mapping[str, Sequence[f
     """Draw a number by layer (rows) and step (columns) in the colours of LEVELS; what is not finite stays empty."""
     wide = cell_width(len(steps))
     cells = [""] * len(HEAT_COLOURS)
-    body = _heading(title)
+    body = heading(title)
     for row, (name, values) in enumerate(layers.items()):
         y = MAP_TOP + row * CELL_ROW
         body += text(NAMES - 6, y + 9.5, fit_layer(name, NAMES - 8, 10), "end", 'font-size="10"')

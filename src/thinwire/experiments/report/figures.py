@@ -13,6 +13,7 @@ from ...core import MissingExtra
 from .charts import LARGE
 from .exhibits import figure_plot
 from .pictures import Picture, heat_picture, kind_picture, layer_picture, modelled_pictures, time_picture
+from .plan_maps import plan_picture
 from .plots import Plot, group_plot, histogram_plots
 from .seeds import gather_groups, method_styles
 from .svg import standalone
@@ -71,7 +72,9 @@ def all_pictures(result: Mapping[str, Any]) -> Iterator[Picture]:
             yield _drawn(drawn, "x", "y", drawn.name, f"{title}: {quantity}")
         for row, (label, runs) in enumerate(members.items(), 1):
             own = f"{name}-{row}-{slug(label)}"
-            yield from (made for make in (heat_picture, layer_picture) if (made := make(own, label, runs)))
+            yield from (
+                made for make in (heat_picture, plan_picture, layer_picture) if (made := make(own, label, runs))
+            )
     for at, (title, entries) in enumerate(modelled_groups(result).items(), 1):
         yield from modelled_pictures(f"modelled-{at}-{slug(title)}", entries)
 

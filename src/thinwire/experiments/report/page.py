@@ -17,6 +17,7 @@ from markupsafe import Markup
 from .charts import BOTTOM, LARGE, LEFT, RIGHT, SMALL, TOP
 from .exhibits import figure_plot, table_view
 from .pictures import Picture, heat_picture, kind_picture, layer_picture, modelled_pictures, time_picture
+from .plan_maps import plan_picture
 from .plots import Plot, first_measures, group_plot, histogram_plots
 from .seeds import Run, gather_groups, method_styles
 from .svg import DASHES, SERIES_COLOURS, swatch
@@ -165,7 +166,7 @@ def _group_view(
 
 
 def _layers_view(name: str, label: str, runs: Sequence[Run], data: _Data) -> dict[str, Any]:
-    found = (heat_picture(name, label, runs), layer_picture(name, label, runs))
+    found = (heat_picture(name, label, runs), plan_picture(name, label, runs), layer_picture(name, label, runs))
     plan: Mapping[str, Any] = next((run["plan"] for run in runs if run.get("plan")), {})
     errors = [value for row in (found[0].rows if found[0] else []) for value in row[2:]]
     return {
