@@ -48,7 +48,7 @@ def methods(every: int) -> tuple[Method, ...]:
         Method("k-means", f"ef({adapted(topk, f'kmeans(every={every}, start={every // 2})')})"),
         Method("global TopK", f"ef(whole({topk}))"),
         Method("hard threshold", "ef(threshold(count=10000))"),
-        Method("by size", f"ef(switch({topk}, dense(), by=by_size()))"),
+        Method("by size", f"ef(switch({topk}, dense(), by=by_size(elements=10000)))"),
         Method("falling density", f"ef(scheduled({topk}, start=0.25, end=0.01, steps={4 * every}))"),
     ]
     for density in TARGETS:
