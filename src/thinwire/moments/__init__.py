@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from .adam import AdamMoments, in_order
+from .advice import Advice, advise
 from .averaging import Averaging
 from .composing import for_one_host, for_pairs
 from .moving import Moving
@@ -19,6 +20,7 @@ from .transforms import block_means, floored, largest_update, restored, transfor
 _ELSEWHERE = {"average": "average_moments", "send": "send_moments", "receive": "receive_moments"}
 
 __all__ = [
+    "advise", "Advice",
     "Moments", "parse_moments", "moments_text", "AdamMoments", "in_order", "Averaging", "Moving", "Paired", "PairedSum",
     "for_pairs", "for_one_host", "transformed", "restored", "largest_update", "floored", "block_means",
 ]  # fmt: skip

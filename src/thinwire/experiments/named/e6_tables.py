@@ -31,19 +31,21 @@ def compact(row: Row, task: str) -> dict[str, Any]:
     """What `thinwire.moments.advise` needs of a case: shares of the dense bytes, nanoseconds a dense byte."""
     dense = row["dense_bytes"]
     return {
-        "task": task, "way": row["way"], "text": row["text"], "general": row["general"], "hosts": row["hosts"],
+        "task": task, "way": row["way"], "text": row["text"], "general": row["general"], "asked": row["asked"],
+        "hosts": row["hosts"],
         "error": _digits(row["update_error"]), "payload": _digits(row["payload_bytes"] / dense),
         "wire": _digits(row["wire_bytes"] / dense), "encode_ns": _digits(1e9 * row["encode_s"] / dense),
         "aggregate_ns": _digits(1e9 * row["aggregate_s"] / dense),
     }  # fmt: skip
 
 
-def _digits(value: float) -> float:
-    return float(f"{value:.4g}")
+def _digits(value: float | None, digits: int = 4) -> float | None:
+    """Nothing where a number was not finite."""
+    return None if value is None else float(f"{value:.{digits}g}")
 
 
-def short(value: float) -> float:
-    return float(f"{value:.3g}")
+def short(value: float | None) -> float | None:
+    return _digits(value, 3)
 
 
 def figures_of(one: Row) -> dict[str, Any]:
@@ -99,7 +101,7 @@ def by_hosts(one: Row, asked: tuple[float, ...] = (0, 8)) -> dict[str, Any]:
 
 
 def _cell(row: Row | None, key: str, factor: float = 1.0) -> Any:
-    return "" if row is None else short(factor * row[key])
+    return "" if row is None else None if row[key] is None else short(factor * row[key])
 
 
 def rules_of(one: Row) -> dict[str, Any]:
