@@ -43,7 +43,7 @@ class Paired:
         parts = [*of_m.remarks(), *of_u.remarks()]
         if self.mask:
             decoded = self._decode_u(of_m.parts, of_u.parts, spec, key)
-            signed = bool((v < 0).any())
+            signed = v.numel() > 0 and bool(v.amin() < 0)
             means = block_means(v, _lost(decoded, signed), self.block)
             short = narrow(saturate(transformed(means, self.transmit)), _MEANS)
             parts.append(Part("means", short, 16.0 * short.numel()))

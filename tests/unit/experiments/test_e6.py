@@ -88,7 +88,7 @@ def measured(tmp_path_factory):
     for name in e6.TASKS:
         folder = tmp_path_factory.mktemp(name)
         argument = {"task": name, "settings": TINY, "data": str(data), "folder": str(folder), "hosts": [1, 2, 4],
-                    "common": 3, "own": 2, "savings": 1}  # fmt: skip
+                    "common": 3, "own": 2, "each": 1}  # fmt: skip
         told = []
         found.append(json.loads(json.dumps(e6.measure(None, argument, told.append))))
         assert 0 <= told[-1]["step"] <= told[-1]["steps"]

@@ -14,9 +14,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from ...core import TensorSpec
 from ...testbed.network import may_build
@@ -30,7 +31,7 @@ from .e6_capture import capture
 from .e6_measure import case, exact_mean
 from .e6_outside import outside
 from .e6_tables import shown
-from .e6_ways import RULED, RULES, WAYS
+from .e6_ways import RULED, RULES, WAYS, Way
 
 TASKS: dict[str, dict[str, Any]] = {
     "wikitext2": {"layers": 2, "width": 16, "heads": 2, "context": 32, "batch": 2},
@@ -40,7 +41,7 @@ LARGE = {
     "wikitext2": {"layers": 4, "width": 128, "heads": 4, "context": 64, "batch": 8},
     "shakespeare": {"layers": 6, "width": 256, "heads": 8, "context": 128, "batch": 8},
 }
-SIZE: dict[str, Any] = {"hosts": [1, 2, 4, 16, 64], "common": 200, "own": 50, "savings": None}
+SIZE: dict[str, Any] = {"hosts": [1, 2, 4, 16, 64], "common": 200, "own": 50, "each": 1}
 THIN, EVERY, REAL = "100mbit", 16, 4
 MOMENTS = {
     "own moments": None,
@@ -112,6 +113,7 @@ def plan_for(experiment: Experiment, tasks: dict[str, dict[str, Any]], size: dic
 def measure(driver: object, argument: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
     """One task's moments through every way. Hosts and cases that are done are in the job's folder."""
     logging.getLogger("thinwire").setLevel(logging.ERROR)  # a sketch that is too small says so in the tables
+    torch.set_num_threads(1)  # times are of one core
     place = Path(argument["folder"]) / "checkpoint"
     counts, steps = list(argument["hosts"]), argument["common"] + argument["own"]
     task = make_task(argument["task"], argument["settings"], argument["data"])
@@ -120,17 +122,15 @@ def measure(driver: object, argument: dict[str, Any], tell: Callable[[Any], None
         lambda done, of: tell({"step": done // 2, "steps": of}),
     )  # fmt: skip
     layers = {name: TensorSpec.of(name, pair) for name, pair in hosts[0].items()}
-    wanted = [way if argument["savings"] is None else replace(way, savings=way.savings[:: argument["savings"]])
-              for way in WAYS]  # fmt: skip
-    cases = [(count, way, saving) for count in counts for way in wanted for saving in way.savings]
+    cases = [(count, *one) for count in counts for one in settings_for(layers, argument["each"])]
     kept = place / "cases.json"
     rows = json.loads(kept.read_text())["rows"] if kept.is_file() else []
     true = {count: exact_mean(hosts[:count]) for count in counts}
-    for done, (count, way, saving) in enumerate(cases):
+    for done, (count, way, saving, texts) in enumerate(cases):
         tell({"step": (len(cases) + done) // 2, "steps": len(cases)})
         if done < len(rows):
             continue
-        found = case(way.texts(layers, saving), hosts[:count], true[count], steps)
+        found = case(texts, hosts[:count], true[count], steps)
         rows.append({"way": way.label, "family": way.family, "general": way.general, "asked": saving, **found})
         write_json(kept, {"rows": rows})
     few = min(4, max(counts))
@@ -142,3 +142,14 @@ def measure(driver: object, argument: dict[str, Any], tell: Callable[[Any], None
     ]
     other = outside(hosts[0], steps)
     return {"task": argument["task"], "about": task.about(), "rows": rows, "rules": ruled, "outside": other}
+
+
+def settings_for(layers: dict[str, TensorSpec], each: int) -> list[tuple[Way, float, dict[str, str]]]:
+    """Every way with each of its savings, or every so many; what comes to the same settings is there once."""
+    found: list[tuple[Way, float, dict[str, str]]] = []
+    for way in WAYS:
+        for saving in way.savings[::each]:
+            texts = way.texts(layers, saving)
+            if not any(known is way and same == texts for known, _, same in found):
+                found.append((way, saving, texts))
+    return found

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .e6_capture import Pairs
-from .e6_measure import errors
+from .e6_measure import errors, now
 
 
 def outside(host: Pairs, steps: int) -> dict[str, Any]:
@@ -22,16 +21,16 @@ def outside(host: Pairs, steps: int) -> dict[str, Any]:
         }
     try:
         maps = [functional.create_dynamic_map(signed=signed) for signed in (True, False)]
-        began = time.perf_counter()
+        began = now()
         coded = {name: [_coded(functional, pair[row], maps[row]) for row in (0, 1)] for name, pair in host.items()}
-        encoded = time.perf_counter()
+        encoded = now()
         found = {
             name: torch.stack(
                 [functional.dequantize_blockwise(*rows[row]).view(host[name][row].shape) for row in (0, 1)]
             )
             for name, rows in coded.items()
         }
-        decoded = time.perf_counter()
+        decoded = now()
     except Exception as error:  # of whatever kind: it is somebody else's, and only a baseline
         return {"note": f"bitsandbytes is installed, but its 8 bits do not run here: {str(error).splitlines()[0]}"}
     figures = {"encode_s": encoded - began, "aggregate_s": decoded - encoded, **errors(found, host, steps)}

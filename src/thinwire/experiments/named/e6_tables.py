@@ -67,8 +67,8 @@ def figures_of(one: Row) -> dict[str, Any]:
         "title": f"{NAMES[one['task']]}: every way, {hosts} hosts",
         "note": (
             "Relative L2 errors of m, v and the update m / (√v + ε), the update's largest error as a share of its "
-            "largest, its cosine; milliseconds of one core; break-even in Mbit/s, of moving to one host and of "
-            f"averaging over {hosts}, a dash where nothing is saved. Setting: of the largest layer. "
+            "largest, its cosine; milliseconds of one core, by the process's own clock; break-even in Mbit/s, of moving "
+            f"to one host and of averaging over {hosts}, a dash where nothing is saved. Setting: of the largest layer. "
             f"{outside.get('note', '')} {told}"
         ).strip(),
         "columns": [
