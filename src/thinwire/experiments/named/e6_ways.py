@@ -93,6 +93,8 @@ def guessed(spec: TensorSpec, saving: float) -> str:
 
 
 WAYS = (
+    fixed("bf16", "quantisation", 'cast(dtype="bf16")'),
+    fixed("uniform 8 bits, blocks of 128", "quantisation", "uniform(bits=8, block=128)"),
     fixed("uniform 8 bits", "quantisation", "uniform(bits=8)"),
     fixed("uniform 4 bits", "quantisation", "uniform(bits=4)"),
     fixed("uniform 2 bits", "quantisation", "uniform(bits=2)"),
