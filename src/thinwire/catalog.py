@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from . import aggregators, compressors, feedback, topologies
-from .core import Aggregator, CompositionError, Compressor, IncompatibleParts, Topology, adds_up, mixes
+from . import aggregators, compressors, controllers, feedback, topologies
+from .core import Aggregator, CompositionError, Compressor, Controller, IncompatibleParts, Topology, adds_up, mixes
 
 COMPRESSORS: dict[str, type[Any]] = {
     "identity": compressors.Identity,
@@ -58,6 +58,7 @@ AGGREGATORS: dict[str, type[Any]] = {
     "choco": aggregators.Choco,
     "scheduled": aggregators.Scheduled,
     "switch": aggregators.Switch,
+    "adapt": aggregators.Adapt,
 }
 MEMORIES: dict[str, type[Any]] = {
     "ef": feedback.ErrorFeedback,
@@ -75,7 +76,11 @@ TOPOLOGIES: dict[str, type[Any]] = {
     "rotating": topologies.Rotating,
     "matrix": topologies.Matrix,
 }
-PARTS = COMPRESSORS | AGGREGATORS | MEMORIES | TOPOLOGIES
+CONTROLLERS: dict[str, type[Any]] = {
+    "fixed": controllers.Fixed,
+    "lgreco": controllers.LGreCo,
+}
+PARTS = COMPRESSORS | AGGREGATORS | MEMORIES | TOPOLOGIES | CONTROLLERS
 _NAMES = {cls: name for name, cls in PARTS.items()}
 
 
@@ -95,15 +100,29 @@ def parse(text: str) -> Aggregator[Any]:
     part = Reader(text).part()
     if isinstance(part, Topology):
         raise CompositionError(f"{text!r} says with whom, but not what; write for example gossip(identity(), {text})")
+    if is_controller(part):
+        raise CompositionError(
+            f"{text!r} chooses, but from what? Write for example adapt(topk(density=0.01), by={text})"
+        )
     return part if isinstance(part, Aggregator) else default_aggregator(part)
+
+
+def is_controller(part: Any) -> bool:
+    return type(part) in CONTROLLERS.values()
 
 
 def parse_compressor(text: str) -> Compressor:
     part = Reader(text).part()
     if not isinstance(part, Compressor):
-        kind = "a topology" if isinstance(part, Topology) else "an aggregator"
+        kind = (
+            "a topology" if isinstance(part, Topology) else "a controller" if is_controller(part) else "an aggregator"
+        )
         raise CompositionError(f"{text!r} is {kind}; a compressor is needed here: {', '.join(COMPRESSORS)}")
     return part
+
+
+def _kind(part: Any) -> str:
+    return "a topology" if isinstance(part, Topology) else "a controller" if is_controller(part) else "an aggregator"
 
 
 def to_text(part: Any) -> str:
@@ -133,7 +152,7 @@ def _argument(field: Field[Any], value: Any) -> str:
         return to_text(value)
     if isinstance(value, compressors.Cast):
         return f'{field.name}="{value.dtype}"'
-    return f"{field.name}={to_text(value) if isinstance(value, Compressor) else literal(value)}"
+    return f"{field.name}={to_text(value) if isinstance(value, Compressor) or is_controller(value) else literal(value)}"
 
 
 def literal(value: Any) -> str:
@@ -212,6 +231,8 @@ class Reader:
             if not isinstance(topology, Topology):
                 raise self._error(node, f"a topology is needed here: {', '.join(TOPOLOGIES)}")
             return topology
+        if Controller in kinds:
+            return self._controller(node)
         if kinds & {Aggregator, Compressor}:
             return self._inner_part(node, Aggregator in kinds)
         try:
@@ -225,6 +246,12 @@ class Reader:
             raise self._error(node, f"{names} is needed here")
         return value
 
+    def _controller(self, node: ast.expr) -> Any:
+        controller = self._part(node)
+        if not is_controller(controller):
+            raise self._error(node, f"a controller is needed here: {', '.join(CONTROLLERS)}")
+        return controller
+
     def _inner_part(self, node: ast.expr, aggregator: bool) -> Any:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and not aggregator:
             try:
@@ -232,7 +259,7 @@ class Reader:
             except CompositionError as error:
                 raise self._error(node, str(error)) from None
         part = self._part(node)
-        if aggregator and isinstance(part, Topology):
+        if aggregator and (isinstance(part, Topology) or is_controller(part)):
             raise self._error(node, f"an aggregator or a compressor is needed here: {', '.join(AGGREGATORS)}")
         if aggregator:
             return part if isinstance(part, Aggregator) else default_aggregator(part)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .controllers import Fixed
+from .controllers import who_chooses
 from .core import (
     Aggregator,
     Context,
     Controller,
     Key,
+    Plan,
     Program,
     ProtocolError,
     Reduced,
@@ -63,10 +66,14 @@ class Exchanger:
         self.rules = dict(aggregator) if isinstance(aggregator, Mapping) else dict.fromkeys(self.layers, aggregator)
         if odd := sorted(self.rules.keys() ^ self.layers.keys()):
             raise ValueError(f"Exchanger: one aggregator per layer is needed; layers or aggregators alone: {odd}")
-        self.controller: Controller[Any] = controller or Fixed()
+        self.choices, self.controller = who_chooses(layers, self.rules, controller)
         self.controller_state: Any
         self.seed = seed
         self.plan, self.controller_state = self.controller.init(layers)
+        self.plans: list[tuple[int, Plan]] = []  # every change, with the step from which on it was in force
+        self.adapting_s = 0.0  # what choosing has cost so far, waiting for others included; nothing depends on it
+        self.lr: float | None = None  # a caller that knows the learning rate may say so
+        self.watch: Callable[[TensorSpec, Seen], None] | None = None  # told of every layer that was exchanged
         self.memory = {
             spec.name: self.rules[spec.name].init(spec, derive_key(seed, "init", spec.name)) for spec in layers
         }
@@ -92,19 +99,23 @@ class Exchanger:
 
     def targets(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What each layer wishes to send: its tensor and, if its memory keeps one, the residual of settled steps."""
-        wide = {name: tensor.detach().to(self.layers[name].work_dtype) for name, tensor in tensors.items()}
-        for name, tensor in wide.items():
-            residual = getattr(self.memory[name], "residual", None)
-            if residual is not None:
-                wide[name] = saturate(tensor + recall(residual, self.layers[name]))
-        return wide
+        return {name: self._target(name, tensor) for name, tensor in tensors.items()}
+
+    def _target(self, name: str, tensor: Tensor) -> Tensor:
+        wide = tensor.detach().to(self.layers[name].work_dtype)
+        residual = getattr(self.memory[name], "residual", None)
+        return wide if residual is None else saturate(wide + recall(residual, self.layers[name]))
 
     def begin(self, step: int, world: World) -> Program[None]:
         """Once per step, before its first exchange: settle the last step, then let the controller change the plan."""
         self.settle()
+        began, before = time.perf_counter(), self.plan
         replan = self.controller.replan(self.plan, self.controller_state, self._context(step, world))
         self.plan, self.controller_state = yield from stamped(replan, step)
         self._seen = self.controller_state
+        if self.plan != before:
+            self.plans.append((step, self.plan))
+        self.adapting_s += time.perf_counter() - began
 
     def exchange(
         self, tensors: Mapping[str, Tensor], step: int, world: World, into: Mapping[str, Tensor] | None = None
@@ -125,13 +136,22 @@ class Exchanger:
         self._bad |= anywhere_bad
         alone = bool(bad) and not anywhere_bad
         self._alone |= alone
-        seen = self._seen
-        for name, out in reduced.items() if not alone else ():
-            seen = self.controller.observe(self.layers[name], Seen(given[name], out), seen, ctx)
+        seen = self._seen if alone else self._observed(reduced, given, ctx)
         values = self._values(reduced, given, into)  # may find what cannot be decoded: then nothing is pending
         self._pending |= {name: self._heard(name, out) if alone else out.state for name, out in reduced.items()}
         self._seen = seen
         return values
+
+    def _observed(self, reduced: Mapping[str, Reduced[Any]], given: Mapping[str, Tensor], ctx: Context) -> Any:
+        """The controller's memory with what it saw of these layers."""
+        began, state = time.perf_counter(), self._seen
+        for name, out in reduced.items():
+            seen = Seen(given[name], out, partial(self._target, name, given[name]))
+            state = self.controller.observe(self.layers[name], seen, state, ctx)
+            if self.watch is not None:
+                self.watch(self.layers[name], seen)
+        self.adapting_s += time.perf_counter() - began
+        return state
 
     def _heard(self, name: str, out: Reduced[Any]) -> Any:
         return self.memory[name] if out.heard is None else out.heard
@@ -185,6 +205,7 @@ class Exchanger:
         self.settle()
         return {
             "plan": dict(self.plan),
+            "plans": [{"step": step, "plan": dict(plan)} for step, plan in self.plans],
             "controller": flatten_state(self.controller_state),
             "layers": {name: flatten_state(state) for name, state in self.memory.items()},
             "importance": dict(self.importance),
@@ -200,12 +221,13 @@ class Exchanger:
         self.importance.replace_all(state["importance"])
         self.memory, self.controller_state, self._seen = memory, controller_state, controller_state
         self.plan = dict(state["plan"])
+        self.plans = [(int(one["step"]), dict(one["plan"])) for one in state["plans"]]
         self.skipped_steps = int(state["skipped_steps"])
         self._pending, self._bad, self._alone = {}, False, False
 
     def _rule(self, name: str) -> Aggregator[Any]:
-        w = self.importance.get(name)
-        return self.rules[name] if w is None else weighed(self.rules[name], w)
+        rule = self.rules[name]
+        return weighed(rule, self.importance[name]) if name in self._importance else rule
 
     def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """One rank's state out of those of a world of another size: mean residuals lose nothing."""
@@ -224,7 +246,7 @@ class Exchanger:
         return flatten_state(mean_state([restore_state(self.memory[name], flat) for flat in flats], as_tensor))
 
     def _context(self, step: int, world: World) -> Context:
-        return Context(step, world, self.seed, self.plan)
+        return Context(step, world, self.seed, self.plan, self.lr)
 
     def _check(self, tensors: Mapping[str, Tensor], step: int) -> None:
         for name, tensor in tensors.items():

@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from drawn import COMPRESSOR_TEXTS, compressors
 from thinwire.catalog import parse_compressor
 from thinwire.core import Compressor, DecodeError, Payload, TensorSpec, derive_key, nbytes_of
+from thinwire.kernels.varint import varint
 from thinwire.wire import as_bytes, decode_indices, from_bytes, pack_payload, unpack_payload
-from thinwire.wire.varint import varint
 
 torch.set_num_threads(1)
 

@@ -10,7 +10,7 @@ from .scheduled import Scheduled
 from .server import Server
 from .sketch import SketchSum
 from .sum_mean import SumMean
-from .switch import Switch
+from .switch import Adapt, Switch
 from .two_hop import TwoHop
 from .union import UnionSum
 from .vote import Vote
@@ -18,5 +18,5 @@ from .vote import Vote
 __all__ = [
     "Dense", "GatherMean", "PowerSGD", "SumMean", "TwoHop", "SketchSum", "UnionSum", "Vote",
     "Choco", "Gossip", "RingSum", "Server",
-    "Scheduled", "Switch",
+    "Adapt", "Scheduled", "Switch",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core import AllReduce, Context, Key, Program, Reduced, TensorSpec, reduce_labels
+from ..core import AllReduce, Context, Key, Program, Reduced, TensorSpec, reduce_labels, reduced_bytes
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,9 @@ class Dense:
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         return Reduced((yield from mean_of(tensor, spec, ctx)), tensor, state)
+
+    def expected_bytes(self, spec: TensorSpec, size: int) -> float:
+        return reduced_bytes(spec.numel * spec.dtype.itemsize, size)
 
 
 def mean_of(tensor: Tensor, spec: TensorSpec, ctx: Context, kind: str = "values") -> Program[Tensor]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    compressor_errors_along,
     decodes_mean,
     payload_labels,
     reduce_and_subtract,
@@ -49,9 +50,22 @@ class GatherMean:
             return (yield from self._gather(mine, spec, state, ctx)), rest
         return (yield from reduce_and_subtract(self, tensor, residual, spec, state, ctx))
 
+    def expected_bytes(self, spec: TensorSpec, size: int) -> float:
+        return (size - 1) * self.compressor.nbytes(spec)
+
+    def errors_along(
+        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+    ) -> Sequence[float | None]:
+        return compressor_errors_along(self, tensor, spec, entries, key, exact)
+
     def _gather(self, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         payloads: Gathered = yield AllGather(mine, payload_labels(spec.name, mine))
-        sent = cache(lambda: self._decode(mine, spec, ctx, ctx.world.rank))
+        decoded: list[Tensor] = []  # not functools.cache: dearer to make than most payloads are to decode
+
+        def sent() -> Tensor:
+            if not decoded:
+                decoded.append(self._decode(mine, spec, ctx, ctx.world.rank))
+            return decoded[0]
 
         def mean(out: Tensor | None) -> Tensor:
             return payloads.own("mean", lambda room: self._mean(payloads, sent, spec, ctx, room), out)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from ..core import (
     matrix_dims,
     narrow,
     reduce_and_subtract,
+    reduced_bytes,
     saturate,
     unfolded,
 )
@@ -36,6 +38,7 @@ from ..kernels import (
 from .dense import mean_of
 
 AGAINST = ("own", "mean")
+_OVERSAMPLING, _TURNS = 8, 2  # of a randomised factorisation: enough for errors within a percent or so
 
 
 class PowerState(NamedTuple):
@@ -91,6 +94,26 @@ class PowerSGD:
         right, left = (noise_matrix(rank, n, derive_key(key, n), spec.device) for n in (columns, rows))
         return PowerState(right.to(spec.work_dtype), left.to(spec.work_dtype) if self.halves else right[:0, :0].float())
 
+    def expected_bytes(self, spec: TensorSpec, size: int) -> float:
+        form = self.form(spec)
+        numbers = spec.numel if form is None else form[0] * (form[1] + form[2]) / (2 if self.halves else 1)
+        return reduced_bytes(numbers * spec.dtype.itemsize, size)
+
+    def errors_along(
+        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+    ) -> Sequence[float | None]:
+        """What is beyond a rank, by singular values: one factorisation for all ranks, a randomised one if not exact."""
+        forms = [
+            entry.form(spec) if isinstance(entry, PowerSGD) and entry.dims == self.dims else () for entry in entries
+        ]
+        ranks = [form[0] for form in forms if form]
+        if not ranks:
+            return [None if form == () else 0.0 for form in forms]
+        matrix = folded(tensor, next(form[1:] for form in forms if form)).double()
+        found = torch.linalg.svdvals(matrix) if exact else leading_singular_values(matrix, max(ranks), key)
+        beyond = (matrix.square().sum() - found.square().cumsum(0)).clamp(min=0).sqrt()
+        return [None if form == () else float(beyond[form[0] - 1]) if form else 0.0 for form in forms]
+
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: PowerState, ctx: Context) -> Program[Reduced[PowerState]]:
         form = self.form(spec)
         if form is None:
@@ -135,12 +158,12 @@ class PowerSGD:
     def _whole(
         self, matrix: Tensor, before: Tensor | None, spec: TensorSpec, state: PowerState, ctx: Context
     ) -> Program[tuple[Tensor, Tensor, Tensor, Tensor, Tensor, PowerState]]:
-        start = refreshed(state.right, ctx.key(f"{spec.name}/basis"))
+        start = refreshed(state.right[: self._rank(spec)], ctx.key(f"{spec.name}/basis"))
         target, projected = _projected(matrix, before, start)
         _, seen = yield from _averaged(projected, spec, ctx)  # (r, rows)
         basis = orthonormal(seen).to(spec.work_dtype)
         mine, mean = yield from _averaged(combine_rows(basis, target), spec, ctx)  # (r, columns)
-        return target, basis, basis, mean, mine, PowerState(mean, state.left)
+        return target, basis, basis, mean, mine, PowerState(_among(mean, state.right), state.left)
 
     def _half(
         self, matrix: Tensor, before: Tensor | None, spec: TensorSpec, state: PowerState, ctx: Context
@@ -148,14 +171,18 @@ class PowerSGD:
         """Even steps project on the columns' basis and learn the rows', odd steps the other way round."""
         key = ctx.key(f"{spec.name}/basis")
         if ctx.step % 2:
-            basis = orthonormal(refreshed(state.left, key)).to(spec.work_dtype)
+            basis = orthonormal(refreshed(state.left[: self._rank(spec)], key)).to(spec.work_dtype)
             target = matrix if before is None else add_saturated(matrix, before)
             mine, mean = yield from _averaged(combine_rows(basis, target), spec, ctx)
-            return target, basis, basis, mean, mine, PowerState(mean, state.left)
-        basis = orthonormal(refreshed(state.right, key)).to(spec.work_dtype)
+            return target, basis, basis, mean, mine, PowerState(_among(mean, state.right), state.left)
+        basis = orthonormal(refreshed(state.right[: self._rank(spec)], key)).to(spec.work_dtype)
         target, projected = _projected(matrix, before, basis)
         mine, mean = yield from _averaged(projected, spec, ctx)
-        return target, mean, mine, basis, basis, PowerState(state.right, mean)
+        return target, mean, mine, basis, basis, PowerState(state.right, _among(mean, state.left))
+
+    def _rank(self, spec: TensorSpec) -> int:
+        form = self.form(spec)
+        return 0 if form is None else form[0]
 
 
 def _projected(matrix: Tensor, before: Tensor | None, basis: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,7 +194,23 @@ def _averaged(factor: Tensor, spec: TensorSpec, ctx: Context) -> Program[tuple[T
     """A rank's factor as it is sent, in the layer's type, and the mean over ranks; both in the type of work."""
     mine = narrow(saturate(factor), spec.dtype)
     mean = yield from mean_of(mine, spec, ctx, "factors")
-    return mine.to(spec.work_dtype), mean.to(spec.work_dtype)
+    return narrow(mine, spec.work_dtype), narrow(mean, spec.work_dtype)
+
+
+def _among(factor: Tensor, kept: Tensor) -> Tensor:
+    """The new rows; a memory made for a larger rank keeps its others, for when that is chosen again."""
+    return factor if len(factor) == len(kept) else torch.cat([factor, kept[len(factor) :]])
+
+
+def leading_singular_values(matrix: Tensor, count: int, key: Key) -> Tensor:
+    """The largest ones, from below: of the matrix seen through a random subspace that was turned towards it twice."""
+    rows, columns = matrix.shape
+    width = min(rows, columns, count + _OVERSAMPLING)
+    basis = noise_matrix(width, columns, key, matrix.device).to(matrix.dtype).T
+    for _ in range(_TURNS):
+        basis = torch.linalg.qr(matrix.T @ torch.linalg.qr(matrix @ basis).Q).Q
+    values: Tensor = torch.linalg.svdvals(matrix @ basis)
+    return values[:count]
 
 
 def refreshed(basis: Tensor, key: Key) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from torch import Tensor
@@ -17,9 +17,9 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
-    rebuilt,
     reduce_with_residual,
 )
+from .ladder import with_setting
 
 SHAPES = ("linear", "cosine", "exponential", "dgc")
 _DGC_STAGES = 5  # 0.25, 0.0625, 0.0156, 0.0039, 0.001: each stage keeps a quarter of the one before
@@ -46,7 +46,7 @@ class Scheduled:
             raise CompositionError(f"Scheduled: steps must be at least 1, got {self.steps}")
         if self.shape not in SHAPES:
             raise CompositionError(f"Scheduled: shape must be one of {', '.join(SHAPES)}, got {self.shape!r}")
-        if with_density(self.inner, self.end) is None:
+        if with_setting(self.inner, "density", self.end) is None:
             name = type(self.inner).__name__
             raise IncompatibleParts(
                 f"Scheduled changes a density, {name} has none; use scheduled(topk(density=0.01), ...)"
@@ -67,7 +67,7 @@ class Scheduled:
         return (yield from reduce_with_residual(self._now(ctx), tensor, residual, spec, state, ctx))
 
     def _now(self, ctx: Context) -> Aggregator[Any]:
-        return cast("Aggregator[Any]", with_density(self.inner, self.density(ctx.step)))
+        return cast("Aggregator[Any]", with_setting(self.inner, "density", self.density(ctx.step)))
 
 
 def density_at(progress: float, start: float, end: float, shape: str) -> float:
@@ -79,16 +79,3 @@ def density_at(progress: float, start: float, end: float, shape: str) -> float:
     if shape == "cosine":
         progress = (1 - math.cos(math.pi * progress)) / 2
     return start + progress * (end - start)
-
-
-def with_density(part: Any, density: float) -> Any:
-    """The same part with another density, found in it or in what it wraps; None if there is none."""
-
-    def change(inside: Any) -> Any:
-        names = {field.name for field in fields(inside)}
-        if "density" not in names:
-            return None
-        return replace(inside, density=density, **({"k": None} if "k" in names else {}))
-
-    changed = rebuilt(part, change, into=("inner", "compressor"))  # a menu's entries differ for a reason
-    return None if changed is part else changed

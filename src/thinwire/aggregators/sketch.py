@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,10 +23,12 @@ from ..core import (
     Reduced,
     Request,
     TensorSpec,
+    compressor_errors_along,
     derive_key,
     fuse,
     narrow,
     reduce_labels,
+    reduced_bytes,
     saturate,
 )
 from ..kernels import Order, cells_for, median_estimate, peel, peeling_order, sketch, table_cells
@@ -116,6 +119,19 @@ class SketchSum:
 
     def init(self, spec: TensorSpec, key: Key) -> SketchState:
         return SketchState()
+
+    def expected_bytes(self, spec: TensorSpec, size: int) -> float:
+        """As if ranks chose independently of each other: those that agree send less."""
+        values = self.compressor.nbytes(spec) / spec.dtype.itemsize  # no more than so many, less their positions
+        share = min(1.0, values / max(1, spec.numel))
+        union = spec.numel * (1 - (1 - share) ** size)
+        cells = self.fixed_cells(spec.numel) if self.cells is not None else cells_for(math.ceil(union))
+        return reduced_bytes(min(spec.numel, cells) * 4 + spec.numel / 8, size)
+
+    def errors_along(
+        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+    ) -> Sequence[float | None]:
+        return compressor_errors_along(self, tensor, spec, entries, key, exact)
 
     def reduce(
         self, tensor: Tensor, spec: TensorSpec, state: SketchState, ctx: Context

@@ -20,6 +20,7 @@ from ..core import (
     adds_up,
     fuse,
     payload_labels,
+    reduced_bytes,
 )
 
 
@@ -48,6 +49,9 @@ class SumMean:
         shares = [_summed(part / ctx.world.size, label) for part, label in zip(mine.parts, labels, strict=True)]
         total = Payload(tuple((yield from fuse(shares))))
         return Reduced(self.compressor.decode(total, spec, key), self.compressor.decode(mine, spec, key), state)
+
+    def expected_bytes(self, spec: TensorSpec, size: int) -> float:
+        return reduced_bytes(self.compressor.nbytes(spec), size)
 
 
 def _summed(share: Tensor, label: Label) -> Program[Tensor]:

@@ -1,8 +1,9 @@
-"""One of several aggregators, as the plan says."""
+"""One of several aggregators, as the plan says: out of a menu, or of one that is made by turning a knob."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -11,61 +12,144 @@ from ..core import (
     Aggregator,
     CompositionError,
     Context,
+    Controller,
     Key,
+    Menu,
     Program,
     ProtocolError,
     Reduced,
     TensorSpec,
+    flatten_state,
     reduce_with_residual,
 )
+from .ladder import ladder
 
 
 class SwitchState(NamedTuple):
-    entries: tuple[Any, ...]  # every entry's memory, so that a plan may come back to it
+    entries: tuple[Any, ...]  # every memory, so that a plan may come back to it
 
 
-@dataclass(frozen=True)
-class Switch:
-    """Delegate each layer to the menu entry a controller chose; memories outside it survive a change of plan."""
+class Delegates:
+    """What `switch` and `adapt` share: hand each layer to an entry of the menu, which has one of the memories."""
 
     menu: tuple[Aggregator[Any], ...]
+    shelves: tuple[int, ...]  # where each entry's memory is
 
     carries_all = True  # its entries may not
 
-    def __post_init__(self) -> None:
-        if not self.menu:
-            raise CompositionError("Switch: the menu is empty; give at least one aggregator")
-
     def init(self, spec: TensorSpec, key: Key) -> SwitchState:
-        return SwitchState(tuple(entry.init(spec, key) for entry in self.menu))
+        raise NotImplementedError
 
     def reduce(
         self, tensor: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context
     ) -> Program[Reduced[SwitchState]]:
-        at = self._entry(spec, ctx)
-        out = yield from self.menu[at].reduce(tensor, spec, state.entries[at], ctx)
-        return _outside(out, state, at)
+        entry, shelf = self._entry(spec, ctx)
+        out = yield from entry.reduce(tensor, spec, state.entries[shelf], ctx)
+        return _outside(out, state, shelf)
 
     def reduce_with_residual(
         self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context
     ) -> Program[tuple[Reduced[SwitchState], Tensor]]:
-        at = self._entry(spec, ctx)
-        out, rest = yield from reduce_with_residual(self.menu[at], tensor, residual, spec, state.entries[at], ctx)
-        return _outside(out, state, at), rest
+        entry, shelf = self._entry(spec, ctx)
+        out, rest = yield from reduce_with_residual(entry, tensor, residual, spec, state.entries[shelf], ctx)
+        return _outside(out, state, shelf), rest
 
-    def _entry(self, spec: TensorSpec, ctx: Context) -> int:
+    def _entry(self, spec: TensorSpec, ctx: Context) -> tuple[Aggregator[Any], int]:
         at = ctx.plan[spec.name]
         if not 0 <= at < len(self.menu):
             raise ProtocolError(
                 f"step {ctx.step}: the plan gives {spec.name} entry {at}, the menu has {len(self.menu)}"
             )
-        return at
+        return self.menu[at], self.shelves[at]
 
 
-def _outside(out: Reduced[Any], state: SwitchState, at: int) -> Reduced[SwitchState]:
+@dataclass(frozen=True)
+class Switch(Delegates):
+    """Delegate each layer to the menu entry a controller chose; memories outside it survive a change of plan."""
+
+    menu: tuple[Aggregator[Any], ...]
+    by: Controller[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.menu:
+            raise CompositionError("Switch: the menu is empty; give at least one aggregator")
+
+    @property
+    def offers(self) -> Menu:
+        return Menu(self.menu)
+
+    @cached_property
+    def shelves(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(range(len(self.menu)))
+
+    def init(self, spec: TensorSpec, key: Key) -> SwitchState:
+        return SwitchState(tuple(entry.init(spec, key) for entry in self.menu))
+
+
+@dataclass(frozen=True)
+class Adapt(Delegates):
+    """Let `by` turn each layer's knob around what is written: a density, bits, a rank. The first family is the start.
+
+    Densities go from a tenth to ten times theirs in steps of a tenth, bits and ranks from half to twice theirs in
+    steps of one; `least` and `most` say otherwise. Several families are one menu: each layer gets what serves it best.
+    Entries of a family share one memory: of PowerSGD's factors a smaller rank uses the first, a larger one keeps them.
+    """
+
+    families: tuple[Aggregator[Any], ...]
+    by: Controller[Any] | None = None
+    least: float | None = None
+    most: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.families:
+            raise CompositionError("Adapt: no family is given; write adapt(topk(density=0.01), by=lgreco())")
+        if self.by is None:
+            raise CompositionError("Adapt: say who chooses, for example adapt(topk(density=0.01), by=lgreco())")
+        for name, value in (("least", self.least), ("most", self.most)):
+            if value is not None and not 0 < value < float("inf"):
+                raise CompositionError(f"Adapt: {name} is a multiple of the setting, got {value}; 0.5 is usual")
+        if (self.least or 0) > 1 or (self.most or 2) < 1:
+            raise CompositionError(
+                f"Adapt: what is written must lie between least and most, got {self.least} and {self.most}"
+            )
+        if len(self.menu) < 2:
+            raise CompositionError(
+                f"Adapt: {type(self.families[0]).__name__} has no density, bits or rank to turn; add a second family"
+            )
+
+    @cached_property
+    def _ladders(self) -> tuple[tuple[tuple[Aggregator[Any], ...], int], ...]:
+        return tuple(ladder(family, self.least, self.most) for family in self.families)
+
+    @cached_property
+    def menu(self) -> tuple[Aggregator[Any], ...]:  # type: ignore[override]
+        return tuple(rung for rungs, _ in self._ladders for rung in rungs)
+
+    @cached_property
+    def shelves(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(at for at, (rungs, _) in enumerate(self._ladders) for _ in rungs)
+
+    @property
+    def offers(self) -> Menu:
+        return Menu(self.menu, self._ladders[0][1])
+
+    def init(self, spec: TensorSpec, key: Key) -> SwitchState:
+        return SwitchState(tuple(_largest(rungs, spec, key) for rungs, _ in self._ladders))
+
+
+def _largest(rungs: tuple[Aggregator[Any], ...], spec: TensorSpec, key: Key) -> Any:
+    """The memory of the highest rung that has one here: beyond, layers may travel dense."""
+    for rung in reversed(rungs):
+        state = rung.init(spec, key)
+        if any(not isinstance(leaf, Tensor) or leaf.numel() for leaf in flatten_state(state).values()):
+            break
+    return state
+
+
+def _outside(out: Reduced[Any], state: SwitchState, shelf: int) -> Reduced[SwitchState]:
     """What an entry gave back, with the memories of all."""
 
     def among(new: Any) -> SwitchState:
-        return SwitchState((*state.entries[:at], new, *state.entries[at + 1 :]))
+        return SwitchState((*state.entries[:shelf], new, *state.entries[shelf + 1 :]))
 
     return out.with_state(among(out.state), None if out.heard is None else among(out.heard))

@@ -12,9 +12,10 @@ import torch
 
 from ..core import derive_key
 from ..kernels import distinct_positions
+from ..kernels.gaps import rice_parameter
+from ..kernels.positions import first_parameter, width_of
+from ..kernels.varint import varint
 from ..wire import encode_indices, ideal_index_bits, packed_bytes
-from ..wire.indices import _width, best_rice
-from ..wire.varint import varint
 
 NUMEL = 1 << 20
 DENSITIES = (0.001, 0.01, 0.05, 0.2)
@@ -45,9 +46,9 @@ def measure(numel: int, density: float, seed: int = 0) -> IndexSizes:
     return IndexSizes(
         density=density,
         count=count,
-        explicit=8 * (head + packed_bytes(count, _width(numel))) / count,
+        explicit=8 * (head + packed_bytes(count, width_of(numel))) / count,
         bitmap=8 * (head + packed_bytes(numel, 1)) / count,
-        rice=8 * (head + best_rice(positions, numel)[1]) / count,
+        rice=8 * (head + rice_parameter(positions, first_parameter(count, numel), width_of(numel))[1]) / count,
         chosen=part.kind.partition(":")[2],
         sent=sent,
         ideal=ideal,

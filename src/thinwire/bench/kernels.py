@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..core import Key, derive_key
-from ..kernels import codes, dispatch, matrices, native
+from ..kernels import codes, dispatch, matrices, native, positions
 from ..kernels.sketch import cells_for, peel, peeling_order, sketch
 
 DENSITY, BITS, EVEN_BITS, BLOCK, RANKS, RANK = 0.01, 4, 8, 512, 8, 4
@@ -43,17 +43,19 @@ def cases(kernels: ModuleType, tensor: Tensor) -> Iterator[tuple[str, Work]]:
     """Every kernel with its input made ready."""
     numel, key = tensor.numel(), derive_key("bench kernels")
     k = max(1, int(DENSITY * numel))
+    sparse = dispatch if kernels is dispatch else positions
     residual = tensor.flip(0) * 0.5
     yield "top-k 1 %", partial(kernels.largest_magnitudes, tensor, k)
-    yield "top-k 1 %, with feedback", partial(_sparse_feedback, kernels, tensor, residual, k)
-    positions = codes.largest_magnitudes(tensor, k)
-    kept = tensor[positions]
-    yield "top-k 1 %, decode", partial(kernels.scatter, kept, positions, numel)
-    yield f"top-k 1 %, mean of {RANKS}", partial(_mean(kernels, "sparse_mean"), copies(kept), copies(positions), numel)
+    yield "top-k 1 %, with feedback", partial(sparse.take_largest, tensor, residual, k)
+    places = codes.largest_magnitudes(tensor, k)
+    kept = tensor[places]
+    yield "top-k 1 %, decode", partial(kernels.scatter, kept, places, numel)
+    coded = positions.encode_positions(places, numel).data
+    yield f"top-k 1 %, mean of {RANKS}", partial(_mean(sparse, "sparse_mean"), copies(kept), copies(coded), numel)
     yield "all above a level: 1 %", partial(kernels.reaching, tensor, float(kept.abs().min()))
     yield (
         "sketch of 1 %, encode and peel",
-        partial(_sketch_and_peel, kernels is dispatch, kept.double(), positions, key),
+        partial(_sketch_and_peel, kernels is dispatch, kept.double(), places, key),
     )
     packed, norms = codes.qsgd_encode(tensor, BITS, BLOCK, key)
     yield "QSGD-4 encode", partial(kernels.qsgd_encode, tensor, BITS, BLOCK, key)
@@ -97,21 +99,12 @@ def copies(part: Tensor) -> list[Tensor]:
     return [part.clone() for _ in range(RANKS)]
 
 
-def _sparse_feedback(kernels: ModuleType, tensor: Tensor, residual: Tensor, k: int) -> Tensor:
-    """As compressors.sparse does it for values that are sent as they are."""
-    target, positions = kernels.add_largest(tensor, residual, k)
-    kernels.subtract_at(target, positions, kernels.take(target, positions))
-    return target  # type: ignore[no-any-return]
-
-
-def _sketch_and_peel(in_c: bool, values: Tensor, positions: Tensor, key: Key) -> object:
+def _sketch_and_peel(in_c: bool, values: Tensor, places: Tensor, key: Key) -> object:
     """What one rank does with what it kept; the definition is numpy's."""
-    cells = cells_for(positions.numel())
+    cells = cells_for(places.numel())
     if in_c:
-        return dispatch.peel(
-            dispatch.sketch(values, positions, cells, key), dispatch.peeling_order(positions, cells, key)
-        )
-    return peel(sketch(values, positions, cells, key), peeling_order(positions, cells, key))
+        return dispatch.peel(dispatch.sketch(values, places, cells, key), dispatch.peeling_order(places, cells, key))
+    return peel(sketch(values, places, cells, key), peeling_order(places, cells, key))
 
 
 def _power_step(kernels: ModuleType, matrix: Tensor, residual: Tensor, start: Tensor) -> Tensor:

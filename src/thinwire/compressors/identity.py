@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core import Contract, Key, Part, Payload, TensorSpec
+from ..core import Contract, Key, Payload, TensorSpec
 from ..wire import expect_parts, expect_vector
 
 
@@ -17,7 +17,7 @@ class Identity:
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         del key  # deterministic
         flat = tensor.flatten().contiguous()
-        return Payload.of([Part("values", flat, 8.0 * flat.element_size() * flat.numel())])
+        return Payload((flat,), ("values",), (8.0 * flat.nbytes,))
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from torch import Tensor
 
-from ..core import CompositionError, Compressor, Contract, DecodeError, Key, Payload, TensorSpec, derive_key
-from ..kernels import add_saturated, scatter, sparse_mean, subtract_at, take
-from ..wire import decode_indices, encode_indices, expected_index_bytes
+from ..core import CompositionError, Compressor, Contract, DecodeError, Key, Part, Payload, TensorSpec, derive_key
+from ..kernels import add_saturated, decode_positions, scatter, sparse_mean, subtract_at, take
+from ..wire import encode_indices, expect_count, expected_index_bytes
 from .identity import Identity
 
 
@@ -28,6 +29,7 @@ def check_count(part: str, density: float | None, k: int | None) -> None:
         raise CompositionError(f"{part}: k must be at least 1, got {k}")
 
 
+@lru_cache  # a layer's is the same at every step
 def kept_count(density: float | None, k: int | None, numel: int) -> int:
     """How many coordinates of `numel` are sent: at least one of a tensor that has any."""
     if k is not None:
@@ -69,50 +71,51 @@ class Sparse:
         return take(flat, positions)
 
     def encode_at(self, kept: Tensor, positions: Tensor, numel: int, key: Key) -> Payload:
-        encoded = self.values.encode(kept, values_key(key))
-        return Payload.of([encode_indices(positions, numel), *encoded.remarks()])
+        return self._payload(kept, encode_indices(positions, numel), key)
 
-    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
-        return self._decode(payload, spec, key, *self.bounds(spec.numel))
+    def _payload(self, kept: Tensor, indices: Part, key: Key) -> Payload:
+        return self.values.encode(kept, values_key(key)).behind(indices)
 
     def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
         """Only what is sent differs from the target, so only there is anything subtracted."""
-        rest, positions = self._add_and_choose(tensor.flatten(), residual.flatten(), key)
+        rest = add_saturated(tensor.flatten(), residual.flatten())
+        positions = self.choose(rest, key)
         payload = self.encode_at(self.take(rest, positions), positions, rest.numel(), key)
-        kept = self._values(payload, TensorSpec.of("", rest), positions, key)
-        subtract_at(rest, positions, kept)
+        subtract_at(rest, positions, self._values(payload, TensorSpec.of("", rest), positions.numel(), key))
         return payload, rest.view(tensor.shape)
 
-    def _add_and_choose(self, flat: Tensor, residual: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-        """The saturated sum, and what to send of it."""
-        target = add_saturated(flat, residual)
-        return target, self.choose(target, key)
-
-    def decode_mean(
-        self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key], out: Tensor | None = None
-    ) -> Tensor:
-        bounds = self.bounds(spec.numel)
-        parts = [self._parts(payload, spec, key, *bounds) for payload, key in zip(payloads, keys, strict=True)]
-        return sparse_mean(out, [kept for kept, _ in parts], [at for _, at in parts], spec.numel).view(spec.shape)
+    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        return self._decode(payload, spec, key, *self.bounds(spec.numel))
 
     def decode_at(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         return self._decode(payload, spec, key, 0, spec.numel)
 
     def _decode(self, payload: Payload, spec: TensorSpec, key: Key, least: int, most: int) -> Tensor:
-        return scatter(*self._parts(payload, spec, key, least, most), spec.numel).view(spec.shape)
+        kept = self._kept(payload, spec, key, least, most)
+        positions = decode_positions(payload.parts[0], kept.numel(), spec.numel)
+        return scatter(kept, positions, spec.numel).view(spec.shape)
 
-    def _parts(self, payload: Payload, spec: TensorSpec, key: Key, least: int, most: int) -> tuple[Tensor, Tensor]:
-        """Values and positions."""
+    def decode_mean(
+        self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key], out: Tensor | None = None
+    ) -> Tensor:
+        bounds = self.bounds(spec.numel)
+        kept = [self._kept(payload, spec, key, *bounds) for payload, key in zip(payloads, keys, strict=True)]
+        return sparse_mean(out, kept, [payload.parts[0] for payload in payloads], spec.numel).view(spec.shape)
+
+    def _kept(self, payload: Payload, spec: TensorSpec, key: Key, least: int, most: int) -> Tensor:
+        """The values; whoever reads the positions sees to it that there are as many."""
         if not payload.parts:
             raise DecodeError("indices and values expected, got no part")
-        positions = decode_indices(payload.parts[0], spec.numel, most)
-        if positions.numel() < least:
-            raise DecodeError(f"at least {least} positions expected, got {positions.numel()}")
-        return self._values(payload, spec, positions, key), positions
+        if least < most:
+            return self._values(payload, spec, expect_count(payload.parts[0], least, most), key)
+        try:
+            return self._values(payload, spec, least, key)
+        except DecodeError:
+            expect_count(payload.parts[0], least, most)  # if there are others than agreed, that is what to say
+            raise
 
-    def _values(self, payload: Payload, spec: TensorSpec, positions: Tensor, key: Key) -> Tensor:
-        form = values_spec(spec, positions.numel())
-        return self.values.decode(Payload(payload.parts[1:]), form, values_key(key))
+    def _values(self, payload: Payload, spec: TensorSpec, count: int, key: Key) -> Tensor:
+        return self.values.decode(Payload(payload.parts[1:]), values_spec(spec, count), values_key(key))
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from ..core import Contract, Key, TensorSpec
-from ..kernels import add_largest, largest_magnitudes
+from ..core import Contract, Key, Payload, TensorSpec
+from ..kernels import largest_magnitudes, subtract_at, take_largest
+from ..wire import index_part
+from .cast import Cast
+from .identity import Identity
 from .sparse import Counted, then, values_spec
 
 
@@ -22,10 +29,31 @@ class TopK(Counted):
         del key  # deterministic
         return largest_magnitudes(scores, self.count(scores.numel()))
 
-    def _add_and_choose(self, flat: Tensor, residual: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-        del key
-        return add_largest(flat, residual, self.count(flat.numel()))
+    def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
+        """The largest are taken out of the sum in one go; what their values lose on the way comes back."""
+        numel, count = tensor.numel(), self.count(tensor.numel())
+        rest, kept, positions, coded = take_largest(tensor.flatten(), residual.flatten(), count)
+        payload = self._payload(kept, index_part(coded, count, numel), key)
+        if not isinstance(self.values, Identity):
+            arrived = self._values(payload, TensorSpec.of("", rest), count, key)
+            subtract_at(rest, positions, arrived - kept)
+        return payload, rest.view(tensor.shape)
 
     def contract(self, spec: TensorSpec) -> Contract:
         count = self.count(spec.numel)
         return then(count / max(1, spec.numel), self.values, values_spec(spec, count))
+
+    def errors_along(
+        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+    ) -> Sequence[float | None]:
+        """One sort prices all counts; the rounding of a cast is left out unless `exact` is asked."""
+        del key
+        lossless = (Identity,) if exact else (Identity, Cast)
+        squares = tensor.flatten().double().square().sort().values
+        left = torch.cat([squares.new_zeros(1), squares.cumsum(0)])  # what the smallest ones hold together
+        return [
+            math.sqrt(float(left[-1 - entry.count(spec.numel)]))
+            if isinstance(entry, TopK) and isinstance(entry.values, lossless)
+            else None
+            for entry in entries
+        ]

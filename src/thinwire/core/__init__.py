@@ -1,5 +1,16 @@
 """The vocabulary: what is sent, what may be asked, what parts promise. Imports nothing of the other rooms."""
 
+from .choosing import (
+    Choices,
+    Controller,
+    ExpectsBytes,
+    Menu,
+    OffersMenu,
+    PricedAlong,
+    Seen,
+    TakesMenus,
+    compressor_errors_along,
+)
 from .composition import parts_of, rebuilt, weighed
 from .context import Context, Key, Plan, derive_key
 from .errors import (
@@ -33,11 +44,9 @@ from .parts import (
     Chooser,
     Compressor,
     Contract,
-    Controller,
     DecodesMean,
     FusesResidual,
     Reduced,
-    Seen,
     SubtractsSent,
     Weighable,
     adds_up,
@@ -46,7 +55,7 @@ from .parts import (
     reduce_with_residual,
     subtracts_sent,
 )
-from .programs import fuse, fuse_flagged, loopback, stamped
+from .programs import answer_alike, drive, fuse, fuse_flagged, loopback, stamped
 from .requests import (
     AllGather,
     AllReduce,
@@ -63,6 +72,7 @@ from .requests import (
     payload_for,
     payload_labels,
     reduce_labels,
+    reduced_bytes,
     shard_sizes,
     types_of,
     wire_bytes,
@@ -75,9 +85,11 @@ __all__ = [
     "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of", "saturate",
     "AllReduce", "AllGather", "AllToAll", "Broadcast", "Swap", "Gathered", "Op", "Label", "Request", "Program", "World",
     "describe", "payload_labels", "reduce_labels", "payload_for", "shard_sizes", "types_of", "wire_bytes",
-    "fuse", "fuse_flagged", "loopback", "stamped",
+    "drive", "fuse", "fuse_flagged", "loopback", "answer_alike", "stamped",
     "Context", "Key", "Plan", "derive_key",
     "Contract", "Compressor", "Chooser", "Weighable", "Aggregator", "Controller", "FusesResidual",
+    "Menu", "Choices", "OffersMenu", "TakesMenus", "PricedAlong", "ExpectsBytes",
+    "compressor_errors_along", "reduced_bytes",
     "DecodesMean", "SubtractsSent", "Reduced", "Seen", "adds_up", "decodes_mean", "subtracts_sent",
     "reduce_and_subtract", "reduce_with_residual",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",

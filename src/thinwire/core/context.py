@@ -17,7 +17,7 @@ Plan: TypeAlias = Mapping[str, int]  # layer name -> entry of the menu
 @lru_cache(maxsize=1 << 12, typed=True)  # encoder and decoder of a layer ask for the same ones
 def derive_key(*words: int | str | None) -> Key:
     """A 64-bit key from words: the same on every rank, machine and Python version."""
-    text = "\x1f".join(f"{type(word).__name__}:{word}" for word in words)
+    text = "\x1f".join([f"{type(word).__name__}:{word}" for word in words])
     return Key(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little"))
 
 
@@ -29,6 +29,7 @@ class Context:
     world: World
     seed: int = 0
     plan: Plan = field(default_factory=dict)
+    lr: float | None = None  # of the step before, where somebody told it; a clue for controllers
 
     def key(self, name: str, rank: int | None = None) -> Key:
         """Common to all ranks, or rank's own; every rank can derive every other's."""

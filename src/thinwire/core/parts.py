@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeGuard, Typ
 
 from torch import Tensor
 
-from .context import Context, Key, Plan
+from .context import Context, Key
 from .requests import Program
 from .tensors import Payload, TensorSpec, narrow, saturate
 
@@ -205,20 +205,3 @@ def decodes_mean(part: Compressor) -> TypeGuard[DecodesMean]:
 
 def fuses_residual(part: Aggregator[S]) -> TypeGuard[FusesResidual[S]]:
     return _keeps(type(part), FusesResidual)
-
-
-class Seen(NamedTuple):
-    """What a controller may look at after a layer was exchanged."""
-
-    tensor: Tensor
-    reduced: Reduced[Any]
-
-
-class Controller(Protocol[S]):
-    """Picks one menu entry per layer; all ranks end with the same plan."""
-
-    def init(self, layers: Sequence[TensorSpec]) -> tuple[Plan, S]: ...
-
-    def observe(self, spec: TensorSpec, seen: Seen, state: S, ctx: Context) -> S: ...
-
-    def replan(self, plan: Plan, state: S, ctx: Context) -> Program[tuple[Plan, S]]: ...

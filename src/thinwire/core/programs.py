@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import torch
@@ -42,6 +43,17 @@ def answer_alone(request: Request) -> Any:
             raise ProtocolError(f"step {request.step}: rank 0 is alone, but swaps with ranks {partners(request)}")
         return Gathered()
     return Gathered([request.payload]) if isinstance(request, AllGather) else request.payload
+
+
+def answer_alike(request: Request, size: int) -> Any:
+    """What rank 0 would hear from so many ranks if all of them had asked for the same."""
+    if isinstance(request, AllReduce):
+        return request.tensor * size if request.op is Op.SUM else request.tensor.clone()
+    if isinstance(request, AllToAll):
+        return Gathered([request.payloads[0]] * size)
+    if isinstance(request, Swap):
+        return Gathered([payload for _, payload in request.outgoing[:1]] * len(request.sources))
+    return Gathered([request.payload] * size) if isinstance(request, AllGather) else request.payload
 
 
 def stamped(program: Program[T], step: int) -> Program[T]:
@@ -160,6 +172,8 @@ def _merge(asked: dict[int, Request]) -> Program[dict[int, Any]]:
 
 
 def _group(request: Request) -> tuple[str, ...]:
+    if isinstance(request, AllGather):
+        return ("AllGather",)
     if isinstance(request, AllReduce):
         return ("AllReduce", str(request.tensor.dtype), str(request.tensor.device), request.op.value)
     if isinstance(request, Swap):  # not by partners: those differ from rank to rank, and so would the order
@@ -168,7 +182,7 @@ def _group(request: Request) -> tuple[str, ...]:
 
 
 def _merge_group(group: dict[int, Request]) -> Program[dict[int, Any]]:
-    labels = tuple(label for request in group.values() for label in request.labels)
+    labels = tuple([label for request in group.values() for label in request.labels])
     first = next(iter(group.values()))
     if isinstance(first, AllReduce):
         tensors = [request.tensor for request in group.values() if isinstance(request, AllReduce)]
@@ -214,15 +228,15 @@ def partners(swap: Swap) -> str:
 
 
 def _join(payloads: Sequence[Payload]) -> Payload:
-    return Payload(tuple(part for payload in payloads for part in payload.parts))
+    return Payload(tuple([part for payload in payloads for part in payload.parts]))
 
 
 def _cut_all(answer: Gathered, counts: Sequence[int]) -> list[Gathered]:
     """One rank's answer holds all layers; one layer's answer holds all ranks."""
-    by_rank = [_cut(payload, counts) for payload in answer]
-    return [Gathered(pieces[at] for pieces in by_rank).also(answer.shared) for at in range(len(counts))]
+    by_layer = zip(*[_cut(payload, counts) for payload in answer], strict=True) if answer else ((),) * len(counts)
+    return [Gathered(payloads).also(answer.shared) for payloads in by_layer]
 
 
 def _cut(payload: Payload, counts: Sequence[int]) -> list[Payload]:
-    parts = iter(payload.parts)
-    return [Payload(tuple(next(parts) for _ in range(count))) for count in counts]
+    ends = accumulate(counts)
+    return [Payload(payload.parts[end - count : end]) for count, end in zip(counts, ends, strict=True)]

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
@@ -119,7 +120,7 @@ class Swap:
 
 
 def types_of(payload: Payload) -> tuple[torch.dtype, ...]:
-    return tuple(part.dtype for part in payload.parts)
+    return tuple([part.dtype for part in payload.parts])
 
 
 class Gathered(tuple[Payload, ...]):
@@ -158,7 +159,7 @@ def reduce_labels(layer: str, tensor: Tensor, kind: str = "values") -> tuple[Lab
 
 
 def payload_labels(layer: str, payload: Payload) -> tuple[Label, ...]:
-    return tuple(Label(layer, kind, nbytes_of(part), bits) for kind, part, bits in payload.remarks())
+    return tuple([Label(layer, kind, part.nbytes, bits) for kind, part, bits in payload.remarks()])
 
 
 def payload_for(request: AllGather | AllToAll | Broadcast | Swap, to: int) -> Payload:
@@ -170,7 +171,7 @@ def payload_for(request: AllGather | AllToAll | Broadcast | Swap, to: int) -> Pa
 
 def describe(request: Request) -> str:
     """One line for an error text; two ranks agree exactly if their lines and steps are equal."""
-    layers = _some_names(list(dict.fromkeys(label.layer for label in request.labels if label.layer)))
+    layers = _some_names(list(dict.fromkeys([label.layer for label in request.labels if label.layer])))
     if isinstance(request, AllReduce):
         numbers = f"{request.tensor.numel()} {_name(request.tensor)}"
         form = f"AllReduce({request.op.value}) of {numbers}, {nbytes_of(request.tensor)} B"
@@ -194,7 +195,8 @@ def _name(tensor: Tensor) -> str:
     return _names((tensor.dtype,))
 
 
-def _names(dtypes: Sequence[torch.dtype]) -> str:
+@lru_cache  # the same bucket asks at every step
+def _names(dtypes: tuple[torch.dtype, ...]) -> str:
     return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 
@@ -208,6 +210,11 @@ def tree_children(rank: int, size: int, root: int) -> list[int]:
     place = (rank - root) % size
     spans = (1 << i for i in range(size.bit_length()))
     return [(place + span + root) % size for span in spans if span > place and place + span < size]
+
+
+def reduced_bytes(nbytes: float, size: int) -> float:
+    """What one rank sends for an all-reduce of so many bytes."""
+    return 2 * (size - 1) / size * nbytes
 
 
 def wire_bytes(request: Request, world: World, sizes: Sequence[int] | None = None) -> tuple[int, int]:

@@ -38,11 +38,11 @@ def near_square(numel: int) -> Dims:
 
 def folded(tensor: Tensor, dims: Dims) -> Tensor:
     """The tensor's numbers in order, in these dimensions, with zeros after the last one where they are more."""
-    flat = tensor.reshape(-1)
-    spare = math.prod(dims) - flat.numel()
-    return (pad(flat, (0, spare)) if spare else flat).view(dims)
+    spare = math.prod(dims) - tensor.numel()
+    return pad(tensor.reshape(-1), (0, spare)).view(dims) if spare else tensor.reshape(dims)
 
 
 def unfolded(tensor: Tensor, spec: TensorSpec) -> Tensor:
     """Back to the layer's shape; spare zeros are dropped."""
-    return tensor.reshape(-1)[: spec.numel].view(spec.shape)
+    whole = tensor.numel() == spec.numel
+    return tensor.reshape(spec.shape) if whole else tensor.reshape(-1)[: spec.numel].view(spec.shape)

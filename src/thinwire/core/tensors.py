@@ -6,6 +6,7 @@ import cmath
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -55,21 +56,29 @@ class Payload:
 
     @classmethod
     def of(cls, parts: Iterable[Part]) -> Payload:
-        parts = tuple(parts)
-        return cls(tuple(p.tensor for p in parts), tuple(p.kind for p in parts), tuple(p.model_bits for p in parts))
+        kinds, tensors, bits = tuple(zip(*parts, strict=True)) or ((), (), ())
+        return cls(tensors, kinds, bits)
 
     def remarks(self) -> tuple[Part, ...]:
         """The parts with their remarks, or with honest defaults where there are none."""
-        kinds = self.kinds or ("values",) * len(self.parts)
-        bits = self.model_bits or tuple(8.0 * nbytes_of(p) for p in self.parts)
+        kinds, bits = self._remarked()
         return tuple(map(Part, kinds, self.parts, bits))
 
-    def to(self, device: torch.device) -> Payload:
-        return self if all(p.device == device for p in self.parts) else Payload(tuple(p.to(device) for p in self.parts))
+    def behind(self, first: Part) -> Payload:
+        """The same parts and remarks, behind one more."""
+        kinds, bits = self._remarked()
+        return Payload((first.tensor, *self.parts), (first.kind, *kinds), (first.model_bits, *bits))
 
-    @property
+    def _remarked(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        kinds = self.kinds or ("values",) * len(self.parts)
+        return kinds, self.model_bits or tuple([8.0 * part.nbytes for part in self.parts])
+
+    def to(self, device: torch.device) -> Payload:
+        return self if {p.device for p in self.parts} <= {device} else Payload(tuple(p.to(device) for p in self.parts))
+
+    @cached_property  # asked by framing, headers and the meter
     def nbytes(self) -> int:
-        return sum(nbytes_of(p) for p in self.parts)
+        return sum([part.nbytes for part in self.parts])
 
 
 def nbytes_of(tensor: Tensor) -> int:
@@ -90,7 +99,9 @@ def saturate(tensor: Tensor) -> Tensor:
 
 def narrow(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert; what the new type cannot hold becomes its largest number, never infinity."""
-    if tensor.dtype == dtype or not dtype.is_floating_point:
+    if tensor.dtype == dtype:
+        return tensor
+    if not dtype.is_floating_point:
         return tensor.to(dtype)
     limit = torch.finfo(dtype).max
     if torch.finfo(tensor.dtype).max > limit:

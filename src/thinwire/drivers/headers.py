@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..core import AllReduce, Broadcast, DecodeError, Request, Swap, World, describe, payload_for
+from ..core import AllReduce, AllToAll, Broadcast, DecodeError, Request, Swap, World, describe, payload_for
 from ..core.requests import tree_children
 from ..wire import lengths_bytes
 
@@ -35,6 +35,8 @@ class Header(NamedTuple):
 def headers_of(request: Request, size: int) -> list[Header]:
     """One for each rank: they differ only in the length of what will follow."""
     signature, step = zlib.crc32(describe(request).encode()), request.step & 0xFFFFFFFF
+    if not isinstance(request, AllToAll | Swap):  # the same for all
+        return [Header(signature, step, framed_bytes(request, 0))] * size
     return [Header(signature, step, framed_bytes(request, to)) for to in range(size)]
 
 

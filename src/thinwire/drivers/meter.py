@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 from ..core import Broadcast, Label, Request, Swap, World
 
+OLDER = -1
+
 
 class Where(NamedTuple):
-    """Whose traffic it is; a step of -1 stands for all steps older than the meter remembers one by one."""
+    """Whose traffic it is; the step OLDER stands for all steps older than the meter remembers one by one."""
 
     step: int
     collective: str
@@ -51,7 +53,7 @@ class Meter:
     def __init__(self, keep_steps: int = 100) -> None:
         self.rows: dict[Where, Traffic] = {}
         self.keep_steps = keep_steps
-        self._steps: dict[int, None] = {}
+        self._steps: dict[int, list[Where]] = {}  # whose rows are kept apart
 
     def record(
         self, request: Request, world: World, sent: int, received: int, header_sent: int, header_received: int
@@ -65,7 +67,7 @@ class Meter:
             traffic = Traffic(0, label.model_bits * gives, label.nbytes * gives, share * sent, share * received)
             self._add(Where(request.step, collective, label.layer, label.kind), traffic)
         self._add(Where(request.step, collective, "", HEADER), Traffic(1, 0.0, 0.0, header_sent, header_received))
-        self._merge_old(request.step)
+        self._merge_old()
 
     def total(self) -> Traffic:
         return self.by("all").get("all", Traffic())
@@ -86,18 +88,24 @@ class Meter:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         width = len(Where._fields)
         self.rows = {Where(*row[:width]): Traffic(*row[width:]) for row in state["rows"]}
-        self._steps = dict.fromkeys(state["steps"])
+        self._steps = {step: [] for step in state["steps"]}
+        for where in self.rows:
+            if where.step in self._steps:
+                self._steps[where.step].append(where)
 
     def _add(self, where: Where, traffic: Traffic) -> None:
-        self.rows.setdefault(where, Traffic()).add(traffic)
+        row = self.rows.get(where)
+        if row is not None:
+            row.add(traffic)
+            return
+        self.rows[where] = traffic
+        if where.step != OLDER:
+            self._steps.setdefault(where.step, []).append(where)
 
-    def _merge_old(self, step: int) -> None:
-        self._steps[step] = None
+    def _merge_old(self) -> None:
         while len(self._steps) > self.keep_steps:
-            oldest = next(iter(self._steps))
-            del self._steps[oldest]
-            for where in [w for w in self.rows if w.step == oldest]:
-                self._add(where._replace(step=-1), self.rows.pop(where))
+            for where in self._steps.pop(next(iter(self._steps))):
+                self._add(where._replace(step=OLDER), self.rows.pop(where))
 
 
 def _gives(request: Request, world: World) -> bool:

@@ -15,7 +15,14 @@ from ..testbed.network import rate_bits
 from .tables import ConfigError, Table, build, choose, positive
 
 DRIVERS = ("lockstep", "processes")
-_OF_GROUPS = ("title", "labels", "task", "steps", "record_every")  # what a config without groups says of all runs
+_OF_GROUPS = (
+    "title",
+    "labels",
+    "task",
+    "optimizer",
+    "steps",
+    "record_every",
+)  # what a config without groups says of all runs
 OPTIMIZERS = ("sgd", "adamw", "cadamw")
 SCHEDULES = ("constant", "cosine")
 MEASURES = ("loss", "train_loss", "accuracy", "perplexity", "grad_norm")
@@ -95,8 +102,8 @@ class Method:
 class Group:
     """Runs that belong into one table: the same workers, split, driver and link.
 
-    task, steps and record_every, if given, count here instead of the experiment's; of the task, those settings that
-    are named.
+    task, optimizer, steps and record_every, if given, count here instead of the experiment's; of task and optimizer,
+    those settings that are named. A task of another name has the experiment's settings only if it is given none.
     """
 
     title: str = ""
@@ -106,6 +113,7 @@ class Group:
     link: str = "none"
     labels: tuple[str, ...] = ()  # of the methods that run here; none named: all of them
     task: Mapping[str, Any] | None = None
+    optimizer: Mapping[str, Any] | None = None
     steps: int = 0
     record_every: int = 0
 
@@ -186,6 +194,7 @@ class Experiment:
     record_every: int = 5
     checkpoint_every: int = 100
     bucket_mb: float = 25.0
+    small: int = 0  # vectors, and layers of fewer elements, travel dense, as with `attach`; 0: all are compressed
     target: Target | None = None
     trace_steps: int = 2  # of a run on real processes, the last ones
 
@@ -216,6 +225,7 @@ class Experiment:
                 raise ConfigError(f"{what}: {twice[0]!r} is there twice")
         known = {method.label for method in self.methods}
         for group in self.groups:
+            self.optimizer_of(group)
             if unknown := [label for label in group.labels if label not in known]:
                 raise ConfigError(
                     f"groups: {group.title}: no method is called {unknown[0]!r}; there are {sorted(known)}"
@@ -226,7 +236,13 @@ class Experiment:
 
     def task_of(self, group: Group) -> TaskConfig:
         own = dict(group.task or {})
-        return TaskConfig(str(own.pop("name", self.task.name)), {**self.task.settings, **own})
+        name = str(own.pop("name", self.task.name))
+        return TaskConfig(name, own if own and name != self.task.name else {**self.task.settings, **own})
+
+    def optimizer_of(self, group: Group) -> Optimizer:
+        if not group.optimizer:
+            return self.optimizer
+        return build(Optimizer, {**asdict(self.optimizer), **group.optimizer}, f"groups: {group.title}: optimizer")
 
     def with_seeds(self, seeds: tuple[int, ...]) -> Experiment:
         return replace(self, seeds=seeds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,11 @@ def read_experiment(path: Path) -> Experiment:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def plan_of(experiment: Experiment, data: str | None = None, finish: Any = None) -> Plan:
-    """Data are looked for, and all that cannot be is refused, here: before any job starts."""
+def plan_of(experiment: Experiment, data: str | None = None, finish: Any = None, more: Sequence[Job] = ()) -> Plan:
+    """Data are looked for, and all that cannot be is refused, here: before any job starts.
+
+    more: jobs beside the runs; then `finish` is given their results as well.
+    """
     task = make_task(experiment.task.name, experiment.task.settings, data)
     steps = {}
     for group in experiment.groups:
@@ -58,7 +61,8 @@ def plan_of(experiment: Experiment, data: str | None = None, finish: Any = None)
         for label in (method.label for method in experiment.methods_of(group))
         for seed in experiment.seeds
     ]
-    return Plan(experiment.name, head, jobs, partial(shown_together, experiment, finish), runs=True)
+    together = partial(shown_together, experiment, finish, len(jobs))
+    return Plan(experiment.name, head, [*jobs, *more], together, runs=len(jobs))
 
 
 def steps_of(experiment: Experiment, group: Group, about: Mapping[str, Any]) -> int:
@@ -89,9 +93,12 @@ def _method(experiment: Experiment, label: str) -> Any:
     return next(method for method in experiment.methods if method.label == label)
 
 
-def shown_together(experiment: Experiment, finish: Any, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def shown_together(experiment: Experiment, finish: Any, count: int, results: list[dict[str, Any]]) -> dict[str, Any]:
+    runs, more = results[:count], results[count:]
     shown = {"checks": parity_checks(experiment, runs), "modelled": modelled(runs)}
-    return shown | (dict(finish(runs)) if finish is not None else {})
+    if finish is None:
+        return shown
+    return shown | dict(finish(runs, more) if more else finish(runs))
 
 
 def parity_checks(experiment: Experiment, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..controllers import Fixed
-from ..core import Context, Plan, Program, Seen, TensorSpec
+from ..core import Seen, TensorSpec
 from ..drivers.meter import Traffic
 from .config import MEASURES, Target
 from .tasks.base import Learner
@@ -25,10 +24,9 @@ BUFFER = "buffer: "  # before the names of buffers, among averaged tensors
 
 
 class Watch:
-    """A controller that decides nothing and sees, in watched steps, how far what was sent is from what was wished."""
+    """Sees, in watched steps, how far what was sent is from what was wished."""
 
     def __init__(self) -> None:
-        self._fixed = Fixed()
         self._targets: Mapping[str, Tensor] = {}
         self.errors: dict[str, float] = {}
 
@@ -40,19 +38,12 @@ class Watch:
         """Look at this round; errors of layers that it does not send stay those of their last round."""
         self._targets = targets
 
-    def init(self, layers: Sequence[TensorSpec]) -> tuple[Plan, tuple[()]]:
-        return self._fixed.init(layers)
-
-    def observe(self, spec: TensorSpec, seen: Seen, state: tuple[()], ctx: Context) -> tuple[()]:
+    def see(self, spec: TensorSpec, seen: Seen) -> None:
         target = self._targets.get(spec.name)
         if target is not None:
             size = float(target.double().norm())
             missed = float((target.double() - seen.reduced.sent.double().view(target.shape)).norm())
             self.errors[spec.name] = missed / size if size else 0.0
-        return state
-
-    def replan(self, plan: Plan, state: tuple[()], ctx: Context) -> Program[tuple[Plan, tuple[()]]]:
-        return self._fixed.replan(plan, state, ctx)
 
 
 class Observer:

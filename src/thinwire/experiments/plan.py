@@ -37,15 +37,15 @@ class Job:
 class Plan:
     """A named list of jobs. `finish` adds to the stored result what all results show together: tables, figures, checks.
 
-    head: what the result file says before any run: title, about, config. `runs` tells whether results are runs, with
-    curves, that the report draws itself.
+    head: what the result file says before any run: title, about, config. `runs` tells how many of the results, from the
+    first on, are runs, with curves, that the report draws itself.
     """
 
     name: str
     head: Mapping[str, Any]
     jobs: Sequence[Job]
     finish: Finish = field(default=lambda results: {})
-    runs: bool = False
+    runs: int = 0
 
 
 def slug(label: str) -> str:

@@ -60,7 +60,7 @@ def carry_out(plan: Plan, folder: RunFolder, watcher: Watcher | None = None, pro
         _one_after_another(list(same), folder, watcher)
     results = [folder.result_of(job.key) or {} for job in plan.jobs]
     result = {"name": plan.name, **plan.head, **folder.read("about.json")}
-    result |= {"runs": results} if plan.runs else {}
+    result |= {"runs": results[: plan.runs]} if plan.runs else {}
     result |= {"checks": [], **plan.finish(results)}
     write_json(folder.path / "result.json", result)
     return folder.read("result.json")

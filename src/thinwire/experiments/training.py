@@ -56,7 +56,7 @@ class Training:
 
     def run(self, tell: Callable[[Any], None], barrier: Callable[[], object] | None = None) -> None:
         self._resume()
-        settings, over = self.experiment.optimizer, False
+        settings, over = self.experiment.optimizer_of(self.group), False
         while self.done < self.steps and not over:
             step = self.done
             watched = step % (self.group.record_every or self.experiment.record_every) == 0

@@ -13,6 +13,7 @@ from ..core import Program, TensorSpec, World, mixes
 from ..drivers.meter import Meter
 from ..exchange import Exchanger
 from ..importance import Refresher
+from ..integrations.rules import assigned
 from ..moments import AdamMoments, Averaging
 from ..sync import Rounds, mean_and_consensus
 from .clock import Clock
@@ -34,20 +35,23 @@ class Worker:
         self.world, self.meter = World(rank, group.workers), meter
         self.learner: Learner = task.learner(rank, group.workers, Split.parse(group.split), seed)
         parameters = self.learner.parameters
-        settings = experiment.optimizer
+        settings = experiment.optimizer_of(group)
         self.lr = rate(method.lr or settings.lr, task.smoothness)
         self.optimizer = make_optimizer(settings, list(parameters.values()), self.lr)
         layers = [TensorSpec(name, tuple(p.shape), p.dtype) for name, p in parameters.items()]
         self.watch = Watch()
         sync = method.sync()
+        rules = assigned(layers, sync.exchange, experiment.small) if experiment.small else None
+        rules = rules or {layer.name: sync.exchange for layer in layers}
         self.rounds: Rounds | None = None
         if sync.payload == "gradients" and not sync.average_every:
-            self.exchanger = Exchanger(layers, sync.exchange, self.watch, seed=seed)
+            self.exchanger = Exchanger(layers, rules, seed=seed)
         else:
-            self.rounds = Rounds(sync, parameters, controller=self.watch, seed=seed)
+            self.rounds = Rounds(sync, parameters, rules, seed=seed)
             self.exchanger = self.rounds.exchanger
             if rank == 0:
                 self.rounds.before_exchange = lambda given: self.watch.look_on(self.exchanger.targets(given))
+        self.exchanger.watch = self.watch.see
         moments = method.averaged()
         adam = None if moments is None else AdamMoments(self.optimizer, parameters)
         self.averaging = None if moments is None or adam is None else Averaging(adam, moments, seed=seed)
@@ -60,6 +64,7 @@ class Worker:
 
     def step(self, step: int, lr: float, watched: bool) -> Program[None]:
         self.clock.step = step
+        self.exchanger.lr = lr
         with self.clock.timing("compute"):
             self.loss, gradients = self.learner.gradients(step)
         if self.rounds is not None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, reduce_with_residual, refuse_copies
-from .residuals import Kept, check_form, keep, no_residual, recall
+from .residuals import Kept, check_form, keep_for, no_residual, recall
 
 
 class FeedbackState(NamedTuple):
@@ -41,5 +41,4 @@ class ErrorFeedback:
     ) -> Program[Reduced[FeedbackState]]:
         before = recall(state.residual, spec)
         out, rest = yield from reduce_with_residual(self.inner, tensor, before, spec, state.inner, ctx)
-        residual = keep(rest, self.residual, ctx.key(f"{spec.name}/residual", ctx.world.rank))
-        return out.with_state(FeedbackState(residual, out.state))
+        return out.with_state(FeedbackState(keep_for(spec.name, rest, self.residual, ctx), out.state))

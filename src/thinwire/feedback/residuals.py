@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..core import CompositionError, Key, TensorSpec, narrow, saturate
+from ..core import CompositionError, Context, Key, TensorSpec, narrow, saturate
 from ..kernels import noise16
 
 FORMS = ("fp32", "bf16", "int8")
@@ -48,10 +48,15 @@ def keep(tensor: Tensor, form: str, key: Key) -> Tensor | Kept:
     return _in_halves(narrowed, key) if form == "bf16" else _in_bytes(narrowed, key)
 
 
+def keep_for(layer: str, tensor: Tensor, form: str, ctx: Context) -> Tensor | Kept:
+    """`keep` by the layer's own chance on this rank, which is drawn only where it is needed."""
+    return tensor if form == "fp32" else keep(tensor, form, ctx.key(f"{layer}/residual", ctx.world.rank))
+
+
 def recall(kept: Tensor | Kept, spec: TensorSpec) -> Tensor:
     """What was kept, in the type that memories are worked with."""
     if isinstance(kept, Tensor):
-        return kept.to(spec.work_dtype)
+        return kept if kept.dtype == spec.work_dtype else kept.to(spec.work_dtype)
     blocks = _blocks(kept.codes.flatten()) * kept.scales[:, None]
     flat = blocks.flatten()[: spec.numel]
     return saturate(flat).view(spec.shape).to(spec.work_dtype)  # 127 · (largest / 127) may round past the largest

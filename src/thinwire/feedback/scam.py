@@ -23,7 +23,7 @@ from ..core import (
     refuse_copies,
     saturate,
 )
-from .residuals import Kept, check_form, keep, no_residual, recall
+from .residuals import Kept, check_form, keep_for, no_residual, recall
 
 
 class SCAMState(NamedTuple):
@@ -70,7 +70,7 @@ class SCAM:
         rest = saturate(before + (tensor - out.sent))  # so bracketed, `before` stays to the bit where all was sent
         if self.discharge:
             rest = rest.flatten().index_fill(0, positions, 0).view(spec.shape)
-        residual = keep(rest * self.decay, self.residual, ctx.key(f"{spec.name}/residual", rank))
+        residual = keep_for(spec.name, rest * self.decay, self.residual, ctx)
         return Reduced(out.value, out.sent, SCAMState(residual, out.state))
 
 

@@ -40,6 +40,9 @@ class LayerImportance(MutableMapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         return self._w[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._w  # asked for each layer of each step
+
     def __delitem__(self, name: str) -> None:
         del self._w[name]
 

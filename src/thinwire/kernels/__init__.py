@@ -4,12 +4,13 @@ from .bloom import bloom_bits, bloom_form, bloom_positions
 from .codes import as_blocks
 from .dispatch import (
     add_and_project,
-    add_largest,
     add_saturated,
     block_peaks,
     cheapest,
     combine_rows,
     count_below,
+    decode_positions,
+    encode_positions,
     exponents_decode,
     exponents_feedback,
     exponents_mean,
@@ -22,7 +23,6 @@ from .dispatch import (
     natural_feedback,
     natural_mean,
     noise16,
-    ones,
     orthonormal,
     pack,
     pack_signs,
@@ -33,9 +33,6 @@ from .dispatch import (
     qsgd_feedback,
     qsgd_mean,
     reaching,
-    rice_decode,
-    rice_encode,
-    rice_parameter,
     scatter,
     sign_decode,
     sign_encode,
@@ -46,6 +43,7 @@ from .dispatch import (
     subtract_at,
     subtract_low_rank,
     take,
+    take_largest,
     uniform_decode,
     uniform_encode,
     uniform_feedback,
@@ -54,6 +52,7 @@ from .dispatch import (
 )
 from .matrices import agreed_product, noise_matrix
 from .packing import packed_bytes
+from .positions import Coded, Taken, announced_count
 from .reference import distinct_positions, largest, mix32, noise32, tree_sum
 from .sketch import Order, Peeled, cells_for, median_estimate, table_cells
 
@@ -61,8 +60,9 @@ __all__ = [
     "Order", "Peeled", "cells_for", "median_estimate", "peel", "peeling_order", "sketch", "table_cells",
     "bloom_bits", "bloom_form", "bloom_positions",
     "reaching", "count_below",
-    "add_largest", "add_saturated", "as_blocks", "block_peaks", "scatter", "sparse_mean", "subtract_at", "take",
-    "pack", "packed_bytes", "pack_signs", "unpack", "ones", "rice_decode", "rice_encode", "rice_parameter",
+    "add_saturated", "as_blocks", "block_peaks", "scatter", "sparse_mean", "subtract_at", "take", "take_largest",
+    "pack", "packed_bytes", "pack_signs", "unpack",
+    "Coded", "Taken", "announced_count", "decode_positions", "encode_positions",
     "natural_decode_signed", "natural_encode", "natural_encode_signed", "natural_feedback", "natural_mean",
     "exponents_decode", "exponents_feedback", "exponents_mean",
     "qsgd_decode", "qsgd_encode", "qsgd_feedback", "qsgd_mean",

@@ -182,22 +182,8 @@ def scatter(values: Tensor, positions: Tensor, count: int) -> Tensor:
     return torch.zeros(count, dtype=values.dtype, device=values.device).index_put_((positions,), values)
 
 
-def sparse_mean(values: Sequence[Tensor], positions: Sequence[Tensor], count: int) -> Tensor:
-    """The mean of sparse vectors. Positions of one vector are distinct."""
-    total = torch.zeros(count, dtype=values[0].dtype, device=values[0].device)
-    for kept, at in zip(values, positions, strict=True):
-        total[at] += kept * (1 / len(values))
-    return total
-
-
 def take(flat: Tensor, positions: Tensor) -> Tensor:
     return flat[positions]
-
-
-def add_largest(flat: Tensor, other: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The saturated sum, and the positions of its k largest magnitudes."""
-    sums = add_saturated(flat, other)
-    return sums, largest_magnitudes(sums, k)
 
 
 def low_rank(left: Tensor, right: Tensor) -> Tensor:

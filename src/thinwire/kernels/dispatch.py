@@ -10,13 +10,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from . import allocation, chunked, codes, gaps, matrices, packing, reference
+from . import allocation, chunked, codes, matrices, packing, positions, reference
 from .native import (
     calls,
     calls_allocation,
-    calls_gaps,
     calls_matrices,
     calls_natural,
+    calls_positions,
     calls_sketch,
     calls_uniform,
     library,
@@ -36,6 +36,8 @@ def _suit(arguments: Iterable[Any]) -> bool:
     One plain loop, because this is asked for every kernel of every layer, and small layers are many.
     """
     for argument in arguments:
+        if type(argument) is int:
+            continue
         if isinstance(argument, Tensor):
             if not (argument.is_cpu and argument.is_contiguous() and argument.numel() > 0):
                 return False
@@ -108,7 +110,6 @@ mean_magnitude = _either(reference.mean_magnitude, calls.mean_magnitude)
 largest_magnitudes = _either(codes.largest_magnitudes, calls.largest_magnitudes, without_c=chunked.largest_magnitudes)
 reaching = _either(codes.reaching, calls.reaching, without_c=chunked.reaching)
 count_below = _either(codes.count_below, calls.count_below)
-add_largest = _either(codes.add_largest, calls.add_largest)
 low_rank = _writing(codes.low_rank, calls_matrices.low_rank)
 subtract_low_rank = _either(codes.subtract_low_rank, calls_matrices.subtract_low_rank)
 add_and_project = _either(codes.add_and_project, calls_matrices.add_and_project)
@@ -135,13 +136,12 @@ sign_feedback = _either(codes.sign_feedback, calls.sign_feedback)
 sign_decode = _either(codes.sign_decode, calls.sign_decode, torch.uint8)
 sign_mean = _writing(codes.sign_mean, calls.sign_mean, torch.uint8)
 scatter = _either(codes.scatter, calls.scatter)
-sparse_mean = _writing(codes.sparse_mean, calls.sparse_mean)
 take = _either(codes.take, calls.take)
 subtract_at = _either(codes.subtract_at, calls.subtract_at)
-rice_parameter = _either(gaps.rice_parameter, calls_gaps.rice_parameter, torch.int64)
-rice_encode = _either(gaps.rice_encode, calls_gaps.rice_encode, torch.int64)
-rice_decode = _either(gaps.rice_decode, calls_gaps.rice_decode, torch.uint8)
-ones = _either(gaps.ones, calls_gaps.ones, torch.uint8)
+take_largest = _either(positions.take_largest, calls_positions.take_largest)
+sparse_mean = _writing(positions.sparse_mean, calls_positions.sparse_mean)
+encode_positions = _either(positions.encode_positions, calls_positions.encode_positions, torch.int64)
+decode_positions = _either(positions.decode_positions, calls_positions.decode_positions, torch.uint8)
 exponents_decode = _either(codes.exponents_decode, calls_natural.exponents_decode, torch.uint8)
 exponents_feedback = _either(codes.exponents_feedback, calls_natural.exponents_feedback)
 exponents_mean = _writing(codes.exponents_mean, calls_natural.exponents_mean, torch.uint8)

@@ -7,9 +7,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..core import DecodeError
+
 
 def packed_bytes(count: int, bits: int) -> int:
     return (count * bits + 7) // 8
+
+
+def expect_packed(packed: Tensor, count: int, bits: int) -> Tensor:
+    """Bytes that `pack` could have made of so many numbers; else a DecodeError."""
+    if packed.dtype != torch.uint8 or packed.dim() != 1 or packed.numel() != packed_bytes(count, bits):
+        needed = packed_bytes(count, bits)
+        raise DecodeError(f"{count} numbers of {bits} bits take {needed} B, got {tuple(packed.shape)} {packed.dtype}")
+    if count * bits % 8 and int(packed[-1]) >> count * bits % 8:
+        raise DecodeError("what fills up the last byte must be zero")
+    return packed
 
 
 def pack(values: Tensor, bits: int) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..aggregators import Dense
 from ..catalog import uncompressed
-from ..core import Aggregator, Controller, Program, TensorSpec, World, all_finite, mean_state, mixes
+from ..core import Aggregator, Program, TensorSpec, World, all_finite, mean_state, mixes
 from ..exchange import Exchanger
 from .flights import Flight, fragments_of, staggered
 from .measures import consensus, drift
@@ -45,7 +45,6 @@ class Rounds:
         parameters: Mapping[str, Tensor],
         rules: Mapping[str, Aggregator[Any]] | None = None,
         buffers: Mapping[str, Tensor] | None = None,
-        controller: Controller[Any] | None = None,
         seed: int = 0,
     ) -> None:
         self.settings, self.parameters, self.buffers = settings, dict(parameters), dict(buffers or {})
@@ -57,7 +56,7 @@ class Rounds:
         extra = [TensorSpec.of(name, b) for name, b in self.buffers.items()]
         mixing = next((rule for rule in rules.values() if mixes(rule) is not None), Dense())
         plain = dict.fromkeys(self.buffers, uncompressed(mixing))
-        self.exchanger = Exchanger([*layers, *extra], {**rules, **plain}, controller, seed)
+        self.exchanger = Exchanger([*layers, *extra], {**rules, **plain}, seed=seed)
         self._dense = Exchanger([*layers, *extra], Dense())
         self.fragments = fragments_of(layers, settings.fragments)
         period = settings.policy.period if isinstance(settings.policy, Every) else 1

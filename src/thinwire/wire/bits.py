@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from ..core import DecodeError
-from ..kernels import pack, packed_bytes, unpack
+from ..kernels import pack, packing, unpack
 
 MAX_BITS = 56
 
@@ -25,12 +23,7 @@ def unpack_bits(packed: Tensor, count: int, bits: int) -> Tensor:
 def expect_packed(packed: Tensor, count: int, bits: int) -> Tensor:
     """Bytes that `pack_bits` could have made of so many numbers; else a DecodeError."""
     _check_width("unpack_bits", bits)
-    if packed.dtype != torch.uint8 or packed.dim() != 1 or packed.numel() != packed_bytes(count, bits):
-        needed = packed_bytes(count, bits)
-        raise DecodeError(f"{count} numbers of {bits} bits take {needed} B, got {tuple(packed.shape)} {packed.dtype}")
-    if count * bits % 8 and int(packed[-1]) >> count * bits % 8:
-        raise DecodeError("what fills up the last byte must be zero")
-    return packed
+    return packing.expect_packed(packed, count, bits)
 
 
 def _check_width(who: str, bits: int) -> None:

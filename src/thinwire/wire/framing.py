@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core import DecodeError, Payload, nbytes_of
-from .varint import read_varint, varint
+from ..kernels.varint import read_varint, varint, varint_bytes
 
 _LONG = 4096  # parts of so many bytes begin at multiples of 8, so that they need not be copied to be read
 
@@ -16,8 +16,8 @@ _LONG = 4096  # parts of so many bytes begin at multiples of 8, so that they nee
 def lengths_bytes(payload: Payload) -> int:
     """What framing adds to payload.nbytes."""
     lengths = [nbytes_of(part) for part in payload.parts]
-    _, end = _places(lengths, sum(len(varint(length)) for length in lengths))
-    return end - sum(lengths)
+    _, end = _places(lengths, sum(map(varint_bytes, lengths)))
+    return end - payload.nbytes
 
 
 def _places(lengths: Sequence[int], at: int) -> tuple[list[int], int]:
@@ -36,18 +36,18 @@ def pack_payload(payload: Payload, into: Tensor | None = None) -> Tensor:
     head = b"".join(map(varint, lengths))
     starts, end = _places(lengths, len(head))
     blob = torch.empty(end, dtype=torch.uint8) if into is None or into.numel() < end else into[:end]
-    at = len(head)
-    blob[:at] = torch.tensor(list(head), dtype=torch.uint8)
+    pieces, at = [torch.frombuffer(bytearray(head), dtype=torch.uint8)] if head else [], len(head)
     for part, start, length in zip(payload.parts, starts, lengths, strict=True):
-        blob[at:start] = 0
+        if start > at:
+            pieces.append(torch.zeros(start - at, dtype=torch.uint8))
+        pieces.append(as_bytes(part))
         at = start + length
-        blob[start:at] = as_bytes(part)
-    return blob
+    return torch.cat(pieces, out=blob) if pieces else blob
 
 
 def unpack_payload(blob: Tensor, dtypes: Sequence[torch.dtype]) -> Payload:
     """Parts as views of `blob` where alignment allows; lengths that do not add up are a DecodeError."""
-    head = bytes(blob[: 9 * len(dtypes)].tolist())
+    head = blob[: 9 * len(dtypes)].numpy().tobytes()
     lengths, at = [], 0
     for _ in dtypes:
         length, at = read_varint(head, at)
@@ -56,19 +56,21 @@ def unpack_payload(blob: Tensor, dtypes: Sequence[torch.dtype]) -> Payload:
     if end != blob.numel():
         raise DecodeError(f"a message of {blob.numel()} bytes announces {end - sum(lengths)} + {sum(lengths)} bytes")
     triples = zip(starts, lengths, dtypes, strict=True)
-    return Payload(tuple(from_bytes(blob[start : start + length], dtype) for start, length, dtype in triples))
+    return Payload(tuple([from_bytes(blob[start : start + length], dtype) for start, length, dtype in triples]))
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """The tensor's memory as a vector of bytes, on the CPU."""
-    flat = tensor.detach().to("cpu").flatten()
+    flat = tensor.detach() if tensor.dim() == 1 and tensor.is_cpu else tensor.detach().to("cpu").flatten()
     if flat.stride() != (1,):  # `contiguous` lets a single element keep a long stride
         flat = flat.clone(memory_format=torch.contiguous_format)
-    return flat.view(torch.uint8)
+    return flat if flat.dtype == torch.uint8 else flat.view(torch.uint8)
 
 
 def from_bytes(data: Tensor, dtype: torch.dtype) -> Tensor:
     if data.numel() % dtype.itemsize:
         raise DecodeError(f"{data.numel()} bytes are no whole number of {dtype}")
+    if dtype == torch.uint8:
+        return data
     aligned = data if data.storage_offset() % dtype.itemsize == 0 else data.clone()
     return aligned.view(dtype)

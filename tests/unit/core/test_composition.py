@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from thinwire import parse
-from thinwire.aggregators.scheduled import with_density
+from thinwire.aggregators.ladder import with_setting
 from thinwire.compressors import Greedy, ImpK, TopK
 from thinwire.core import parts_of, rebuilt, weighed
 
@@ -39,8 +39,8 @@ def test_every_fitting_part_is_replaced_wherever_it_is():
 
 def test_the_walk_enters_only_what_it_may():
     composition = parse("ef(switch(topk(density=0.5), dense()))")
-    assert with_density(composition, 0.1) is None  # entries of a menu differ for a reason
-    assert with_density(parse("ef(scam(topk(k=3)))"), 0.1) == parse("ef(scam(topk(density=0.1)))")
+    assert with_setting(composition, "density", 0.1) is None  # entries of a menu differ for a reason
+    assert with_setting(parse("ef(scam(topk(k=3)))"), "density", 0.1) == parse("ef(scam(topk(density=0.1)))")
 
 
 def test_importance_reaches_every_part_that_takes_one_and_is_no_setting():

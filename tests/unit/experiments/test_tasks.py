@@ -264,7 +264,7 @@ def test_logistic_figures_are_of_the_whole_and_of_the_rows_held_out():
 def test_a_text_is_shared_in_stretches_and_every_word_is_predicted_once_an_epoch(folder):
     task = make_task("wikitext2", GPT | {"tokens": "all", "batch": 1}, folder)
     learners = [task.learner(rank, 2, IID, 1) for rank in range(2)]
-    inputs = [torch.cat([learner._batch(step)[0].flatten() for step in range(30)]) for learner in learners]
+    inputs = [torch.cat([learner.batch(step)[0].flatten() for step in range(30)]) for learner in learners]
     text = task._text()
     assert len(text.train) == 480  # 60 lines of seven words and <eos>
     for rank, seen in enumerate(inputs):  # 29 windows of 8, then the next epoch

@@ -1,15 +1,13 @@
 """Every build of the C kernels that this processor runs gives the bits of the torch expressions."""
 
-from functools import partial
-
 import pytest
 import torch
 
 from drawn import KINDS
 from same_bits import alike, drawn
 from thinwire.core import derive_key
-from thinwire.kernels import codes, dispatch, gaps, matrices, native, reference
-from thinwire.kernels.native import calls, calls_gaps, calls_matrices, calls_natural
+from thinwire.kernels import codes, dispatch, matrices, native, reference
+from thinwire.kernels.native import calls, calls_matrices, calls_natural
 
 SIZES = (1, 7, 33, 4096, 4097, 100_003)
 CPU = torch.device("cpu")
@@ -141,8 +139,6 @@ def test_the_largest_are_the_same(library, numbers):
     for k in {1, 2, count // 100, count // 9, count // 2, count - 1, count} - {0, -1}:
         if k <= count:
             assert alike(calls.largest_magnitudes(library, numbers, k), codes.largest_magnitudes(numbers, k))
-            other = numbers.flip(0)
-            assert alike(calls.add_largest(library, numbers, other, k), codes.add_largest(numbers, other, k))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -160,24 +156,17 @@ def test_the_largest_are_the_same_where_a_sample_deceives(library, seed):
     for pattern in patterns:
         for k in (1, 300, 3000, 30_000):
             assert alike(calls.largest_magnitudes(library, pattern, k), codes.largest_magnitudes(pattern, k))
-            assert alike(calls.add_largest(library, pattern, pattern, k), codes.add_largest(pattern, pattern, k))
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_sparse_vectors_and_their_means_are_the_same(library, ranks):
-    positions = [reference.distinct_positions(derive_key(r), 50, 777, CPU) for r in range(ranks)]
-    values = [drawn("limits", 50, r) for r in range(ranks)]
-    scattered = calls.scatter(library, values[0], positions[0], 777)
-    assert alike(scattered, codes.scatter(values[0], positions[0], 777))
-    assert alike(calls.sparse_mean(library, None, values, positions, 777), codes.sparse_mean(values, positions, 777))
 
 
 def test_positions_outside_are_refused_and_nothing_is_written_there(library):
     for bad in (-1, 10, 1 << 40, -(1 << 62)):
         with pytest.raises(IndexError, match="1 positions are not below 10"):
             calls.scatter(library, torch.ones(2), torch.tensor([3, bad]), 10)
-        with pytest.raises(IndexError, match="not below 10"):
-            calls.sparse_mean(library, None, [torch.ones(1)], [torch.tensor([bad])], 10)
+
+
+def test_values_are_scattered_the_same(library):
+    values, places = drawn("limits", 50), reference.distinct_positions(KEY, 50, 777, CPU)
+    assert alike(calls.scatter(library, values, places, 777), codes.scatter(values, places, 777))
 
 
 # residuals
@@ -224,59 +213,6 @@ def test_c_is_never_given_too_little(library):
     ):
         with pytest.raises(TypeError, match="C kernels"):
             call()
-
-
-# gaps between positions
-
-
-@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 5000])
-def test_gaps_are_written_and_read_the_same(library, count):
-    positions = (drawn("heavy tails", count).abs() * 9).long().cumsum(0) + torch.arange(count)
-    numel = int(positions[-1]) + 1
-    for shift in (0, 1, 3, 20):
-        best = gaps.rice_parameter(positions, shift, 30)
-        assert calls_gaps.rice_parameter(library, positions, shift, 30) == best
-        assert gaps.rice_encode(positions, best[0]).numel() == best[1]
-        packed = gaps.rice_encode(positions, shift)
-        assert alike(calls_gaps.rice_encode(library, positions, shift), packed)
-        for decode in (gaps.rice_decode, partial(calls_gaps.rice_decode, library)):
-            assert alike(decode(packed, count, shift, numel), positions)
-            for wrong in ((count + 1, shift, numel), (count - 1, shift, numel), (count, shift, numel - 1)):
-                if 8 * packed.numel() >= wrong[0] * shift and wrong[0]:
-                    with pytest.raises(ValueError, match="positions"):
-                        decode(packed, *wrong)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_any_bytes_are_read_the_same_or_refused_by_both(library, seed):
-    generator = torch.Generator().manual_seed(seed)
-    some = torch.randint(0, 256, (40,), generator=generator).to(torch.uint8)
-    shift, numel = seed % 4, 1 << (seed % 20)
-    count = int(torch.randint(1, 200 if shift < 2 else 8 * 40 // shift, (1,), generator=generator))
-    found = []
-    for decode in (gaps.rice_decode, partial(calls_gaps.rice_decode, library)):
-        try:
-            found.append(decode(some, count, shift, numel).tolist())
-        except ValueError:
-            found.append(None)
-    assert found[0] == found[1]
-
-
-def test_ones_are_found_in_any_bytes(library):
-    for size in (1, 7, 8, 9, 1000):
-        some = torch.randint(0, 256, (size,), generator=torch.Generator().manual_seed(size)).to(torch.uint8)
-        for packed in (some, torch.zeros_like(some), torch.full_like(some, 255)):
-            assert alike(calls_gaps.ones(library, packed), gaps.ones(packed))
-
-
-def test_positions_that_do_not_ascend_are_refused(library):
-    for bad in ([5, 3], [-1], [2, 2]):
-        for encode in (gaps.rice_encode, partial(calls_gaps.rice_encode, library)):
-            with pytest.raises(ValueError, match="must ascend"):
-                encode(torch.tensor(bad), 0)
-        for best in (gaps.rice_parameter, partial(calls_gaps.rice_parameter, library)):
-            with pytest.raises(ValueError, match="must ascend"):
-                best(torch.tensor(bad), 0, 9)
 
 
 def test_numbers_are_taken_and_subtracted_the_same(library, numbers):
@@ -341,20 +277,3 @@ def test_bases_are_the_same(library, kind, count, length):
     for given in (rows, rows.double(), torch.cat((rows, rows[:1] * 2, torch.zeros(1, length)))):
         ours, theirs = calls_matrices.orthonormal(library, given), matrices.orthonormal(given)
         assert torch.equal(ours.view(torch.int64), theirs.view(torch.int64))
-
-
-# memory of the caller's
-
-
-def test_means_are_written_where_there_is_room(library):
-    values, positions = drawn("gaussian", 50), reference.distinct_positions(KEY, 50, 777, CPU)
-    expected = codes.sparse_mean([values], [positions], 777)
-    bucket = torch.full((1000,), 7.0)
-    out = bucket[100:877].view(7, 111)
-    written = calls.sparse_mean(library, out, [values], [positions], 777)
-    assert written.data_ptr() == out.data_ptr() and alike(out.flatten(), expected)
-    assert bucket[:100].eq(7).all() and bucket[877:].eq(7).all()
-    small = torch.full((5,), 7.0)
-    assert alike(calls.sparse_mean(library, small, [values], [positions], 777), expected) and small.eq(7).all()
-    half = torch.zeros(777, dtype=torch.float16)
-    assert alike(dispatch.sparse_mean(half, [values], [positions], 777), expected) and not half.any()

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thinwire.core import DecodeError, Payload
+from thinwire.kernels.varint import varint
 from thinwire.wire import as_bytes, from_bytes, lengths_bytes, pack_payload, unpack_payload
-from thinwire.wire.varint import varint
 
 torch.set_num_threads(1)
 

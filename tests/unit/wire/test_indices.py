@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thinwire.core import DecodeError
+from thinwire.kernels.varint import varint
 from thinwire.wire import decode_indices, encode_indices, expected_index_bytes, ideal_index_bits
-from thinwire.wire.varint import varint
 
 torch.set_num_threads(1)
 

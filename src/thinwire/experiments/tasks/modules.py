@@ -24,12 +24,12 @@ class ModuleLearner:
         batch: Callable[[int], Batch],
         figures: Callable[[nn.Module], dict[str, float]],
     ) -> None:
-        self.model, self._batch, self._figures = model, batch, figures
+        self.model, self.batch, self._figures = model, batch, figures
         self.parameters: dict[str, Tensor] = dict(model.named_parameters())
 
     def gradients(self, step: int) -> tuple[float, dict[str, Tensor]]:
         self.model.train()
-        loss = mean_loss(self.model, self._batch(step))
+        loss = mean_loss(self.model, self.batch(step))
         found = torch.autograd.grad(loss, list(self.parameters.values()))
         plain = (gradient.contiguous() for gradient in found)  # channels may come last in memory
         return float(loss.detach()), dict(zip(self.parameters, plain, strict=True))
@@ -40,7 +40,7 @@ class ModuleLearner:
             return self._figures(self.model)
 
     def objective(self, step: int) -> Objective:
-        batch = self._batch(step)  # made once: a solver asks many times
+        batch = self.batch(step)  # made once: a solver asks many times
 
         def closure(model: nn.Module) -> Tensor:
             model.train()

@@ -182,14 +182,6 @@ def largest_magnitudes(library: ctypes.CDLL, flat: Tensor, k: int) -> Tensor:
     return out
 
 
-def add_largest(library: ctypes.CDLL, flat: Tensor, other: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    n = flat.numel()
-    k = min(k, n)
-    sums, out = empty(n), torch.empty(k, dtype=torch.int64)
-    library.tw_add_largest(_at(flat, n), _at(other, n), n, k, sums.data_ptr(), out.data_ptr())
-    return sums, out
-
-
 def reaching(library: ctypes.CDLL, flat: Tensor, level: float) -> Tensor:
     """Found once and kept as bits, because how many there are must be known first."""
     n = flat.numel()
@@ -208,18 +200,6 @@ def scatter(library: ctypes.CDLL, values: Tensor, positions: Tensor, count: int)
     k = values.numel()
     _inside(library.tw_scatter(_at(values, k), _at(positions, k, torch.int64), k, out.data_ptr(), count), count)
     return out
-
-
-def sparse_mean(
-    library: ctypes.CDLL, out: Tensor | None, values: Sequence[Tensor], positions: Sequence[Tensor], count: int
-) -> Tensor:
-    room = _room(out, count).zero_()
-    for kept, places in zip(values, positions, strict=True):
-        k = kept.numel()
-        at = _at(places, k, torch.int64)
-        outside = library.tw_scatter_add(_at(kept, k), at, k, 1 / len(values), room.data_ptr(), count)
-        _inside(outside, count)
-    return room
 
 
 def take(library: ctypes.CDLL, flat: Tensor, positions: Tensor) -> Tensor:

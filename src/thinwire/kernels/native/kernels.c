@@ -760,7 +760,7 @@ void tw_largest(const float *x, i64 n, i64 k, i64 *out) {
 }
 
 /* sums = x + y, saturated, and of these the k largest */
-void tw_add_largest(const float *x, const float *y, i64 n, i64 k, float *sums, i64 *out) {
+static void add_largest(const float *x, const float *y, i64 n, i64 k, float *sums, i64 *out) {
   if (!worth_a_sample(n, k)) add_saturated(x, y, sums, n);
   else if (largest_of_few(x, y, sums, n, k, out)) return;
   i64 above;
@@ -936,20 +936,11 @@ void tw_orthonormal(double *basis, i64 rows, i64 n, double nothing, double *befo
 }
 
 /* ---- sparse vectors ---- */
-/* out[positions] = values, or += values * weight. Returns how many positions are outside; those are left alone. */
+/* out[positions] = values. Returns how many positions are outside; those are left alone. */
 i64 tw_scatter(const float *values, const i64 *positions, i64 k, float *out, i64 n) {
   i64 outside = 0;
   for (i64 i = 0; i < k; i++) {
     if ((u64)positions[i] < (u64)n) out[positions[i]] = values[i];
-    else outside++;
-  }
-  return outside;
-}
-
-i64 tw_scatter_add(const float *values, const i64 *positions, i64 k, float weight, float *out, i64 n) {
-  i64 outside = 0;
-  for (i64 i = 0; i < k; i++) {
-    if ((u64)positions[i] < (u64)n) out[positions[i]] += values[i] * weight;
     else outside++;
   }
   return outside;
@@ -977,7 +968,7 @@ i64 tw_subtract_at(float *x, i64 n, const i64 *positions, const float *values, i
 
 /* ---- gaps between ascending positions ---- */
 /* The sum of (gap >> shift); -1 if positions do not ascend from 0. */
-i64 tw_gap_sum(const i64 *positions, i64 k, int shift) {
+static i64 gap_sum(const i64 *positions, i64 k, int shift) {
   i64 sum = 0, before = -1, wrong = 0;
   for (i64 i = 0; i < k; before = positions[i++]) {
     wrong |= positions[i] <= before;
@@ -988,12 +979,12 @@ i64 tw_gap_sum(const i64 *positions, i64 k, int shift) {
 
 /* Bytes of the gaps in Rice's code with so many low bits; -1 if positions do not ascend. */
 static i64 rice_bytes(const i64 *positions, i64 k, int shift) {
-  i64 sum = tw_gap_sum(positions, k, shift);
+  i64 sum = gap_sum(positions, k, shift);
   return sum < 0 ? -1 : (k * shift + 7) / 8 + (k + sum + 7) / 8;
 }
 
 /* gaps.rice_parameter: downhill from `start`, below `most`; its bytes are left in `nbytes`. */
-int tw_rice_parameter(const i64 *positions, i64 k, int start, int most, i64 *nbytes) {
+static int rice_parameter(const i64 *positions, i64 k, int start, int most, i64 *nbytes) {
   int best = start;
   i64 cost = rice_bytes(positions, k, best);
   for (int way = -1; way <= 1 && cost >= 0; way += 2)
@@ -1007,9 +998,9 @@ int tw_rice_parameter(const i64 *positions, i64 k, int start, int most, i64 *nby
   return best;
 }
 
-/* Low bits of the gaps, then the rest in unary: so many zeros and a one. tw_gap_sum was asked how much room `out` must
+/* Low bits of the gaps, then the rest in unary: so many zeros and a one. rice_bytes was asked how much room `out` must
  * have for that; it is zero. */
-void tw_rice_encode(const i64 *positions, i64 k, int shift, u8 *out) {
+static void rice_encode(const i64 *positions, i64 k, int shift, u8 *out) {
   u64 held = 0, mask = (1ull << shift) - 1;
   i64 before = -1, at = 0;
   int have = 0;
@@ -1031,7 +1022,7 @@ static inline u64 word_at(const u8 *in, i64 nbytes, i64 at) {
   return word;
 }
 
-i64 tw_count_ones(const u8 *in, i64 nbytes) {
+static i64 count_ones(const u8 *in, i64 nbytes) {
   i64 ones = 0;
   for (i64 at = 0; at < nbytes; at += 8) ones += __builtin_popcountll(word_at(in, nbytes, at));
   return ones;
@@ -1043,9 +1034,9 @@ void tw_ones(const u8 *in, i64 nbytes, i64 *out) {
     for (u64 word = word_at(in, nbytes, at); word; word &= word - 1) *out++ = 8 * at + __builtin_ctzll(word);
 }
 
-/* What tw_rice_encode wrote, for k positions below n: how many ones the unary part has (-1: more than k), with the
+/* What rice_encode wrote, for k positions below n: how many ones the unary part has (-1: more than k), with the
  * positions in `out` if they are k; -2 if one of them is not below n. */
-i64 tw_rice_decode(const u8 *in, i64 nbytes, i64 k, int shift, i64 n, i64 *out) {
+static i64 rice_decode(const u8 *in, i64 nbytes, i64 k, int shift, i64 n, i64 *out) {
   i64 low_bytes = (k * shift + 7) / 8, found = 0, before = -1;
   const u8 *low = in, *unary = in + low_bytes;
   for (i64 at = 0; at < nbytes - low_bytes; at += 8)
@@ -1069,6 +1060,95 @@ i64 tw_rice_decode(const u8 *in, i64 nbytes, i64 k, int shift, i64 n, i64 *out) 
     out[i] = before;
   }
   return k;
+}
+
+/* ---- coded positions, see kernels/positions.py ---- */
+enum { EXPLICIT, BITMAP, RICE };
+
+/* k ascending positions (some) below n in the cheapest coding; `out` has room for ten bytes and k numbers of `width` bits.
+ * Returns the bytes written << 2 | the coding, or -1 if the positions are none of that kind. */
+i64 tw_encode_positions(const i64 *positions, i64 k, i64 n, int start, int width, u8 *out) {
+  i64 rice, cost = (k * width + 7) / 8;
+  int r = rice_parameter(positions, k, start, width, &rice), coding = EXPLICIT;
+  if (rice < 0 || positions[k - 1] >= n) return -1;
+  if ((n + 7) / 8 < cost) { coding = BITMAP; cost = (n + 7) / 8; }
+  if (rice < cost) { coding = RICE; cost = rice; }
+  u8 *at = out;
+  *at++ = (u8)(coding == RICE ? coding | r << 2 : coding);
+  u64 count = (u64)k;
+  for (; count >= 0x80; count >>= 7) *at++ = (u8)(count | 0x80);
+  *at++ = (u8)count;
+  memset(at, 0, (size_t)cost);
+  if (coding == EXPLICIT) tw_pack_bits(positions, k, width, at);
+  else if (coding == RICE) rice_encode(positions, k, r, at);
+  else for (i64 i = 0; i < k; i++) at[positions[i] >> 3] |= (u8)(1 << (positions[i] & 7));
+  return (at + cost - out) << 2 | coding;
+}
+
+static int fills_up(const u8 *in, i64 nbytes, i64 bits) { /* so many bits take these bytes, and zeros fill the last */
+  return nbytes == (bits + 7) / 8 && (bits % 8 == 0 || in[nbytes - 1] >> bits % 8 == 0);
+}
+
+/* 0 if the bytes hold exactly k positions (some), which are then in `out`: ascending and below n. */
+int tw_decode_positions(const u8 *in, i64 nbytes, i64 k, i64 n, int width, i64 *out) {
+  if (nbytes < 2 || k < 1) return 1;
+  int coding = in[0] & 3, r = in[0] >> 2, shift = 0;
+  u64 announced = 0;
+  i64 at = 1;
+  for (;; at++, shift += 7) { /* nine bytes at most */
+    if (at == nbytes || shift > 56) return 1;
+    announced |= (u64)(in[at] & 0x7F) << shift;
+    if (in[at] < 0x80) break;
+  }
+  at++;
+  in += at;
+  nbytes -= at;
+  if (announced != (u64)k || (coding != RICE && r)) return 1;
+  if (coding == BITMAP) {
+    if (!fills_up(in, nbytes, n) || count_ones(in, nbytes) != k) return 1;
+    tw_ones(in, nbytes, out);
+    return 0;
+  }
+  if (coding == EXPLICIT) {
+    if (!fills_up(in, nbytes, k * width)) return 1;
+    tw_unpack_bits(in, k, width, out);
+    for (i64 i = 1; i < k; i++) if (out[i] <= out[i - 1]) return 1;
+    return out[k - 1] >= n;
+  }
+  if (coding != RICE || r > width) return 1;
+  i64 low = (k * r + 7) / 8;
+  if (nbytes < low + (k + 7) / 8 || nbytes > low + (k + (n >> r) + 7) / 8) return 1;
+  return rice_decode(in, nbytes, k, r, n, out) != k;
+}
+
+/* rest = x + y, saturated, but zero at its k largest magnitudes: these are in `kept`. The return is that of coding. */
+i64 tw_take_largest(const float *x, const float *y, i64 n, i64 k, int start, int width, float *rest, float *kept,
+                    i64 *positions, u8 *coded) {
+  add_largest(x, y, n, k, rest, positions);
+  for (i64 i = 0; i < k; i++) {
+    kept[i] = rest[positions[i]];
+    rest[positions[i]] = 0;
+  }
+  return tw_encode_positions(positions, k, n, start, width, coded);
+}
+
+/* out = the sum of values * weight at positions that are coded. 0 if they all are what was promised. */
+int tw_sparse_mean(const float *const *values, const i64 *counts, const u8 *const *coded, const i64 *nbytes, i64 ranks,
+                   i64 n, int width, float weight, float *out) {
+  i64 most = 0;
+  for (i64 r = 0; r < ranks; r++) {
+    if (counts[r] > n || counts[r] > 8 * nbytes[r]) return 1; /* before there is room for them */
+    most = counts[r] > most ? counts[r] : most;
+  }
+  i64 *at = malloc((size_t)most * sizeof *at);
+  int wrong = !at;
+  memset(out, 0, (size_t)n * sizeof *out);
+  for (i64 r = 0; r < ranks && !wrong; r++) {
+    wrong = tw_decode_positions(coded[r], nbytes[r], counts[r], n, width, at);
+    for (i64 i = 0; i < counts[r] && !wrong; i++) out[at[i]] += values[r][i] * weight;
+  }
+  free(at);
+  return wrong;
 }
 
 void tw_add_saturated(const float *x, const float *y, i64 n, float *out) { add_saturated(x, y, out, n); }

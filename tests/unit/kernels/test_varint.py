@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thinwire.core import DecodeError
-from thinwire.wire.varint import read_varint, varint
+from thinwire.kernels.varint import read_varint, varint
 
 
 @given(st.integers(0, 2**63 - 1), st.binary(max_size=5), st.binary(max_size=5))

@@ -13,6 +13,11 @@ def varint(value: int) -> bytes:
     return bytes([*out, value])
 
 
+def varint_bytes(value: int) -> int:
+    """How long `varint` is."""
+    return max(1, -(-value.bit_length() // 7))
+
+
 def read_varint(data: bytes, at: int = 0) -> tuple[int, int]:
     """The number at `at` and where it ends; at most nine bytes, so below 2^63."""
     value = 0

@@ -1,0 +1,88 @@
+"""Who chooses for which layers: read off the compositions, or told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core import (
+    Aggregator,
+    Choices,
+    Context,
+    Controller,
+    IncompatibleParts,
+    Menu,
+    OffersMenu,
+    Plan,
+    Program,
+    Seen,
+    TakesMenus,
+    TensorSpec,
+    parts_of,
+)
+from .fixed import Fixed
+
+
+def who_chooses(
+    layers: Sequence[TensorSpec], rules: Mapping[str, Aggregator[Any]], told: Controller[Any] | None = None
+) -> tuple[Choices, Controller[Any]]:
+    """The layers that have menus, and the controller that chooses from these: the one told, or their own."""
+    parts = [(spec, part) for spec in layers if (part := menu_part(rules[spec.name], spec.name)) is not None]
+    choices = tuple((spec, part.offers) for spec, part in parts)
+    if told is not None:
+        return choices, informed(told, choices)
+    owners: list[tuple[Controller[Any], list[tuple[TensorSpec, Menu]]]] = []
+    for (_, part), choice in zip(parts, choices, strict=True):
+        by = Fixed() if part.by is None else part.by
+        known = next((theirs for owner, theirs in owners if owner == by), None)
+        if known is None:
+            owners.append((by, known := []))
+        known.append(choice)
+    if len(owners) < 2:
+        return choices, informed(owners[0][0], choices) if owners else Fixed()
+    theirs = [(frozenset(spec.name for spec, _ in some), informed(by, tuple(some))) for by, some in owners]
+    return choices, Several(tuple(theirs))
+
+
+def menu_part(rule: Aggregator[Any], name: str) -> OffersMenu | None:
+    """The part of a composition that has a menu."""
+    found = [part for part in parts_of(rule) if isinstance(part, OffersMenu)]
+    if len(found) > 1:
+        kinds = " and ".join(type(part).__name__ for part in found)
+        raise IncompatibleParts(f"{name}: a plan gives a layer one entry, and its composition has two menus: {kinds}")
+    return found[0] if found else None
+
+
+def informed(controller: Controller[Any], choices: Choices) -> Controller[Any]:
+    return controller.given(choices) if isinstance(controller, TakesMenus) else controller
+
+
+@dataclass(frozen=True)
+class Several:
+    """Each controller has layers of its own, and plans for those alone."""
+
+    owners: tuple[tuple[frozenset[str], Controller[Any]], ...]
+
+    def init(self, layers: Sequence[TensorSpec]) -> tuple[Plan, tuple[Any, ...]]:
+        plan: dict[str, int] = {}
+        states = []
+        for names, controller in self.owners:
+            theirs, state = controller.init([spec for spec in layers if spec.name in names])
+            plan |= theirs
+            states.append(state)
+        return {spec.name: plan.get(spec.name, 0) for spec in layers}, tuple(states)
+
+    def observe(self, spec: TensorSpec, seen: Seen, state: tuple[Any, ...], ctx: Context) -> tuple[Any, ...]:
+        return tuple(
+            controller.observe(spec, seen, own, ctx) if spec.name in names else own
+            for (names, controller), own in zip(self.owners, state, strict=True)
+        )
+
+    def replan(self, plan: Plan, state: tuple[Any, ...], ctx: Context) -> Program[tuple[Plan, tuple[Any, ...]]]:
+        whole, states = dict(plan), []
+        for (names, controller), own in zip(self.owners, state, strict=True):
+            theirs, own = yield from controller.replan({name: plan[name] for name in plan if name in names}, own, ctx)
+            whole |= theirs
+            states.append(own)
+        return whole, tuple(states)

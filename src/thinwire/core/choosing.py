@@ -1,0 +1,93 @@
+"""Who chooses what a layer is given: menus, what they are priced by, and the protocol of those who choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+from torch import Tensor
+
+from .context import Context, Key, Plan
+from .parts import Aggregator, Reduced
+from .requests import Program
+from .tensors import TensorSpec
+
+S = TypeVar("S")
+
+
+@runtime_checkable
+class PricedAlong(Protocol):
+    """A part that can tell with one look at a tensor what several settings of it would lose."""
+
+    def errors_along(
+        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+    ) -> Sequence[float | None]:
+        """The L2 norm of what each entry would lose; None where it must be tried out. exact: no estimates."""
+        ...
+
+
+def compressor_errors_along(
+    part: Any, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+) -> Sequence[float | None]:
+    """`errors_along` of an aggregator that loses what its `compressor` loses, and nothing else."""
+    same = [getattr(entry, "compressor", None) if type(entry) is type(part) else None for entry in entries]
+    if not isinstance(part.compressor, PricedAlong):
+        return [None] * len(entries)
+    return part.compressor.errors_along(tensor, spec, same, key, exact)
+
+
+@runtime_checkable
+class ExpectsBytes(Protocol):
+    """An aggregator that knows what it will send."""
+
+    def expected_bytes(self, spec: TensorSpec, size: int) -> float:
+        """By one of `size` ranks for one tensor: for plans."""
+        ...
+
+
+class Seen(NamedTuple):
+    """What a controller may look at after a layer was exchanged."""
+
+    tensor: Tensor
+    reduced: Reduced[Any]
+    target: Callable[[], Tensor]  # the tensor with what its memory had kept; computed for those who ask
+
+
+class Menu(NamedTuple):
+    """What a layer may be given; the reference is what it gets while nobody has chosen."""
+
+    entries: tuple[Aggregator[Any], ...]
+    reference: int = 0
+
+
+Choices: TypeAlias = tuple[tuple[TensorSpec, Menu], ...]  # layers that have a menu, in order
+
+
+@runtime_checkable
+class OffersMenu(Protocol):
+    """An aggregator that hands each layer to the entry of its menu which `by` chose, or somebody told the Exchanger."""
+
+    @property
+    def offers(self) -> Menu: ...
+
+    @property
+    def by(self) -> Controller[Any] | None: ...
+
+
+class Controller(Protocol[S]):
+    """Picks one menu entry per layer; all ranks end with the same plan."""
+
+    def init(self, layers: Sequence[TensorSpec]) -> tuple[Plan, S]: ...
+
+    def observe(self, spec: TensorSpec, seen: Seen, state: S, ctx: Context) -> S: ...
+
+    def replan(self, plan: Plan, state: S, ctx: Context) -> Program[tuple[Plan, S]]: ...
+
+
+@runtime_checkable
+class TakesMenus(Protocol):
+    """A controller that wants to know what it chooses from. Settings again, not memory."""
+
+    def given(self, choices: Choices) -> Controller[Any]:
+        """The same controller for these layers and their menus; others are not its business."""
+        ...

@@ -1,0 +1,118 @@
+"""E8: S4's L-GreCo and its rivals: each layer gets what it needs, against the same for all.
+
+A slim ResNet on CIFAR-100 and a GPT on WikiText-2 by words, four workers each. For each family (Top-k 5 %, QSGD 4 bits,
+PowerSGD 4, sketches of Top-k 5 %) the same setting for all layers, and L-GreCo's plan from that reference, made anew
+every 60 steps; then what others choose by, all from Top-k 5 %, and mixtures in which each layer gets whichever family
+serves it best. Vectors and layers of fewer than 1,024 numbers travel dense. On CIFAR-100 also other references, for a
+curve. Step times are those of DDP on real processes, 1 to 4 of them, on links of 100 Mbit/s. By default 10,000 images
+and 600,000 words, 300 steps; --full: ResNet-18 on all images, GPT-2 small on the whole text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...testbed.network import may_build
+from ..config import Experiment, Group, Method, Optimizer, Target, TaskConfig
+from ..laboratory import plan_of
+from ..plan import Job, Plan
+from .e8_steps import WAYS
+from .e8_tables import FAMILIES, MIXTURES, WITHOUT_MEMORY, exhibits
+
+WORKERS, SMALL, THIN, REAL_STEPS = 4, 1024, "100mbit", 40
+TARGETS = (0.01, 0.02, 0.1)
+
+
+def methods(every: int) -> tuple[Method, ...]:
+    lgreco = f"lgreco(every={every}, start={every // 2})"
+    accordion = f"accordion(every={every})"
+
+    def adapted(parts: str, by: str = lgreco) -> str:
+        return f"adapt({parts}, by={by})"
+
+    made = [Method("dense", "dense()")]
+    for family, part in FAMILIES.items():
+        memory = "{}" if family in WITHOUT_MEMORY else "ef({})"
+        made += [Method(family, memory.format(part)), Method(f"L-GreCo {family}", memory.format(adapted(part)))]
+    made += [Method(label, f"ef({adapted(', '.join(parts))})") for label, parts in MIXTURES.items()]
+    topk = FAMILIES["TopK"]
+    made += [
+        Method("Accordion", f"ef({adapted(topk, accordion)})"),
+        Method("L-GreCo + Accordion", f"ef({adapted(topk, lgreco.replace(')', f', reference={accordion})'))})"),
+        Method("k-means", f"ef({adapted(topk, f'kmeans(every={every}, start={every // 2})')})"),
+        Method("global TopK", f"whole(ef({topk}))"),
+        Method("hard threshold", "ef(threshold(count=10000))"),
+        Method("by size", f"ef(switch({topk}, dense(), by=by_size()))"),
+        Method("falling density", f"ef(scheduled({topk}, start=0.25, end=0.01, steps={4 * every}))"),
+    ]
+    for density in TARGETS:
+        part = f"topk(density={density})"
+        made += [Method(f"TopK {density:.0%}", f"ef({part})")]
+        made += [Method(f"L-GreCo TopK {density:.0%}", f"ef({adapted(part)})")]
+    return tuple(made)
+
+
+def experiment(full: bool = False) -> Experiment:
+    images = {
+        "model": "resnet18" if full else "slim",
+        "images": 50_000 if full else 10_000,
+        "batch": 32 if full else 16,
+    }
+    images |= {"test_images": 10_000 if full else 2_000}
+    text: dict[str, Any] = {"name": "wikitext2", "batch": 16 if full else 4}
+    text |= (
+        {"size": "gpt2", "context": 256, "tokens": "all"}
+        if full
+        else {"layers": 2, "width": 64, "heads": 4, "context": 32, "tokens": 600_000}
+    )
+    steps = 20_000 if full else 300
+    made = methods(steps // 5)
+    compared = tuple(m.label for m in made if not any(m.label.endswith(f"{d:.0%}") for d in TARGETS))
+    curve = ("dense", "TopK", "L-GreCo TopK", *(m.label for m in made if m.label not in compared))
+    adamw = {"name": "adamw", "lr": 2e-3, "weight_decay": 0.01, "momentum": 0.0}
+    return Experiment(
+        name="e8",
+        title="E8: each layer gets what it needs",
+        about=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
+        task=TaskConfig("cifar100", images),
+        methods=made,
+        groups=(
+            Group("CIFAR-100", WORKERS, labels=compared),
+            Group("WikiText-2", WORKERS, labels=compared, task=text, optimizer=adamw),
+            Group("CIFAR-100, other references", WORKERS, labels=curve[3:]),
+        ),
+        optimizer=Optimizer(lr=0.1, momentum=0.9, weight_decay=1e-4, schedule="cosine", warmup_steps=steps // 10),
+        steps=steps,
+        seeds=(1, 2, 3),
+        target=Target("accuracy", 0.2),
+        record_every=steps // 10,
+        checkpoint_every=steps // 4,
+        bucket_mb=0.25 if not full else 25.0,
+        small=SMALL,
+    )
+
+
+def plan(full: bool = False, data: str | None = None) -> Plan:
+    """Without root there are no thin links: step times are then of links as fast as memory."""
+    whole = experiment(full)
+    return plan_of(whole, data, exhibits, more=[*step_jobs(whole, data), overlap_job(whole, data)])
+
+
+def step_jobs(experiment: Experiment, data: str | None) -> list[Job]:
+    """Weak scaling: every worker has a batch of its own, so that work grows with workers."""
+    task = {"name": experiment.task.name, "settings": {**experiment.task.settings, "batch": 32}}
+    argument = {"task": task, "data": data, "steps": REAL_STEPS, "ways": WAYS, "small": SMALL}
+    return [
+        Job(
+            key=f"steps-{workers}", function=f"{__package__}.e8_steps:measured", argument=argument, ranks=workers,
+            title=f"step times, {workers} workers", link=THIN if workers > 1 and may_build() else "none",
+            gather=f"{__package__}.e8_steps:slowest",
+        )
+        for workers in (1, 2, 3, 4)
+    ]  # fmt: skip
+
+
+def overlap_job(experiment: Experiment, data: str | None) -> Job:
+    task = {"name": experiment.task.name, "settings": dict(experiment.task.settings)}
+    argument = {"task": task, "data": data, "steps": 200}
+    return Job("overlap", f"{__package__}.e8_overlap:measured", argument, "coordinates of layer-wise and global Top-k")

@@ -1,0 +1,86 @@
+"""The C kernels of kernels/positions.py, as functions of tensors; see `calls`.
+
+C says only that something is wrong with its arguments; what it is, the definition says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import positions as plain
+from ..memory import empty
+from ..packing import packed_bytes
+from ..positions import Coded, Taken, first_parameter, width_of
+from .calls import _at, _room
+
+_HEAD = 10  # bytes: the coding, and a count
+
+
+class _Form(NamedTuple):
+    """What C is told of so many positions below a number."""
+
+    start: int  # where the search for Rice's parameter begins
+    width: int  # bits of an explicit position
+    nbytes: int  # none of the codings that C chooses from is longer than explicit positions
+
+
+@lru_cache  # the same for a layer at every step
+def _form(count: int, numel: int) -> _Form:
+    width = width_of(numel)
+    return _Form(first_parameter(count, numel), width, _HEAD + packed_bytes(count, width))
+
+
+def _coded(data: Tensor, written: int) -> Coded:
+    """C returns the bytes it wrote, and the coding in the lowest two bits."""
+    return Coded(data[: written >> 2], written & 3)
+
+
+def encode_positions(library: ctypes.CDLL, positions: Tensor, numel: int) -> Coded:
+    k = positions.numel()
+    start, width, nbytes = _form(k, numel)
+    data = empty(nbytes, torch.uint8)
+    written = library.tw_encode_positions(_at(positions, k, torch.int64), k, numel, start, width, data.data_ptr())
+    return plain.encode_positions(positions, numel) if written < 0 else _coded(data, written)
+
+
+def decode_positions(library: ctypes.CDLL, data: Tensor, count: int, numel: int) -> Tensor:
+    if data.dim() != 1 or count > min(numel, 8 * data.numel()):  # before there is room for them
+        return plain.decode_positions(data, count, numel)
+    nbytes, out = data.numel(), empty(count, torch.int64)
+    at = _at(data, nbytes, torch.uint8)
+    wrong = library.tw_decode_positions(at, nbytes, count, numel, width_of(numel), out.data_ptr())
+    return plain.decode_positions(data, count, numel) if wrong else out
+
+
+def take_largest(library: ctypes.CDLL, flat: Tensor, other: Tensor, k: int) -> Taken:
+    n = flat.numel()
+    k = min(k, n)
+    start, width, nbytes = _form(k, n)
+    rest, kept, positions, data = empty(n), empty(k), empty(k, torch.int64), empty(nbytes, torch.uint8)
+    written = library.tw_take_largest(
+        _at(flat, n), _at(other, n), n, k, start, width,
+        rest.data_ptr(), kept.data_ptr(), positions.data_ptr(), data.data_ptr(),
+    )  # fmt: skip
+    return Taken(rest, kept, positions, _coded(data, written))
+
+
+def sparse_mean(
+    library: ctypes.CDLL, out: Tensor | None, values: Sequence[Tensor], coded: Sequence[Tensor], count: int
+) -> Tensor:
+    if any(data.dim() != 1 for data in coded):
+        return plain.sparse_mean(values, coded, count)
+    room, ranks = _room(out, count), len(values)
+    counts, lengths = [kept.numel() for kept in values], [data.numel() for data in coded]
+    pointers, numbers = ctypes.c_void_p * ranks, ctypes.c_int64 * ranks
+    kept = pointers(*map(_at, values, counts))
+    data = pointers(*(_at(each, n, torch.uint8) for each, n in zip(coded, lengths, strict=True)))
+    wrong = library.tw_sparse_mean(
+        kept, numbers(*counts), data, numbers(*lengths), ranks, count, width_of(count), 1 / ranks, room.data_ptr()
+    )
+    return plain.sparse_mean(values, coded, count) if wrong else room

@@ -1,0 +1,114 @@
+"""What a menu is priced at, against trying every entry out."""
+
+import math
+
+import pytest
+import torch
+
+from drawn import draw
+from thinwire.aggregators.switch import Adapt
+from thinwire.catalog import parse
+from thinwire.controllers import LGreCo
+from thinwire.controllers.prices import bytes_of, errors_of, tried_bytes, tried_error
+from thinwire.core import Key, TensorSpec, World
+from thinwire.drivers.lockstep import lockstep
+from thinwire.drivers.meter import Meter
+from thinwire.exchange import Exchanger
+
+KEY = Key(7)
+SPEC = TensorSpec("w", (48, 64))
+SAMPLES = ["gaussian", "heavy tails", "sparse", "zeros", "one-hot", "tiny"]
+
+
+def ladder(*texts: str, least: float | None = None, most: float | None = None):
+    return Adapt(tuple(map(parse, texts)), LGreCo(), least, most).menu
+
+
+def tensor(kind: str):
+    return draw(kind, SPEC.shape, seed=5)
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+@pytest.mark.parametrize(
+    "text", ["topk(density=0.05)", 'topk(density=0.05, values="bf16")', "sketch(topk(density=0.05))"]
+)
+def test_one_sort_prices_all_densities(text, kind):
+    menu = ladder(text)
+    found = errors_of(menu, tensor(kind), SPEC, KEY)
+    tried = torch.tensor([tried_error(entry, tensor(kind), SPEC, KEY) for entry in menu], dtype=torch.float64)
+    rounding = (1e-6 if "bf16" not in text else 2**-8) * float(tensor(kind).double().norm())
+    torch.testing.assert_close(found, tried, rtol=1e-4, atol=max(rounding, 1e-30))
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_one_factorisation_prices_all_ranks_and_the_exact_form_is_exact(kind):
+    menu = ladder("powersgd(rank=4, min_saving=1.0)")
+    singular = torch.linalg.svdvals(tensor(kind).double())
+    true = [math.sqrt(float(singular[entry.rank :].square().sum())) for entry in menu]
+    size = float(tensor(kind).double().norm())
+    assert errors_of(menu, tensor(kind), SPEC, KEY, exact=True).tolist() == pytest.approx(true, abs=1e-7 * size)
+    quick = errors_of(menu, tensor(kind), SPEC, KEY)
+    assert quick.tolist() == pytest.approx(true, rel=0.05, abs=1e-6 * size)
+    assert all(q >= t - 1e-6 * size for q, t in zip(quick.tolist(), true, strict=True))  # a subspace never finds more
+
+
+def test_layers_that_would_travel_dense_lose_nothing():
+    menu = ladder("powersgd(rank=16)")  # 2 (48 + 64) 16 > 48 · 64
+    errors, costs = errors_of(menu, tensor("gaussian"), SPEC, KEY), bytes_of(menu, tensor("gaussian"), SPEC, 4, KEY)
+    dense = parse("dense()").expected_bytes(SPEC, 4)
+    for entry, error, cost in zip(menu, errors, costs, strict=True):
+        assert (error == 0) == (cost == dense) == (entry.form(SPEC) is None)
+
+
+def test_errors_fall_along_a_ladder_and_bytes_rise():
+    for text in ("topk(density=0.02)", "qsgd(bits=4)", "uniform(bits=4)", "powersgd(rank=4, min_saving=1.0)"):
+        menu = ladder(text)
+        errors, costs = errors_of(menu, tensor("gaussian"), SPEC, KEY), bytes_of(menu, tensor("gaussian"), SPEC, 4, KEY)
+        assert errors.diff().max() <= 0 and costs.diff().min() >= 0, text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dense()",
+        "qsgd(bits=4)",
+        "topk(density=0.05)",
+        "powersgd(rank=2)",
+        "randomk(density=0.1)",
+        "natural()",
+        "powersgd(rank=2, halves=true)",
+    ],
+)
+@pytest.mark.parametrize("size", [2, 5])
+def test_expected_bytes_are_those_that_ranks_send(text, size):
+    meters = [Meter() for _ in range(size)]
+    exchangers = [Exchanger([SPEC], parse(text)) for _ in range(size)]
+    for step in range(2):  # an even and an odd one
+        programs = [
+            e.round({"w": draw("gaussian", SPEC.shape, seed=10 * step + r)}, step, World(r, size))
+            for r, e in enumerate(exchangers)
+        ]
+        lockstep(programs, meters)
+    sent = sum(m.by("layer")["w"].sent_bytes for m in meters) / size / 2
+    price = float(bytes_of([parse(text)], tensor("gaussian"), SPEC, size, KEY)[0])
+    assert sent == pytest.approx(price, rel=0.03)
+
+
+def test_a_sketch_is_priced_at_no_less_than_it_sends():
+    size, meters = 3, [Meter() for _ in range(3)]
+    entry = parse("sketch(topk(density=0.02))")
+    lockstep(
+        [
+            Exchanger([SPEC], entry).round({"w": draw("gaussian", SPEC.shape, seed=r)}, 0, World(r, size))
+            for r in range(size)
+        ],
+        meters,
+    )
+    sent = meters[0].by("layer")["w"].sent_bytes
+    assert sent <= entry.expected_bytes(SPEC, size) <= 2 * sent
+
+
+def test_what_nobody_knows_is_tried():
+    entry = parse("two_hop(qsgd(bits=4))")
+    assert tried_bytes(entry, tensor("gaussian"), SPEC, 4, KEY) > 0
+    assert float(bytes_of([entry], tensor("gaussian"), SPEC, 1, KEY)[0]) > 0  # a world of one is priced as of two
