@@ -226,3 +226,27 @@ def another_world(driver, stored):
             return wire.state_dict()
         wire.load_state_dict(stored)
         return wire.rounds.state_dict()
+
+
+def moments_around(driver, options):
+    """Digests of the optimizer's moments before a round's last step, and after it."""
+    model, optimizer = make()
+    found = []
+    with local(driver, model, optimizer, small=0, **options):
+        for steps in (3, 1):
+            teach(model, optimizer, driver.world.rank, steps, begin=0 if steps == 3 else 3)
+            states = dict(enumerate(optimizer.state_dict()["state"].values()))
+            found.append(digest({f"{at} {key}": tensor for at, s in states.items() for key, tensor in s.items()}))
+    return found
+
+
+def stored_moments(driver, options, stored):
+    """The wire's state after a round; or, given one of another world, what is taken over: beliefs of layers."""
+    model, optimizer = make()
+    with local(driver, model, optimizer, small=0, **options) as wire:
+        if stored is None:
+            teach(model, optimizer, driver.world.rank, 4)
+            return wire.state_dict()
+        wire.load_state_dict(stored)
+        layers = wire.averaging.state_dict()["exchanger"]["layers"]
+        return {f"{name} {key}": tensor for name, flat in layers.items() for key, tensor in flat.items()}

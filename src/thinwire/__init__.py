@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import moments
     from .api import attach, local
     from .catalog import parse, to_text
     from .core import (
@@ -46,10 +47,11 @@ _HOME = {
     "ConfigMismatch": "core", "DivergedError": "core", "NonFiniteError": "core",
     "FrameError": "core", "AuthenticationError": "core",
 }  # fmt: skip
+_ROOMS = ("moments",)  # whole modules
 
 __all__ = [
-    "attach", "local", "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist", "loopback", "TensorSpec",
-    "World", "ImportanceSolver", "ModuleObjective", "Refresher",
+    "attach", "local", "moments", "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist", "loopback",
+    "TensorSpec", "World", "ImportanceSolver", "ModuleObjective", "Refresher",
     "ThinwireError", "CompositionError", "DecodeError", "IncompatibleParts", "PeerLostError", "ProtocolError",
     "CheckpointError", "ConfigMismatch", "DivergedError", "NonFiniteError", "FrameError", "AuthenticationError",
     "__version__",
@@ -57,8 +59,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f".{name}", __name__)
     if name not in _HOME:
-        raise AttributeError(f"module 'thinwire' has no attribute {name!r}; it has {', '.join(_HOME)}")
+        raise AttributeError(f"module 'thinwire' has no attribute {name!r}; it has {', '.join((*_HOME, *_ROOMS))}")
     return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,15 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from .catalog import to_text
-from .core import Aggregator, TensorSpec
+from .core import Aggregator, CompositionError, TensorSpec
+from .drivers.meter import Traffic
 from .integrations.local import LocalWire
-from .integrations.local_parts import LocalOptions
+from .integrations.local_parts import KEPT, LocalOptions
+from .integrations.moments import MomentsWire, move
 from .integrations.rules import SMALL, Wanted, assigned
 from .integrations.slot import Slot
 from .integrations.wire import Wire, WireOptions
+from .moments import AdamMoments, Averaging, Moments, Moving, in_order, moments_text, parse_moments
 from .sync import Local, Outer, Rounds, SyncPolicy, parse_outer, parse_policy, sync_text
 
 
@@ -78,8 +81,9 @@ def local(
     "post_local(start=1000, period=16)". exchange: a composition, or a mapping of name patterns, as `attach` takes them.
     outer: what is made of the averaged delta: "average()", "sgd(lr=1, momentum=0.5)", "nesterov(lr=0.7, momentum=0.9)".
     payload, overlap, fragments, delay, mixing, average_every: see `sync.Local`. buffers: floating ones, such as batch
-    norms' running means, are averaged with each round, or stay "local". optimizer_state: moments stay each rank's own,
-    or are dropped by "reset" after each round. All ranks call this alike; without a process group it is a world of one.
+    norms' running means, are averaged with each round, or stay "local". optimizer_state: moments stay each rank's own
+    ("local"), are dropped after each round ("reset"), or Adam's are averaged with it through a composition, such as
+    "uniform(bits=8)" (see `thinwire.moments`). All ranks call this alike; without a process group it is a world of one.
     """
     policy = parse_policy(every) if isinstance(every, str) else every
     settings = Local(
@@ -101,4 +105,101 @@ def local(
     def facts(rules: Mapping[str, Aggregator[Any]]) -> dict[str, Any]:
         return {"rounds": sync_text(settings), "exchange": {name: to_text(rule) for name, rule in rules.items()}}
 
-    return LocalWire(model, optimizer, options, rules_for, rounds_for, facts, group)
+    moments = None if optimizer_state in KEPT else _moments_of(optimizer_state, payload)
+
+    def averaging_for(parameters: dict[str, Tensor]) -> Averaging:
+        assert moments is not None
+        return Averaging(AdamMoments(optimizer, parameters), moments, small=small, seed=seed)
+
+    averaging = None if moments is None else averaging_for
+    return LocalWire(model, optimizer, options, rules_for, rounds_for, facts, averaging, group)
+
+
+def _moments_of(optimizer_state: str, payload: str) -> Moments:
+    if payload == "gradients":
+        raise CompositionError(
+            f'local: optimizer_state={optimizer_state!r} with payload="gradients": all ranks step with the same '
+            'average, so their moments are the same; leave optimizer_state="local"'
+        )
+    try:
+        return parse_moments(optimizer_state)
+    except CompositionError as error:
+        raise CompositionError(
+            f"local: optimizer_state is {', '.join(KEPT)}, or a composition that averages Adam's moments: {error}"
+        ) from None
+
+
+def average_moments(
+    optimizer: torch.optim.Optimizer,
+    composition: str | Moments = "dense()",
+    *,
+    small: int = SMALL,
+    seed: int = 0,
+    timeout_s: float = 60.0,
+    group: Any = None,
+    now: bool = True,
+) -> MomentsWire:
+    """Let all ranks' Adam or AdamW have the average of their moments: `thinwire.moments.average`.
+
+    composition: a text such as "uniform(bits=8)" or "ef21(topk(density=0.1))", or one that changes the rules by which
+    v stays sound, such as 'moments(uniform(bits=4), transmit="log")'. Moments of vectors and of layers of fewer than
+    `small` elements travel dense. It is done at once, unless now=False; the handle does it again (`average()`), with
+    the memory of the composition, reports, and has a state. All ranks call this alike, between the same steps.
+    """
+    moments = parse_moments(composition) if isinstance(composition, str) else composition
+    averaging = Averaging(AdamMoments(optimizer), moments, small=small, seed=seed)
+    facts = {"moments": moments_text(moments), "setting": {"small": small, "seed": seed}}
+    wire = MomentsWire(averaging, facts, timeout_s, group)
+    if now:
+        wire.average()
+    return wire
+
+
+def send_moments(
+    optimizer: torch.optim.Optimizer,
+    composition: str | Moments = "dense()",
+    *,
+    to: int,
+    parameters: Iterable[Tensor] | None = None,
+    small: int = SMALL,
+    seed: int = 0,
+    timeout_s: float = 60.0,
+    group: Any = None,
+) -> Traffic:
+    """Send moments and step counters to rank `to`, which calls receive: `thinwire.moments.send`.
+
+    parameters: the shard that moves; without, all of the optimizer's. composition: a compressor, or dense().
+    Gives what it took.
+    """
+    moving = _moving(optimizer, composition, parameters, small, seed)
+    return move(moving, to, True, timeout_s, group)
+
+
+def receive_moments(
+    optimizer: torch.optim.Optimizer,
+    composition: str | Moments = "dense()",
+    *,
+    source: int,
+    parameters: Iterable[Tensor] | None = None,
+    small: int = SMALL,
+    seed: int = 0,
+    timeout_s: float = 60.0,
+    group: Any = None,
+) -> Traffic:
+    """Take over the moments that rank `source` sends, with the same settings: `thinwire.moments.receive`.
+
+    Parameters have the shapes of the sender's, in its order; that they made no step yet is no hindrance.
+    """
+    moving = _moving(optimizer, composition, parameters, small, seed)
+    return move(moving, source, False, timeout_s, group)
+
+
+def _moving(
+    optimizer: torch.optim.Optimizer,
+    composition: str | Moments,
+    parameters: Iterable[Tensor] | None,
+    small: int,
+    seed: int,
+) -> Moving:
+    moments = parse_moments(composition) if isinstance(composition, str) else composition
+    return Moving(AdamMoments(optimizer, in_order(parameters, optimizer)), moments, small=small, seed=seed)

@@ -21,12 +21,11 @@ _GLOO_SENDER, _GLOO_RECEIVER = 96, 48  # bytes of gloo's own that each side of a
 _made: Counter[tuple[int, ...]] = Counter()  # drivers made so far among the same ranks
 
 
-def _own_group(group: dist.ProcessGroup | None, world: World, timeout: timedelta) -> Any:
-    """Connections that nobody else uses, among the ranks of `group`; no other rank need take part.
+def _own_group(ranks: tuple[int, ...], world: World, timeout: timedelta) -> Any:
+    """Connections that nobody else uses, among these ranks of the job; no other rank need take part.
 
     `dist.new_group` would need every process of the job, or names groups by how many a process has, which differs.
     """
-    ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
     _made[ranks] += 1
     name = f"thinwire/{'-'.join(map(str, ranks))}/{_made[ranks]}"
     store = PrefixStore(name, dist.distributed_c10d._get_default_store())
@@ -37,13 +36,16 @@ class Peers:
     """One rank's connections to the others of its group.
 
     sent, received: bytes handed over and got so far. messages: how many were sent and received; gloo puts bytes of its
-    own around each, which `gloo_bytes` tells.
+    own around each, which `gloo_bytes` tells. among: only these ranks of the group, this one included; they count
+    themselves in this order.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, timeout_s: float) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, timeout_s: float, among: Sequence[int] | None = None) -> None:
         self.timeout = timedelta(seconds=timeout_s)
-        self.world = World(dist.get_rank(group), dist.get_world_size(group))
-        self.wires = _own_group(group, self.world, self.timeout)
+        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        chosen = range(len(ranks)) if among is None else among
+        self.world = World(list(chosen).index(dist.get_rank(group)), len(chosen))
+        self.wires = _own_group(tuple(ranks[rank] for rank in chosen), self.world, self.timeout)
         self.sent = self.received = 0
         self.messages = [0, 0]  # sent, received
 

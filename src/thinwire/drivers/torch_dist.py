@@ -7,6 +7,7 @@ the bytes handed over to be sent.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
@@ -65,7 +66,7 @@ class TorchDist:
 
     ordered: sum long tensors, too, in rank order at each shard's owner instead of by the backend's all-reduce. The same
     bytes travel; the result is then bit for bit that of `lockstep`, whatever the backend. timeout_s: how long a peer
-    may be silent.
+    may be silent. among: only these ranks of the group make it, and number themselves in this order.
     """
 
     def __init__(
@@ -75,9 +76,10 @@ class TorchDist:
         timeout_s: float = 60.0,
         ordered: bool = False,
         meter: Meter | None = None,
+        among: Sequence[int] | None = None,
     ) -> None:
         self.group = group
-        self.peers = Peers(group, timeout_s)
+        self.peers = Peers(group, timeout_s, among)
         self.world = self.peers.world
         self.ordered = ordered
         self.meter = meter or Meter()

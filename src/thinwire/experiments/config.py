@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from ..core import CompositionError, IncompatibleParts
+from ..core import CompositionError, IncompatibleParts, mixes
 from ..importance import ImportanceSolver
+from ..moments import Moments, parse_moments
 from ..sync import Local, parse_sync
 from ..testbed.network import rate_bits
 from .tables import ConfigError, Table, build, choose, positive
@@ -56,10 +57,11 @@ class Method:
     composition: str
     lr: float | str | None = None
     importance: Mapping[str, Any] | None = None  # settings of the ImportanceSolver; without, parts like impk have w = 1
+    moments: str | None = None  # what Adam's moments are averaged through with each round of local training
 
     def __post_init__(self) -> None:
         try:
-            sync = self.sync()
+            sync, moments = self.sync(), self.averaged()
         except (CompositionError, IncompatibleParts) as error:
             raise ConfigError(f"methods: {self.label}: {error}") from error
         if self.lr is not None:
@@ -70,9 +72,22 @@ class Method:
                 f"methods: {self.label}: importance: w is found for gradients at every step, and local(...) sends "
                 f"{sync.payload}; leave importance out"
             )
+        if moments is not None and (sync.payload == "gradients" or mixes(sync.exchange) is not None):
+            raise ConfigError(
+                f"methods: {self.label}: moments are averaged with rounds of all workers; use local(every=16) without "
+                "gossip, or leave moments out"
+            )
 
     def sync(self) -> Local:
         return parse_sync(self.composition)
+
+    @property
+    def text(self) -> str:
+        """All of it, for tables."""
+        return self.composition if self.moments is None else f"{self.composition}, moments by {self.moments}"
+
+    def averaged(self) -> Moments | None:
+        return None if self.moments is None else parse_moments(self.moments)
 
     def solver(self) -> ImportanceSolver | None:
         if self.importance is None:
@@ -194,6 +209,11 @@ class Experiment:
             if not getattr(self, name):
                 raise ConfigError(f"{name}: at least one is needed")
         self._check_names()
+        averaged = next((method.label for method in self.methods if method.moments is not None), None)
+        if averaged is not None and self.optimizer.name == "sgd":
+            raise ConfigError(
+                f'methods: {averaged}: moments are Adam\'s; optimizer.name = "adamw" has some, "sgd" none'
+            )
 
     def _check_names(self) -> None:
         for what, names in (

@@ -137,7 +137,7 @@ def modelled(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for run in runs:
         if run["driver"] != "processes" or not run["steps"]:
             continue
-        own = sum(run["times"].get(name, 0.0) for name in ("compute", "encode", "solver")) / run["steps"]
+        own = sum(run["times"].get(name, 0.0) for name in ("compute", "encode", "solver", "moments")) / run["steps"]
         sent = run["final"]["wire_bytes"] / run["steps"]
         for link, bits in LINKS.items():
             moved = 8 * sent / bits

@@ -176,6 +176,6 @@ def _head(argument: Mapping[str, Any], training: Training) -> dict[str, Any]:
     method = next(m for m in training.experiment.methods if m.label == argument["label"])
     return {
         "group": group["title"], "workers": group["workers"], "driver": group["driver"], "link": group["link"],
-        "split": group["split"], "label": method.label, "composition": method.composition, "seed": argument["seed"],
+        "split": group["split"], "label": method.label, "composition": method.text, "seed": argument["seed"],
         "steps": training.done, "looking_bytes": training.looked.total().sent_bytes,
     }  # fmt: skip

@@ -14,6 +14,7 @@ from ..drivers.meter import Meter
 from ..exchange import Exchanger
 from ..importance import Refresher
 from ..integrations.rules import assigned
+from ..moments import AdamMoments, Averaging
 from ..sync import Rounds, mean_and_consensus
 from .clock import Clock, now
 from .config import Experiment, Group, Method, rate
@@ -52,6 +53,9 @@ class Worker:
                 self.rounds.before_exchange = lambda given: self.watch.look_on(self.exchanger.targets(given))
         self.exchanger.watch = self.watch.see
         self.exchanger.clock = now if group.driver == "processes" else None  # in lockstep runs must repeat
+        moments = method.averaged()
+        adam = None if moments is None else AdamMoments(self.optimizer, parameters)
+        self.averaging = None if moments is None or adam is None else Averaging(adam, moments, seed=seed)
         self.replicas_differ = self.rounds is not None or mixes(sync.exchange) is not None
         self.buckets = buckets(layers, experiment.bucket_mb)
         solver = method.solver()
@@ -88,6 +92,9 @@ class Worker:
         merged += yield from self.clock.timed(rounds.after_step(step, self.world))
         if any(one.went_back for one in merged):
             self.optimizer.state.clear()  # moments were made of what is no number
+        for one in merged if self.averaging is not None else ():
+            if one.good and self.averaging is not None:
+                yield from self.clock.timed(self.averaging.average(self.world, one.names), "moments")
 
     def shown(self, step: int) -> Program[tuple[dict[str, Tensor], float]]:
         """The mean of all ranks' weights and buffers, and how far weights are apart; for looking, not for training."""
@@ -126,25 +133,27 @@ class Worker:
 
     def state_dict(self) -> dict[str, Any]:
         weights = {name: p.detach() for name, p in self.learner.parameters.items()}
-        memory: Mapping[str, Any] = {"exchanger": self.exchanger} if self.rounds is None else {"rounds": self.rounds}
         return {
             "weights": weights, "optimizer": self.optimizer.state_dict(),
-            **{name: part.state_dict() for name, part in memory.items()},
+            **{name: part.state_dict() for name, part in self._memories().items()},
             "learner": self.learner.state_dict(), "meter": self.meter.state_dict(), "sums": self.clock.sums,
             "requests": [list(pair) for pair in self.clock.requests], "gradient_norm": self.gradient_norm,
             "adapting_s": self.exchanger.adapting_s,
             "errors": dict(self.watch.errors),  # of the last round, which a later look shows
         }  # fmt: skip
 
+    def _memories(self) -> dict[str, Any]:
+        """What keeps a state of its own between steps."""
+        parts = {"exchanger": self.exchanger if self.rounds is None else None, "rounds": self.rounds}
+        return {name: part for name, part in (*parts.items(), ("averaging", self.averaging)) if part is not None}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         with torch.no_grad():
             for name, parameter in self.learner.parameters.items():
                 parameter.copy_(state["weights"][name])
         self.optimizer.load_state_dict(state["optimizer"])
-        if self.rounds is None:
-            self.exchanger.load_state_dict(state["exchanger"])
-        else:
-            self.rounds.load_state_dict(state["rounds"])
+        for name, part in self._memories().items():
+            part.load_state_dict(state[name])
         self.learner.load_state_dict(state["learner"])
         self.meter.load_state_dict(state["meter"])
         self.clock.sums = dict(state["sums"])

@@ -14,13 +14,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from .. import __version__
-from ..core import Aggregator, NonFiniteError, Program, TensorSpec
+from ..core import Aggregator, IncompatibleParts, NonFiniteError, Program, TensorSpec, mixes
 from ..drivers.alone import Alone
 from ..drivers.torch_dist import TorchDist
 from .adapting import adapting_of
 from .agreement import agree_on, compare_weights, heal_weights
 from .gathering import agreed_state, state_of_all
 from .local_parts import LocalOptions, Merged, Rounds, trained_parameters
+from .moments import Averages
 from .report import WireReport
 
 
@@ -39,6 +40,7 @@ class LocalWire:
         rules_for: Callable[[Sequence[TensorSpec]], dict[str, Aggregator[Any]]],
         rounds_for: Callable[[dict[str, Tensor], dict[str, Aggregator[Any]], dict[str, Tensor]], Rounds],
         facts: Callable[[Mapping[str, Aggregator[Any]]], Mapping[str, Any]],
+        averaging_for: Callable[[dict[str, Tensor]], Averages] | None = None,
         group: Any = None,
     ) -> None:
         self.parameters = trained_parameters(model, optimizer)
@@ -51,6 +53,12 @@ class LocalWire:
         self.tensors = {**self.parameters, **self.buffers}
         self.layers = [TensorSpec.of(name, p.detach()) for name, p in self.parameters.items()]
         rules = rules_for(self.layers)
+        self.averaging = None if averaging_for is None else averaging_for(self.parameters)
+        if self.averaging is not None and any(mixes(rule) is not None for rule in rules.values()):
+            raise IncompatibleParts(
+                f"local: optimizer_state={options.optimizer_state!r} averages over all ranks, and the exchange is a "
+                'gossip among partners; use optimizer_state="local" with it'
+            )
         together = dist.is_available() and dist.is_initialized()
         self.driver: TorchDist | Alone = TorchDist(group, timeout_s=options.timeout_s) if together else Alone()
         self.seconds = {"waiting": 0.0}
@@ -146,6 +154,9 @@ class LocalWire:
                 self._forget(self.parameters)  # its moments were made of what is no number
             elif self.options.optimizer_state == "reset":
                 self._forget(one.names)
+            elif self.averaging is not None and one.good:
+                with self._timing():
+                    self.driver.run(self.averaging.average(self.driver.world, one.names))
         if merged:
             self._count_bad_rounds()
             self._check_anchors(len(merged))
@@ -240,11 +251,20 @@ class LocalWire:
         """
         self._wait()
         mine = self.rounds.state_dict() | {"step": self.step}
+        if self.averaging is not None:
+            mine["moments"] = self.averaging.state_dict()
         return state_of_all(mine, self.driver, gather)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken; if the world has another size, with the mean of anchors and residuals."""
-        mine = agreed_state(state, self.driver, self.rounds)
+        mine = agreed_state(state, self.driver, self)
         self._wait()
         self.rounds.load_state_dict(mine)
+        if self.averaging is not None:
+            self.averaging.load_state_dict(mine["moments"])
         self.step = int(mine["step"])
+
+    def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """One rank's state out of those of a world of another size."""
+        moments = {} if self.averaging is None else self.averaging.merged([state["moments"] for state in states])
+        return self.rounds.merged(states) | ({"moments": moments} if moments else {})

@@ -15,7 +15,7 @@ from ..exchange import Exchanger
 from .wire import ON_DIVERGENCE
 
 BUFFERS = ("average", "local")
-OPTIMIZER_STATE = ("local", "reset")
+KEPT = ("local", "reset")  # what happens to the optimizer's state, if it is not averaged
 
 
 class Merged(Protocol):
@@ -23,6 +23,8 @@ class Merged(Protocol):
 
     @property
     def names(self) -> list[str]: ...
+    @property
+    def good(self) -> bool: ...
     @property
     def went_back(self) -> bool: ...
 
@@ -68,11 +70,7 @@ class LocalOptions:
     hooks: bool = True
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("buffers", BUFFERS),
-            ("optimizer_state", OPTIMIZER_STATE),
-            ("on_divergence", ON_DIVERGENCE),
-        ):
+        for name, known in (("buffers", BUFFERS), ("on_divergence", ON_DIVERGENCE)):
             if getattr(self, name) not in known:
                 raise CompositionError(f"local: {name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         for name in ("small", "check_every", "most_bad_rounds"):

@@ -10,7 +10,7 @@ from .scales import finite, format_bytes, format_seconds, short
 from .seeds import Run, mean_parts
 from .svg import KIND_COLOURS
 
-TIMES = ("compute", "encode", "communication", "waiting", "solver")
+TIMES = ("compute", "encode", "communication", "waiting", "solver", "moments")
 MOST_LAYERS, MOST_KINDS = 12, len(KIND_COLOURS)
 
 

@@ -1,0 +1,112 @@
+"""The handle that `thinwire.moments.average` gives, and moments that go from one rank to another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from .. import __version__
+from ..core import CompositionError, NonFiniteError, Program, TensorSpec, World
+from ..drivers.alone import Alone
+from ..drivers.meter import Traffic
+from ..drivers.torch_dist import TorchDist
+from ..exchange import Exchanger
+from .agreement import agree_on
+from .gathering import agreed_state, state_of_all
+from .report import WireReport
+
+
+class Averages(Protocol):
+    """What a handle knows of `moments.Averaging`, which is given to it."""
+
+    exchanger: Exchanger
+    rounds: int
+
+    def average(self, world: World, names: Iterable[str] | None = None) -> Program[bool]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]: ...
+
+
+class Moves(Protocol):
+    """What sending and receiving know of `moments.Moving`."""
+
+    def send(self, to: int) -> Program[None]: ...
+    def receive(self, source: int) -> Program[None]: ...
+
+
+class MomentsWire:
+    """Averages one optimizer's moments. Made by `thinwire.moments.average`, on every rank alike; so it is used."""
+
+    def __init__(
+        self, averaging: Averages, facts: Mapping[str, Any], timeout_s: float = 60.0, group: Any = None
+    ) -> None:
+        self.averaging = averaging
+        self.layers: list[TensorSpec] = list(averaging.exchanger.layers.values())
+        self.seconds = {"waiting": 0.0}
+        together = dist.is_available() and dist.is_initialized()
+        self.driver: TorchDist | Alone = TorchDist(group, timeout_s=timeout_s) if together else Alone()
+        tensors = {layer.name: f"{list(layer.shape[1:])} {layer.dtype}" for layer in self.layers}
+        try:
+            self.driver.run(agree_on({"thinwire": __version__, **facts, "parameter": tensors}))
+        except BaseException:
+            self.driver.close()
+            raise
+
+    @torch.no_grad()
+    def average(self) -> None:
+        """All ranks' moments become their average now. All ranks call it, between the same steps."""
+        began = time.perf_counter()
+        good = self.driver.run(self.averaging.average(self.driver.world))
+        self.seconds["waiting"] += time.perf_counter() - began
+        if not good:
+            raise NonFiniteError(
+                f"round {self.averaging.rounds - 1}: some rank's moments have a NaN or an infinity, so no rank's have "
+                "changed; the log of that rank names the parameters"
+            )
+
+    def report(self) -> WireReport:
+        """What was sent and saved, as this rank counted. Prints as a table."""
+        dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
+        skipped, rounds = self.averaging.exchanger.skipped_steps, self.averaging.rounds
+        return WireReport.of(self.driver.meter, self.driver.world, rounds, dense, self.seconds, skipped, 0)
+
+    def state_dict(self, gather: bool = True) -> dict[str, Any]:
+        """Memories of all ranks; gather=False: this rank's alone, silently. Save the optimizer's state beside it."""
+        mine = self.averaging.state_dict()
+        return state_of_all(mine | {"step": self.averaging.rounds}, self.driver, gather)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken; if the world has another size, with the mean of all memories."""
+        self.averaging.load_state_dict(agreed_state(state, self.driver, self.averaging))
+
+    def close(self) -> None:
+        self.driver.close()
+
+    def __enter__(self) -> MomentsWire:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@torch.no_grad()
+def move(moves: Moves, other: int, sends: bool, timeout_s: float = 60.0, group: Any = None) -> Traffic:
+    """Send to, or receive from, another rank of the group; no third rank takes part. What it took, as counted here."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise CompositionError("moments: sending needs a process group; call init_process_group first")
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    if other == rank or not 0 <= other < size:
+        raise CompositionError(f"moments: another rank is needed, 0 to {size - 1} and not {rank}, got {other}")
+    pair = sorted((rank, other))
+    program: Callable[[int], Program[None]] = moves.send if sends else moves.receive
+    with TorchDist(group, timeout_s=timeout_s, among=pair) as driver:
+        driver.run(program(pair.index(other)))
+        return driver.meter.total()

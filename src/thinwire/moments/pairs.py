@@ -1,0 +1,115 @@
+"""m and v of one layer as one tensor, (2, *shape), and the compressor that knows which is which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..compressors.sparse import Counted, Sparse, values_key, values_spec
+from ..core import Compressor, Contract, DecodeError, Key, Part, Payload, TensorSpec, narrow, saturate
+from ..kernels import scatter
+from ..wire import decode_indices, expect_vector
+from .transforms import block_means, restored, spread, transformed
+
+_MEANS = torch.bfloat16  # a 500th is precise enough for a number that stands for hundreds
+
+
+def row_spec(spec: TensorSpec) -> TensorSpec:
+    """The form of m, and of v, in a pair."""
+    return TensorSpec(spec.name, spec.shape[1:], spec.dtype, spec.device)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Send m through a compressor, and so √v: 2 times its bits; with `mask` at m's coordinates, which travel once.
+
+    With `mask`, v of what decodes to zero is not lost: the mean of its block is sent, 16 bits for each. transmit,
+    mask, block: see `Moments`. No contract: what is promised is that v is not zero where it was not.
+    """
+
+    compressor: Compressor
+    transmit: str = "sqrt"
+    mask: bool = True
+    block: int = 1024
+
+    def encode(self, tensor: Tensor, key: Key) -> Payload:
+        wide = tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32)
+        m, v = tensor[0], wide[1]
+        spec = TensorSpec.of("", m)
+        u = narrow(transformed(v, self.transmit), tensor.dtype)
+        of_m, of_u = self._encode(m, u, key)
+        parts = [*of_m.remarks(), *of_u.remarks()]
+        if self.mask:
+            decoded = self._decode_u(of_m.parts, of_u.parts, spec, key)
+            signed = v.numel() > 0 and bool(v.amin() < 0)
+            means = block_means(v, _lost(decoded, signed), self.block)
+            short = narrow(saturate(transformed(means, self.transmit)), _MEANS)
+            parts.append(Part("means", short, 16.0 * short.numel()))
+            parts.append(Part("means", torch.tensor([signed], dtype=torch.uint8, device=tensor.device), 1.0))
+        return Payload.of(parts)
+
+    @property
+    def _shares_index(self) -> bool:
+        return self.mask and isinstance(self.compressor, Sparse)
+
+    def _encode(self, m: Tensor, u: Tensor, key: Key) -> tuple[Payload, Payload]:
+        if not self._shares_index:
+            # one key for both: what is drawn by chance is drawn alike
+            return self.compressor.encode(m, key), self.compressor.encode(u, key)
+        assert isinstance(self.compressor, Sparse)
+        flat = m.flatten()
+        positions = self.compressor.choose(flat, key)
+        of_m = self.compressor.encode_at(self.compressor.take(flat, positions), positions, flat.numel(), key)
+        return of_m, self.compressor.values.encode(u.flatten()[positions], values_key(key))
+
+    def _decode_u(self, of_m: tuple[Tensor, ...], of_u: tuple[Tensor, ...], spec: TensorSpec, key: Key) -> Tensor:
+        if not self._shares_index:
+            return self.compressor.decode(Payload(of_u), spec, key)
+        assert isinstance(self.compressor, Sparse)
+        positions = decode_indices(of_m[0], spec.numel, self.compressor.bounds(spec.numel)[1])
+        form = values_spec(spec, positions.numel())
+        kept = self.compressor.values.decode(Payload(of_u), form, values_key(key))
+        return scatter(kept, positions, spec.numel).view(spec.shape)
+
+    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        row = row_spec(spec)
+        of_m, of_u, rest = self._cut(payload.parts)
+        m = self.compressor.decode(Payload(of_m), row, key)
+        u = self._decode_u(of_m, of_u, row, key).to(spec.work_dtype)
+        if rest:
+            u = self._filled(u, rest, row)
+        v = restored(u, self.transmit)
+        return narrow(saturate(torch.stack([m.to(v.dtype), v])), spec.dtype)
+
+    def _cut(self, parts: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Parts of m, of v, and what stands for the rest."""
+        end, first = len(parts) - 2 * self.mask, int(self._shares_index)
+        half, odd = divmod(end - first, 2)
+        if half < 1 or odd:
+            raise DecodeError(f"Paired: parts of m, of v and of the rest expected, got {len(parts)} parts")
+        return parts[: first + half], parts[first + half : end], parts[end:]
+
+    def _filled(self, u: Tensor, rest: tuple[Tensor, ...], row: TensorSpec) -> Tensor:
+        means = expect_vector(rest[0], _MEANS, -(-row.numel // self.block), "Paired means")
+        signed = expect_vector(rest[1], torch.uint8, 1, "Paired sign")
+        fill = spread(means.to(u.dtype), row.numel, self.block).view(u.shape)
+        return torch.where(_lost(u, bool(signed)), fill, u)
+
+    def contract(self, spec: TensorSpec) -> Contract:
+        return Contract()
+
+    def nbytes(self, spec: TensorSpec) -> float:
+        row = row_spec(spec)
+        means = 2 * -(-row.numel // self.block) + 1 if self.mask else 0
+        own = self.compressor.nbytes(row)
+        if not self._shares_index or not isinstance(self.compressor, Counted):
+            return 2 * own + means
+        kept = values_spec(row, self.compressor.count(row.numel))
+        return own + self.compressor.values.nbytes(kept) + means
+
+
+def _lost(u: Tensor, signed: bool) -> Tensor:
+    """Where nothing is left of v; a factorisation that gives it a sign lost it, unless it had one (differences)."""
+    return u == 0 if signed else u <= 0

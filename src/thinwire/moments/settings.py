@@ -1,0 +1,67 @@
+"""How moments travel: a composition and the rules of keeping Adam's state sound, as a part and as text.
+
+A text is a composition, with all rules, or `moments(uniform(bits=4), transmit="log", floor=false)`, which changes some.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .. import catalog
+from ..catalog import settings
+from ..core import Aggregator, CompositionError, Compressor
+from .transforms import TRANSMITS
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Send m and v of an Adam through `exchange`, by rules that can be switched off to see what they prevent.
+
+    transmit: what is compressed in the place of v: "sqrt", "log", or "v" itself. floor: v is nowhere less than any
+    gradients could have left it beside that m. mask: v goes with m: the same coordinates, and for what decodes to zero
+    the mean of its block, so that no v is zero where there was one. counters: step counters travel, exact.
+    block: coordinates that share such a mean.
+    """
+
+    exchange: Aggregator[Any]
+    transmit: str = "sqrt"
+    floor: bool = True
+    mask: bool = True
+    counters: bool = True
+    block: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.transmit not in TRANSMITS:
+            raise CompositionError(f"moments: transmit must be one of {', '.join(TRANSMITS)}, got {self.transmit!r}")
+        if self.block < 1:
+            raise CompositionError(f"moments: block must be at least 1, got {self.block}; 1024 is usual")
+
+
+class _Reader(catalog.Reader):
+    parts = catalog.PARTS | {"moments": Moments}
+
+
+def parse_moments(text: str) -> Moments:
+    """What a text describes; errors show the text with a mark under the place."""
+    part = _Reader(text).part()
+    if isinstance(part, Moments):
+        return part
+    if isinstance(part, Compressor):
+        part = catalog.default_aggregator(part)
+    if not isinstance(part, Aggregator):
+        raise CompositionError(f"{text!r} is no exchange; write for example uniform(bits=8)")
+    return Moments(part)
+
+
+def moments_text(moments: Moments) -> str:
+    """The shortest text that is read back to the same."""
+    inside = catalog.to_text(moments.exchange)
+    if moments == Moments(moments.exchange):
+        return inside
+    changed = [
+        f"{field.name}={catalog.literal(getattr(moments, field.name))}"
+        for field in settings(Moments)[1:]
+        if getattr(moments, field.name) != field.default
+    ]
+    return f"moments({', '.join([inside, *changed])})"

@@ -1,0 +1,169 @@
+"""Adams with real moments, and what worker processes do with them in tests."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+import thinwire
+from drawn import draw
+from jobs import digest, table
+from thinwire import Meter, World, lockstep
+from thinwire.moments import AdamMoments, Averaging, parse_moments
+
+SHAPES = {"a": (40, 30), "b": (30,), "c": (6, 8, 7), "short": (33,), "half": (24, 20)}
+TEXTS = (
+    "dense()",
+    "uniform(bits=8)",
+    'moments(uniform(bits=4, block=64), transmit="log")',
+    'uniform(bits=2, rounding="stochastic")',
+    "qsgd(bits=4)",
+    "topk(density=0.1)",
+    'ef(topk(density=0.1, values="bf16"))',
+    "ef21(topk(density=0.2))",
+    "ef21(uniform(bits=4))",
+    "randomk(density=0.25, scaled=false)",
+    "scheduled(topk(density=0.1), start=0.05, end=0.5, steps=4)",
+    "sketch(topk(density=0.05))",
+    "ef(union(topk(density=0.1)))",
+    "tt(rank=2)",
+    "tt(error=0.3, dims=(10, 4, 5, 6))",
+    "st_hosvd(rank=3)",
+    "svd(rank=2)",
+)  # fmt: skip
+
+
+def adam(rank, steps=12, kind=torch.optim.AdamW, dtype=torch.float32, sparse=False, **options):
+    """An optimizer after so many steps with rank's own gradients; some rows of some see none, as embeddings do."""
+    half = {"half": torch.bfloat16}
+    weights = {name: nn.Parameter(torch.zeros(shape, dtype=half.get(name, dtype))) for name, shape in SHAPES.items()}
+    optimizer = kind(list(weights.values()), lr=0.01, **options)
+    for step in range(steps):
+        for at, weight in enumerate(weights.values()):
+            gradient = draw("gaussian", weight.shape, seed=1000 * step + 100 * at + rank)
+            gradient = gradient * torch.logspace(-4, 1, weight.shape[-1]) + 0.1
+            if sparse:
+                gradient[rank::3] = 0
+            weight.grad = gradient.to(weight.dtype)
+        optimizer.step()
+    return weights, optimizer
+
+
+def averaging(weights, optimizer, text, seed=3):
+    return Averaging(AdamMoments(optimizer, weights), parse_moments(text), small=1, seed=seed)
+
+
+def moments_of(weights, optimizer):
+    states = {name: optimizer.state[weight] for name, weight in weights.items() if weight in optimizer.state}
+    return {f"{name}.{key}": tensor.clone() for name, state in states.items() for key, tensor in state.items()}
+
+
+def together(size, text, rounds=1, steps=12, **options):
+    """All ranks' moments after so many averagings in lockstep, with a step between; and their meters."""
+    adams = [adam(rank, steps, **options) for rank in range(size)]
+    ways = [averaging(*one, text) for one in adams]
+    meters = [Meter() for _ in adams]
+    for at in range(rounds):
+        assert all(lockstep([way.average(World(rank, size)) for rank, way in enumerate(ways)], meters))
+        for rank, (weights, optimizer) in enumerate(adams):
+            if at + 1 < rounds:
+                one_more(weights, optimizer, rank, at)
+    return [moments_of(*one) for one in adams], meters
+
+
+def one_more(weights, optimizer, rank, at):
+    for place, weight in enumerate(weights.values()):
+        weight.grad = draw("gaussian", weight.shape, seed=5000 + 100 * at + 10 * place + rank).to(weight.dtype)
+    optimizer.step()
+
+
+def really(driver, texts, rounds):
+    """The same on real processes: digests of moments and tables of bytes."""
+    results = []
+    for text in texts:
+        driver.meter = Meter()
+        weights, optimizer = adam(driver.world.rank)
+        way = averaging(weights, optimizer, text)
+        for at in range(rounds):
+            assert driver.run(way.average(driver.world))
+            if at + 1 < rounds:
+                one_more(weights, optimizer, driver.world.rank, at)
+        results.append((digest(moments_of(weights, optimizer)), table(driver.meter)))
+    return results
+
+
+def average(driver, text, **options):
+    """By the public call."""
+    rank = driver.world.rank
+    weights, optimizer = adam(rank, **options)
+    with thinwire.moments.average(optimizer, text, small=1, group=driver.group, timeout_s=20.0) as wire:
+        return moments_of(weights, optimizer), str(wire.report())
+
+
+def resume(driver, text, stop, rounds=5):
+    """Is an averaging that was stored and taken up by fresh objects the same as one that was not?"""
+    rank, options = driver.world.rank, {"small": 1, "group": driver.group, "timeout_s": 20.0, "now": False}
+    weights, optimizer = adam(rank)
+    with thinwire.moments.average(optimizer, text, **options) as wire:
+        for at in range(rounds):
+            if at == stop:
+                stored = copy.deepcopy((wire.state_dict(), optimizer.state_dict()))
+            wire.average()
+            one_more(weights, optimizer, rank, at)
+        expected = digest(moments_of(weights, optimizer))
+    weights, optimizer = adam(rank, steps=0)
+    with thinwire.moments.average(optimizer, text, **options) as wire:
+        optimizer.load_state_dict(stored[1])
+        wire.load_state_dict(stored[0])
+        for at in range(stop, rounds):
+            wire.average()
+            one_more(weights, optimizer, rank, at)
+    return digest(moments_of(weights, optimizer)) == expected
+
+
+def hand_over(driver, text, sender, receiver, steps=0, parameters=None):
+    """Moments of the receiver and of the sender, and bytes; the third rank does something else."""
+    rank = driver.world.rank
+    weights, optimizer = adam(rank, steps=12 if rank == sender else steps)
+    shard = None if parameters is None else [weights[name] for name in parameters]
+    options = {"small": 1, "group": driver.group, "timeout_s": 20.0, "parameters": shard}
+    taken = None
+    try:
+        if rank == sender:
+            taken = thinwire.moments.send(optimizer, text[rank], to=receiver, **options)
+        elif rank == receiver:
+            taken = thinwire.moments.receive(optimizer, text[rank], source=sender, **options)
+    except thinwire.ThinwireError as error:
+        return type(error).__name__, str(error)
+    return moments_of(weights, optimizer), taken and (taken.sent_bytes, taken.received_bytes)
+
+
+def spoiled(driver):
+    """A NaN on rank 1: nobody's moments change."""
+    weights, optimizer = adam(driver.world.rank)
+    if driver.world.rank == 1:
+        optimizer.state[weights["a"]]["exp_avg"][0, 0] = float("nan")
+    before = moments_of(weights, optimizer)
+    try:
+        thinwire.moments.average(optimizer, "uniform()", small=1, group=driver.group)
+    except thinwire.NonFiniteError as error:
+        after = moments_of(weights, optimizer)
+        return str(error), all(torch.equal(after[n].nan_to_num(7.0), before[n].nan_to_num(7.0)) for n in before)
+
+
+def disagree(driver, texts):
+    _, optimizer = adam(driver.world.rank)
+    try:
+        thinwire.moments.average(optimizer, texts[driver.world.rank], group=driver.group)
+    except thinwire.ThinwireError as error:
+        return type(error).__name__, str(error)
+
+
+def refused(driver, text, to):
+    _, optimizer = adam(0)
+    try:
+        thinwire.moments.send(optimizer, text, to=to, group=driver.group)
+    except thinwire.ThinwireError as error:
+        return type(error).__name__, str(error)
