@@ -63,7 +63,7 @@ def sensitivity_jobs(
 
 
 def one_layer(driver: Any, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
-    """{"layer", "numel", "dense_loss", "rows": [{"candidate", "error", "relative_error", "loss", "loss_difference"}]}"""
+    """{"layer", "numel", "dense_loss", "rows": [{"candidate", "error", "loss", "loss_difference"}]}."""
     del driver  # one worker
     task = make_task(argument["task"]["name"], argument["task"]["settings"], argument["data"])
     split = Split.parse("iid")
