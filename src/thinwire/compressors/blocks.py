@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core import CompositionError, Key, TensorSpec
-from ..kernels import as_blocks
+from ..kernels import as_blocks, block_peaks
 
 __all__ = ["as_blocks", "block_count", "check_block", "errors_of_some_blocks"]
 
@@ -31,6 +31,7 @@ def errors_of_some_blocks(
 ) -> Sequence[float | None]:
     """What quantizers with blocks of this length would lose, by some blocks of the tensor, drawn by the key.
 
+    The others are taken to lose as much for their largest magnitude: some have thousands of times the others' energy.
     None for other entries, for all of a small tensor, and if it must be exact: these are tried out.
     """
     count = tensor.numel() // block
@@ -39,11 +40,16 @@ def errors_of_some_blocks(
         return [None] * len(entries)
     flat = tensor.flatten()
     drawn = torch.randperm(count, generator=torch.Generator().manual_seed(key >> 1))[:some].to(flat.device)
+    peaks = block_peaks(flat.float(), block).double().square()
+    shown = float(peaks[drawn].sum())
+    if not 0 < shown < math.inf:
+        return [None] * len(entries)
+    scale = math.sqrt(float(peaks.sum()) / shown)
     sample = flat[: count * block].view(count, block)[drawn].flatten().float()
     spec = TensorSpec("", tuple(sample.shape), torch.float32, sample.device)
 
     def error(entry: Any) -> float:
         missed = sample - entry.decode(entry.encode(sample, key), spec, key)
-        return float(torch.linalg.vector_norm(missed, dtype=torch.float64)) * math.sqrt(flat.numel() / sample.numel())
+        return scale * float(torch.linalg.vector_norm(missed, dtype=torch.float64))
 
     return [None if entry is None else error(entry) for entry in entries]
