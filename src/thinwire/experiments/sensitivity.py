@@ -63,11 +63,7 @@ def sensitivity_jobs(
 
 
 def one_layer(driver: Any, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
-<<<<<<< HEAD
-    """{"layer", "numel", "dense_loss", "rows"}; a row is {"candidate", "error", "relative_error", "loss", ...}."""
-=======
     """{"layer", "numel", "dense_loss", "rows": [{"candidate", "error", "loss", "loss_difference"}]}."""
->>>>>>> 393825bdf11cf52a3c7457dfe3f916a13a380af9
     del driver  # one worker
     task = make_task(argument["task"]["name"], argument["task"]["settings"], argument["data"])
     split = Split.parse("iid")
