@@ -12,6 +12,7 @@ from ..importance import ImportanceSolver
 from ..moments import Moments, parse_moments
 from ..sync import Local, parse_sync
 from ..testbed.network import rate_bits
+from .rates import check_rate
 from .tables import ConfigError, Table, build, choose, positive
 
 DRIVERS = ("lockstep", "processes")
@@ -26,24 +27,6 @@ _OF_GROUPS = (
 OPTIMIZERS = ("sgd", "adamw", "cadamw")
 SCHEDULES = ("constant", "cosine")
 MEASURES = ("loss", "train_loss", "accuracy", "perplexity", "grad_norm")
-_OVER_L = re.compile(r"([0-9.]+)/L")
-
-
-def check_rate(lr: Any, key: str) -> None:
-    if isinstance(lr, str) and not _OVER_L.fullmatch(lr):
-        raise ConfigError(f'{key}: a number, or text such as "1/L" or "0.5/L", got {lr!r}')
-    if not isinstance(lr, str):
-        positive(key, lr)
-
-
-def rate(lr: float | str, smoothness: float | None, key: str = "lr") -> float:
-    """A learning rate as a number."""
-    if not isinstance(lr, str):
-        return float(lr)
-    match = _OVER_L.fullmatch(lr)
-    if match is None or smoothness is None:
-        raise ConfigError(f"{key}: {lr!r} needs a task that knows its smoothness L (logistic does); give a number")
-    return float(match[1]) / smoothness
 
 
 @dataclass(frozen=True)

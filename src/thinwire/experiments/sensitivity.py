@@ -22,9 +22,10 @@ from ..catalog import parse
 from ..controllers.prices import errors_of
 from ..core import Aggregator, Key, TensorSpec, World, loopback
 from ..exchange import Exchanger
-from .config import Optimizer, rate
+from .config import Optimizer
 from .optimizers import make_optimizer
 from .plan import Job
+from .rates import rate
 from .tasks import make_task
 from .tasks.base import Learner
 from .tasks.splits import Split

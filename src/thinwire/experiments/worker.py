@@ -17,9 +17,10 @@ from ..integrations.rules import assigned
 from ..moments import AdamMoments, Averaging
 from ..sync import Rounds, mean_and_consensus
 from .clock import Clock, now
-from .config import Experiment, Group, Method, rate
+from .config import Experiment, Group, Method
 from .observing import BUFFER, Watch
 from .optimizers import make_optimizer
+from .rates import rate
 from .tasks.base import Learner, Task
 from .tasks.splits import Split
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from thinwire.experiments.config import Experiment, rate
+from thinwire.experiments.config import Experiment
 from thinwire.experiments.laboratory import plan_of, read_experiment, steps_of
+from thinwire.experiments.rates import rate
 from thinwire.experiments.tables import ConfigError
 
 GOOD = {
