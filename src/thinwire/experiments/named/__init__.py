@@ -6,7 +6,6 @@ from importlib import import_module
 from inspect import signature
 
 from ..plan import Plan
-from ..tables import ConfigError
 
 SUMMARIES = {
     "demo": "the main job in small: an MLP on real processes, accuracy against bytes, links thin and fast (1 minute)",
@@ -36,5 +35,7 @@ def named_plan(name: str, full: bool = False, data: str | None = None, seeds: tu
     if not seeds:
         return plan(full, data)  # type: ignore[no-any-return]
     if "seeds" not in signature(plan).parameters:
+        from ..tables import ConfigError  # needs torch, too
+
         raise ConfigError(f"--seeds: {name} has its own; e8 and experiments out of files take others")
     return plan(full, data, seeds)  # type: ignore[no-any-return]
