@@ -69,6 +69,7 @@ class _Worker:
     def __init__(self, order: dict[str, Any], tell: Tell | None, folder: Path, start: Sequence[str]) -> None:
         self.rank: int = order["rank"]
         self.result: Any = None
+        self.error: Exception | None = None  # of whoever was told
         self._errors = folder / f"rank{self.rank}.err"
         place = folder / f"rank{self.rank}.json"  # a command line may not be as long as some orders
         place.write_text(json.dumps(order))
@@ -87,8 +88,11 @@ class _Worker:
             kind, _, text = line.partition(" ")
             if kind == "result":
                 self.result = json.loads(text)
-            elif kind == "tell" and tell is not None:
-                tell(json.loads(text))
+            elif kind == "tell" and tell is not None and self.error is None:
+                try:
+                    tell(json.loads(text))
+                except Exception as error:  # raised by those who wait: this thread has nobody to tell
+                    self.error = error
 
     def last_words(self) -> str:
         return self._errors.read_text(errors="replace").strip()[-2000:]
@@ -105,6 +109,7 @@ def _watch(workers: Sequence[_Worker], deadline: float, stop: threading.Event) -
     while running:
         if stop.is_set():
             raise Stopped
+        _raise_errors(workers)
         for worker in running:
             if worker.process.poll() not in (None, 0):
                 blamed = _at_fault(workers) or worker
@@ -115,6 +120,13 @@ def _watch(workers: Sequence[_Worker], deadline: float, stop: threading.Event) -
         time.sleep(0.01)
     for worker in workers:
         worker.reader.join()
+    _raise_errors(workers)
+
+
+def _raise_errors(workers: Sequence[_Worker]) -> None:
+    for worker in workers:
+        if worker.error is not None:
+            raise worker.error
 
 
 def _at_fault(workers: Sequence[_Worker], patience_s: float = 5.0) -> _Worker | None:

@@ -66,3 +66,11 @@ def test_a_killed_rank_is_noticed_at_once():
 def test_time_runs_out():
     with pytest.raises(PeerLostError, match="did not finish in time"):
         run_ranks(1, f"{HERE}:hang", None, timeout_s=6)
+
+
+def test_an_error_of_whoever_is_told_ends_the_run_with_that_error():
+    def refuse(news):
+        raise KeyError(f"cannot make anything of {news}")
+
+    with pytest.raises(KeyError, match="cannot make anything of 0"):
+        run_ranks(2, f"{HERE}:add_up", {"times": 2}, tell=refuse, timeout_s=60)
