@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..aggregators.ladder import knob_of
 from ..catalog import to_text
-from ..core import Plan
+from ..core import Aggregator, Plan
 from ..drivers.meter import Meter
 from ..exchange import Exchanger
 
@@ -48,7 +50,16 @@ def _objective(told: Mapping[str, Any]) -> str:
 
 def entry_texts(exchanger: Exchanger, plan: Plan) -> dict[str, str]:
     """What a plan gives to each layer that has a menu."""
-    return {spec.name: to_text(menu.entries[plan[spec.name]]) for spec, menu in exchanger.choices}
+    return {spec.name: entry_text(menu.entries[plan[spec.name]]) for spec, menu in exchanger.choices}
+
+
+def entry_text(entry: Aggregator[Any]) -> str:
+    """With the number that was turned, though a text leaves it out where it is the default."""
+    text, found = to_text(entry), knob_of(entry)
+    if found is None or f"{found[0].name}=" in text:
+        return text
+    at = [match.end() for match in re.finditer(r"\w\(", text)][-1]  # of the innermost part
+    return f"{text[:at]}{found[0].name}={found[1]}{'' if text[at] == ')' else ', '}{text[at:]}"
 
 
 def adapting_of(exchanger: Exchanger, meter: Meter, elapsed_s: float) -> Adapting | None:

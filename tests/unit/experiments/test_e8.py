@@ -54,7 +54,7 @@ def test_tables_tell_what_runs_show():
     images, text, verdicts, buckets, _, times, costs, overlap = shown["tables"]
     assert buckets["rows"] == [] and costs["rows"] == []
     rows = {row[0]: row for row in images["rows"]}
-    assert rows["TopK"][1:] == [50.0, 2.004, 0.0, pytest.approx(0.2), 1e-4, 10.0, "yes", 0.25, 0.0]
+    assert rows["TopK"][1:] == [50.0, 2.004, 0.0, pytest.approx(0.2), 1e-4, 10.0, "yes", 0.25]
     assert rows["PowerSGD"][7] == "no" and text["rows"][1][4] == pytest.approx(20)
     found = {row[0]: row[1] for row in verdicts["rows"]}
     assert found["CIFAR-100: L-GreCo TopK sends less than TopK, and is as good"] == "yes"

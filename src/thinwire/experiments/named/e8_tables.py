@@ -72,20 +72,18 @@ def quality(runs: Runs, group: str) -> dict[str, Any]:
         values = [final_of(run, measure) for run in some]
         worse = worse_by(here, group, label)
         coding = mean(run["times"].get("encode", 0.0) for run in some)
-        choosing = mean(run.get("adapting", {}).get("seconds", 0.0) for run in some)
         everything = coding + mean(run["times"].get("compute", 0.0) for run in some)
         rows.append([
             label, 100 * average(some, "accuracy"), mean(values), stdev(values) if len(values) > 1 else None,
             100 * worse, sent(some) / 1e6, dense / sent(some), "yes" if worse <= TOLERANCE else "no",
-            coding / everything, choosing / everything,
+            coding / everything,
         ])  # fmt: skip
     return {
         "title": f"{group}: quality against bytes",
         "note": f"Held out, means over seeds ({len(of(here, group, 'dense'))}); MB that one worker sent, plans "
-        "included. Shares of the time of computing and encoding are of lockstep runs that shared the machine, five "
-        "plans in all.",
+        "included. Shares of the time of computing and encoding are of lockstep runs that shared the machine.",
         "columns": ["method", "accuracy (%)", measure, "± over seeds", "worse than dense by (%)", "MB sent", "saving",
-                    "within 1 % of dense", "share of encoding", "of choosing"],
+                    "within 1 % of dense", "share of encoding"],
         "rows": rows,
     }  # fmt: skip
 
