@@ -1,7 +1,11 @@
 """What a run tells of its plans."""
 
+import pytest
+
 from laboratory import run_here, without_times
+from thinwire.catalog import parse
 from thinwire.experiments.config import Experiment, Group, Method, Optimizer, TaskConfig
+from thinwire.integrations.adapting import entry_text
 
 ADAPTIVE = "ef(adapt(topk(density=0.1), qsgd(bits=4), by=lgreco(start=4, every=4, window=2)))"
 
@@ -34,3 +38,17 @@ def test_a_run_keeps_its_plans_what_they_cost_and_the_bytes_of_its_buckets():
 def test_two_equal_runs_make_the_same_plans():
     once, again = (run_here(experiment())["runs"][1] for _ in range(2))
     assert without_times(once) == without_times(again)
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("powersgd()", "powersgd(rank=4)"),
+        ("two_hop(qsgd(block=64))", "two_hop(qsgd(bits=4, block=64))"),
+        ("topk(density=0.01)", "topk(density=0.01)"),
+        ("powersgd(dims=(14, 8))", "powersgd(rank=4, dims=(14, 8))"),
+        ("dense()", "dense()"),
+    ],
+)
+def test_entries_are_told_with_the_number_that_was_turned(text, told):
+    assert entry_text(parse(text)) == told
