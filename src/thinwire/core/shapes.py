@@ -37,9 +37,12 @@ def near_square(numel: int) -> Dims:
 
 
 def folded(tensor: Tensor, dims: Dims) -> Tensor:
-    """The tensor's numbers in order, in these dimensions, with zeros after the last one where they are more."""
+    """The tensor's numbers in order, in these dimensions, with zeros after the last one where they are more.
+
+    In order in memory, too: products of matrices that lie otherwise are rounded otherwise.
+    """
     spare = math.prod(dims) - tensor.numel()
-    return pad(tensor.reshape(-1), (0, spare)).view(dims) if spare else tensor.reshape(dims)
+    return pad(tensor.reshape(-1), (0, spare)).view(dims) if spare else tensor.contiguous().view(dims)
 
 
 def unfolded(tensor: Tensor, spec: TensorSpec) -> Tensor:
