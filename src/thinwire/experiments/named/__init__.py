@@ -17,7 +17,7 @@ SUMMARIES = {
     "e3": "TopK and ImpK with EF and SCAM on CIFAR-10, 1 % kept: a slim ResNet, 10,000 images (20 minutes)",
     "e4": "TopK and ImpK with EF and SCAM on WikiText-2, 1 % kept: a small GPT, a million tokens (30 minutes)",
     "e5": "low-rank and other operators, with and without EF21, on 1 worker, 10 iid and 10 label-sorted (5 minutes)",
-    "e6": "S2's ways to send Adam's moments: errors, times, bytes for 1 to 64 hosts, then local AdamW (25 to 35 minutes)",
+    "e6": "S2's ways to send Adam's moments: errors, times, bytes for 1 to 64 hosts, then local AdamW (35 minutes)",
     "e7": "S3's ten ways to talk less often, with fewer: CIFAR-10 and -100, 16 to 60 workers, 4 processes (50 minutes)",
     "e8": "L-GreCo and its rivals on CIFAR-100 and WikiText-2: quality against bytes, mixtures, step times (2 hours)",
     "diloco": "DiLoCo on a small GPT: dense, 4 bits, sparse with 2 bits, streamed: loss against bytes (5 minutes)",
