@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
-from .catalog import to_text
+from .catalog import SMALL, to_text
 from .core import Aggregator, CompositionError, TensorSpec
 from .drivers.meter import Traffic
 from .integrations.local import LocalWire
 from .integrations.local_parts import KEPT, LocalOptions
 from .integrations.moments import MomentsWire, move
-from .integrations.rules import SMALL, Wanted, assigned
+from .integrations.rules import Wanted, assigned
 from .integrations.slot import Slot
 from .integrations.wire import Wire, WireOptions
 from .moments import AdamMoments, Averaging, Moments, Moving, in_order, moments_text, parse_moments

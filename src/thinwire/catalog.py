@@ -85,6 +85,7 @@ CONTROLLERS: dict[str, type[Any]] = {
     "by_size": controllers.BySize,
 }
 PARTS = COMPRESSORS | AGGREGATORS | MEMORIES | TOPOLOGIES | CONTROLLERS
+SMALL = 1024  # elements: below this, positions, scales and factors cost more than they save
 _NAMES = {cls: name for name, cls in PARTS.items()}
 
 

@@ -131,6 +131,8 @@ class Exchanger:
         """
         self._check(tensors, step)
         tensors, into = self.waiting.complete(tensors, into)
+        if self.waiting.held and not tensors:
+            return {}  # all of them wait: there is nothing to say yet
         ctx = self._context(step, world)
         if not self._buckets and self.clock is not None:
             self._began = self.clock()
@@ -151,16 +153,12 @@ class Exchanger:
         self._seen = seen
         return values
 
-    @property
-    def _looked_at(self) -> bool:
-        return self.watch is not None or not isinstance(self.controller, Fixed)
-
     def _observed(
         self, reduced: Mapping[str, Reduced[Any]], given: Mapping[str, Tensor], bucket: int, ctx: Context
     ) -> Any:
         """The controller's memory with what it saw of these layers."""
-        if not self._looked_at:
-            return self._seen
+        if self.watch is None and isinstance(self.controller, Fixed):
+            return self._seen  # nobody looks
         began, state = time.perf_counter(), self._seen
         seconds = None if self.clock is None else self.clock() - self._began
         all_seen = {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core import CompositionError, Key, TensorSpec
-from ..kernels import as_blocks, block_peaks
+from ..kernels import as_blocks, block_peaks, distinct_positions
 
 __all__ = ["as_blocks", "block_count", "check_block", "errors_of_some_blocks"]
 
@@ -39,7 +39,7 @@ def errors_of_some_blocks(
     if exact or count < 2 * some:
         return [None] * len(entries)
     flat = tensor.flatten()
-    drawn = torch.randperm(count, generator=torch.Generator().manual_seed(key >> 1))[:some].to(flat.device)
+    drawn = distinct_positions(key, some, count, flat.device)
     peaks = block_peaks(flat.float(), block).double().square()
     shown = float(peaks[drawn].sum())
     if not 0 < shown < math.inf:

@@ -13,7 +13,7 @@ from ..core import Seen, TensorSpec
 from ..drivers.meter import Traffic
 from ..integrations.adapting import entry_texts
 from .config import MEASURES, Target
-from .plans import adapting_of, plans_of
+from .plans import cost_of_choosing, plans_of
 from .tasks.base import Learner
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Observer:
             "bytes_by_bucket": self._by_bucket(measured),
             "plans": plans_of(worker.exchanger, worker.world.size),
             "plan": entry_texts(worker.exchanger, worker.exchanger.plan),
-            "adapting": adapting_of(worker.exchanger, worker.meter),
+            "adapting": cost_of_choosing(worker.exchanger, worker.meter),
             "skipped_steps": worker.exchanger.skipped_steps,
             "steps_to_target": self._steps_to_target(),
             "heatmap": self._heatmap(),

@@ -37,7 +37,7 @@ def plans_of(exchanger: Exchanger, size: int) -> list[dict[str, Any]]:
     return history
 
 
-def adapting_of(exchanger: Exchanger, meter: Meter) -> dict[str, Any]:
+def cost_of_choosing(exchanger: Exchanger, meter: Meter) -> dict[str, Any]:
     """Rank 0's: decisions, seconds, bytes of statistics and plans, what the controller says; {} if nobody chooses."""
     if not exchanger.choices:
         return {}

@@ -42,8 +42,9 @@ class Worker:
         layers = [TensorSpec(name, tuple(p.shape), p.dtype) for name, p in parameters.items()]
         self.watch = Watch()
         sync = method.sync()
-        rules = assigned(layers, sync.exchange, experiment.small) if experiment.small else None
-        rules = rules or {layer.name: sync.exchange for layer in layers}
+        rules = dict.fromkeys(parameters, sync.exchange)
+        if experiment.small:
+            rules = assigned(layers, sync.exchange, experiment.small)
         self.rounds: Rounds | None = None
         if sync.payload == "gradients" and not sync.average_every:
             self.exchanger = Exchanger(layers, rules, seed=seed)
@@ -55,8 +56,9 @@ class Worker:
         self.exchanger.watch = self.watch.see
         self.exchanger.clock = now if group.driver == "processes" else None  # in lockstep runs must repeat
         moments = method.averaged()
-        adam = None if moments is None else AdamMoments(self.optimizer, parameters)
-        self.averaging = None if moments is None or adam is None else Averaging(adam, moments, seed=seed)
+        self.averaging: Averaging | None = None
+        if moments is not None:
+            self.averaging = Averaging(AdamMoments(self.optimizer, parameters), moments, seed=seed)
         self.replicas_differ = self.rounds is not None or mixes(sync.exchange) is not None
         self.buckets = buckets(layers, experiment.bucket_mb)
         solver = method.solver()

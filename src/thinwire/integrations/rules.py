@@ -7,11 +7,10 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 from ..aggregators import Dense
-from ..catalog import parse, uncompressed
+from ..catalog import SMALL, parse, uncompressed
 from ..core import Aggregator, CompositionError, TensorSpec
 
 Wanted: TypeAlias = str | Aggregator[Any]
-SMALL = 1024  # elements: below this, positions, scales and factors cost more than they save
 
 
 def assigned(

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .. import __version__
 from ..aggregators import Dense
-from ..catalog import to_text
+from ..catalog import SMALL, to_text
 from ..core import Aggregator, CompositionError, IncompatibleParts, NonFiniteError, Program, TensorSpec, World, mixes
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
@@ -21,7 +21,7 @@ from .agreement import agree_on, compare_weights, heal_weights
 from .ddp import DDPHook
 from .gathering import agreed_state, state_of_all
 from .report import WireReport
-from .rules import SMALL, Wanted, assigned
+from .rules import Wanted, assigned
 from .times import now
 
 ON_DIVERGENCE = ("stop", "heal")

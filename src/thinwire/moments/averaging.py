@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from ..aggregators import Dense
+from ..catalog import SMALL
 from ..core import AllReduce, Label, Op, Program, World
 from ..exchange import Exchanger
 from .adam import AdamMoments
 from .composing import carried, for_pairs
 from .settings import Moments
 from .transforms import unbiased
-
-SMALL = 1024  # elements: below this, positions, scales and factors cost more than they save
 
 
 class Averaging:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..catalog import SMALL
 from ..compressors import Identity
 from ..core import (
     Compressor,
@@ -25,7 +26,6 @@ from ..core import (
     types_of,
 )
 from .adam import AdamMoments
-from .averaging import SMALL
 from .composing import carried, for_one_host
 from .settings import Moments, moments_text
 

@@ -39,7 +39,7 @@ def test_all_codings_are_written_and_read_the_same(library):
 def test_gaps_of_all_lengths_are_written_and_read_the_same(library, count):
     some = (drawn("heavy tails", count).abs() * 9).long().cumsum(0) + torch.arange(count)
     for numel in (int(some[-1]) + 1, 2 * int(some[-1]) + 5, 1 << 40):
-        same_coding(library, some, numel)
+        assert same_coding(library, some, numel) in (0, 1, 2)
 
 
 @pytest.mark.parametrize("bad", [[5, 3], [-1], [2, 2], [0, 1, 1]])
@@ -56,14 +56,19 @@ def read(decode, *arguments):
         return None
 
 
-def read_alike(library, data, count, numel):
-    """What C itself says, since its door would ask the definition where something is wrong."""
+def readings(library, data, count, numel):
+    """By C itself, since its door would ask the definition where something is wrong; by the door; by the definition."""
     out = torch.zeros(count, dtype=torch.int64)
     width = positions.width_of(numel)
     wrong = library.tw_decode_positions(data.data_ptr(), data.numel(), count, numel, width, out.data_ptr())
-    expected = read(positions.decode_positions, data, count, numel)
-    assert (None if wrong else out.tolist()) == expected
-    assert read(lambda *args: calls_positions.decode_positions(library, *args), data, count, numel) == expected
+    door = read(lambda *args: calls_positions.decode_positions(library, *args), data, count, numel)
+    return None if wrong else out.tolist(), door, read(positions.decode_positions, data, count, numel)
+
+
+def read_alike(library, data, count, numel):
+    """Whether all can read it; that they say the same is held here."""
+    by_c, door, expected = readings(library, data, count, numel)
+    assert by_c == door == expected
     return expected is not None
 
 
@@ -76,7 +81,8 @@ def test_any_bytes_are_read_the_same_or_refused_by_both(library, seed):
         count = int(torch.randint(1, min(numel, 20) + 1, (1,), generator=generator))
         data[0] = (seed % 3) | (seed % 5) << 2 if seed % 3 == 2 else seed % 3
         data[1] = count
-        read_alike(library, data, count, numel)
+        by_c, door, expected = readings(library, data, count, numel)
+        assert by_c == door == expected
 
 
 @pytest.mark.parametrize("numel", [9, 64, 1000])

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ...catalog import SMALL
 from ...core import TensorSpec
 from ...moments import for_one_host, parse_moments
 
 SAVINGS = (2, 4, 8, 16, 32, 100)
-SMALL = 1024  # below, moments travel dense, as they do by default
 
 Setting = Callable[[TensorSpec, float], str]  # a text for one layer's pair and a wished saving
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...catalog import SMALL
 from ...testbed.network import may_build
 from ..config import Experiment, Group, Method, Optimizer, Target, TaskConfig
 from ..laboratory import plan_of
@@ -22,7 +23,7 @@ from ..tasks.splits import Split
 from .e8_steps import WAYS
 from .e8_tables import FAMILIES, MIXTURES, WITHOUT_MEMORY, exhibits
 
-WORKERS, SMALL, THIN, REAL_STEPS = 4, 1024, "100mbit", 40
+WORKERS, THIN, REAL_STEPS = 4, "100mbit", 40
 TARGETS = (0.01, 0.02, 0.1)
 SEEDS = (1, 2, 3)
 MOST_LAYERS = 10
