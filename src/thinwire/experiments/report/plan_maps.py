@@ -41,7 +41,7 @@ def plan_picture(name: str, label: str, runs: Sequence[Run]) -> Picture | None:
     layers = list(plans[0]["layers"])
     rows = {layer: list(stretches(plans, layer, last)) for layer in layers}
     title = f"What each layer was given: {label}"
-    columns = ["layer", "from_step", "to_step", "entry", "bytes", "saving"]
+    columns = ["layer", "from_step", "to_step", "entry", "expected_bytes", "expected_saving"]
     table = [
         [layer, short(s.begin), short(s.end), s.entry, short(s.nbytes), short(s.saving)]
         for layer, found in rows.items()
@@ -68,7 +68,7 @@ def stretches(plans: Sequence[Mapping[str, Any]], layer: str, last: float) -> It
 
 
 def plan_map(title: str, rows: Mapping[str, Sequence[Stretch]], last: float) -> str:
-    """Draw stretches by layer (rows) over steps; colours are savings, lines below are families, words name settings."""
+    """Draw stretches by layer over steps; colours are expected savings, lines are families, words name settings."""
     families = sorted({family(s.entry) for found in rows.values() for s in found})
     scale = (WIDTH - NAMES) / last
     body = heading(title)
@@ -91,7 +91,7 @@ def _cell(s: Stretch, x: float, y: float, wide: float, families: Sequence[str]) 
     level = 0 if s.saving is None else bisect_left(SAVINGS, s.saving)
     told = f"{s.entry}, steps {s.begin:g} to {s.end:g}"
     if s.nbytes is not None and s.saving is not None:
-        told += f": {format_bytes(s.nbytes)} a step, {s.saving:.3g}× less than dense"
+        told += f": {format_bytes(s.nbytes)} a step expected, {s.saving:.3g}× less than dense"
     body = f'<g><title>{escape(told)}</title><rect x="{x:.1f}" y="{y:.1f}" width="{max(0.3, wide - 0.5):.2f}" '
     body += f'height="{ROW - 1}" style="fill:{colour("heat", level)}"/>'
     if len(families) > 1:

@@ -22,7 +22,7 @@ def test_neighbours_that_are_alike_are_one_stretch():
 
 def test_a_picture_names_operators_settings_and_families():
     picture = plan_picture("x", "hybrid <b>", [{"plans": made_plans(), "steps": 30}])
-    assert picture.columns == ["layer", "from_step", "to_step", "entry", "bytes", "saving"]
+    assert picture.columns == ["layer", "from_step", "to_step", "entry", "expected_bytes", "expected_saving"]
     assert ["layer0", 20, 30, "powersgd(rank=2)", 100, 40] in picture.rows
     for word in ("powersgd", "qsgd", "topk", "40× less than dense", "hybrid &lt;b&gt;"):
         assert word in picture.svg
