@@ -29,7 +29,7 @@ from .tasks.base import Learner
 from .tasks.splits import Split
 
 SECRET = "THINWIRE_SECRET"  # the environment variable
-_LINGER_S = 2.0  # after the last round, so that clients hear of it
+_LINGER_S = 10.0  # at most, until all who are connected have heard the end and taken their leave
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,9 @@ def serve(
         while not _over(machine):
             time.sleep(0.2)
             tell(_news(machine))
-        time.sleep(_LINGER_S if isinstance(machine, Federation) else 0.0)
+        until = time.monotonic() + _LINGER_S
+        while listener.peers() and time.monotonic() < until:
+            time.sleep(0.02)
         traffic, refused = listener.traffic, dict(listener.refused)
     with torch.no_grad():
         for name, parameter in learner.parameters.items():
