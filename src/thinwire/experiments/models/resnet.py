@@ -1,8 +1,8 @@
-"""Residual networks for images of 32 x 32: ResNet-18, and a slim one that two cores can train."""
+"""Residual networks: ResNet-18 and a slim one for images of 32 x 32, ResNet-18 and ResNet-50 for large images."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,32 +17,71 @@ class Block(nn.Module):
         self.norm1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.norm2 = nn.BatchNorm2d(outputs)
-        self.around: nn.Module = nn.Identity()
-        if stride > 1 or inputs != outputs:
-            self.around = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.around = way_around(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = torch.relu(self.norm1(self.conv1(x)))
         return torch.relu(self.norm2(self.conv2(out)) + self.around(x))
 
 
-class ResNet(nn.Module):
-    """Blocks of these widths; each new width halves the image."""
+class Bottleneck(nn.Module):
+    """A convolution at a quarter of the width, between one that narrows and one that widens, and a way around them."""
 
-    def __init__(self, classes: int, first: int, widths: Sequence[int]) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, first, 3, 1, 1, bias=False), nn.BatchNorm2d(first), nn.ReLU())
-        pairs = zip([first, *widths], widths, strict=False)
-        self.blocks = nn.Sequential(*(Block(a, b, stride=1 if a == b else 2) for a, b in pairs))
+        inner = outputs // 4
+        self.conv1 = nn.Conv2d(inputs, inner, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, outputs, 1, bias=False)
+        self.norm3 = nn.BatchNorm2d(outputs)
+        self.around = way_around(inputs, outputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = torch.relu(self.norm1(self.conv1(x)))
+        out = torch.relu(self.norm2(self.conv2(out)))
+        return torch.relu(self.norm3(self.conv3(out)) + self.around(x))
+
+
+def way_around(inputs: int, outputs: int, stride: int) -> nn.Module:
+    """Nothing, unless the shape changes."""
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+
+class ResNet(nn.Module):
+    """Blocks of these widths; each new width halves the image. large: the stem does so twice, the first width not."""
+
+    def __init__(
+        self,
+        classes: int,
+        first: int,
+        widths: Sequence[int],
+        block: Callable[[int, int, int], nn.Module] = Block,
+        large: bool = False,
+    ) -> None:
+        super().__init__()
+        conv = nn.Conv2d(3, first, 7, 2, 3, bias=False) if large else nn.Conv2d(3, first, 3, 1, 1, bias=False)
+        pool = [nn.MaxPool2d(3, 2, 1)] if large else []
+        self.stem = nn.Sequential(conv, nn.BatchNorm2d(first), nn.ReLU(), *pool)
+        pairs = enumerate(zip([first, *widths], widths, strict=False))
+        self.blocks = nn.Sequential(*(block(a, b, 1 if a == b or (large and at == 0) else 2) for at, (a, b) in pairs))
         self.head = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.blocks(self.stem(x)).mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
 
-def resnet18(classes: int) -> ResNet:
+def resnet18(classes: int, large: bool = False) -> ResNet:
     """11.2 M parameters."""
-    return ResNet(classes, 64, (64, 64, 128, 128, 256, 256, 512, 512))
+    return ResNet(classes, 64, (64, 64, 128, 128, 256, 256, 512, 512), large=large)
+
+
+def resnet50(classes: int) -> ResNet:
+    """For large images: 25.6 M parameters with a thousand classes. The middle convolution strides, as is usual now."""
+    return ResNet(classes, 64, (*[256] * 3, *[512] * 4, *[1024] * 6, *[2048] * 3), Bottleneck, large=True)
 
 
 def slim_resnet(classes: int) -> ResNet:
