@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from thinwire.experiments.models.resnet import ResNet
+
 LETTERS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "<unk>", "."]
 
 
@@ -35,8 +37,8 @@ def write_cifar(folder: Path, classes: int = 10, per_file: int = 20) -> Path:
     return folder
 
 
-def write_wikitext(folder: Path, lines: int = 60) -> Path:
-    inside = folder / "wikitext-2"
+def write_wikitext(folder: Path, lines: int = 60, name: str = "wikitext-2") -> Path:
+    inside = folder / name
     inside.mkdir(parents=True)
     numbers = np.random.RandomState(0)
     for name, count in (("train", lines), ("valid", lines // 3)):
@@ -52,6 +54,28 @@ def write_shakespeare(folder: Path, length: int = 2000) -> Path:
     (inside / "input.txt").write_text(("To be, or not to be:\n" * length)[:length])
     sums(inside)
     return folder
+
+
+def write_images(folder: Path, name: str = "imagenet", classes: int = 3, train: int = 8, val: int = 4) -> Path:
+    """Images of many sizes, brighter for higher classes. Needs Pillow."""
+    from PIL import Image
+
+    numbers = np.random.RandomState(0)
+    for half, count in (("train", train), ("val", val)):
+        for kind in range(classes):
+            inside = folder / name / half / f"class{kind}"
+            inside.mkdir(parents=True)
+            for at in range(count):
+                height, width = numbers.randint(20, 60, 2)
+                pixels = numbers.randint(0, 128, (height, width, 3)) + 128 * kind // classes
+                image = Image.fromarray(pixels.astype(np.uint8))
+                image.save(inside / f"{at:02d}{('.png', '.JPEG', '.jpg')[at % 3]}")
+    return folder
+
+
+def tiny_resnet(classes: int) -> ResNet:
+    """Like ResNet-18 for large images, with five thousand parameters instead of eleven million."""
+    return ResNet(classes, 8, (8, 16), large=True)
 
 
 def write_a9a(folder: Path, rows: int = 60) -> Path:

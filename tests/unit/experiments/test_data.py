@@ -15,11 +15,18 @@ import pytest
 import torch
 
 import tiny_data
-from thinwire.experiments.data import Archive, DataError, DataSet, Pin, cache_folder, load
+from thinwire.experiments.data import Archive, DataError, DataSet, Pin, cache_folder, is_there, load
 from thinwire.experiments.data.cifar import CIFAR10, read_cifar
 from thinwire.experiments.data.download import download
 from thinwire.experiments.data.libsvm_files import read_a9a, read_libsvm
-from thinwire.experiments.data.texts import WIKITEXT2, read_shakespeare, read_wikitext2
+from thinwire.experiments.data.texts import (
+    WIKITEXT2,
+    WIKITEXT103,
+    numbered,
+    read_shakespeare,
+    read_wikitext2,
+    read_wikitext103,
+)
 
 REAL = Path(os.environ.get("THINWIRE_DATA", "/nonexistent"))
 
@@ -35,7 +42,7 @@ def places(tmp_path, monkeypatch):
     """No test looks at the user's own data or writes into the user's cache."""
     monkeypatch.delenv("THINWIRE_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for reader in (read_cifar, read_wikitext2, read_shakespeare, read_a9a, read_libsvm):
+    for reader in (read_cifar, read_wikitext2, read_wikitext103, read_shakespeare, read_a9a, read_libsvm):
         reader.cache_clear()
 
 
@@ -107,6 +114,73 @@ def test_the_archive_of_wikitext_is_read_as_it_is(tmp_path):
             packed.write(folder / "wikitext-2" / name, f"wikitext-2/{name}")
     (tmp_path / "b" / "SHA256SUMS").write_text((folder / "wikitext-2" / "SHA256SUMS").read_text())
     assert torch.equal(read_wikitext2(str(folder)).train, read_wikitext2(str(tmp_path / "b")).train)
+
+
+def test_numbering_line_by_line_is_numbering_the_whole():
+    numbers = np.random.RandomState(0)
+    for _ in range(50):
+        text = "".join(numbers.choice([" a", " b", "\n", " ", "\u2028", "\t\n", " é", "\r\n"], 40))
+        words = [word for line in text.removesuffix("\n").split("\n") for word in (*line.split(), "<eos>")]
+        known = {word: at for at, word in enumerate(sorted(set(words)))}
+        found = numbered("a text", text.encode(), known.__getitem__)
+        assert found.dtype == torch.int32 and found.tolist() == [known[word] for word in words]
+
+
+def test_what_is_not_utf8_is_said_with_its_line():
+    with pytest.raises(DataError, match=r"a text is not UTF-8 \(line 2"):
+        numbered("a text", b"a\n\xff\n", len)
+
+
+def wikitext103(folder, content=b" a b \n"):
+    """The archive, with these few words in it."""
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "wikitext-103-v1.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in WIKITEXT103.files:
+            packed.writestr(f"wikitext-103/{name}", content)
+    return folder / "wikitext-103-v1.zip"
+
+
+def test_files_without_sums_are_checked_by_their_archive(tmp_path):
+    path = wikitext103(tmp_path / "a")
+    own = replace(WIKITEXT103, archive=Archive(WIKITEXT103.archive.url, Pin(None, pin(path.read_bytes()).sha256)))
+    assert load(own, ["wiki.valid.tokens"], path.parent).files == {"wiki.valid.tokens": b" a b \n"}
+    assert "official" in load(own, ["wiki.valid.tokens"], path.parent).origin
+    with pytest.raises(
+        DataError, match=f"wikitext-103-v1.zip is not what it should be: expected sha256 {'242ba0f20b'}"
+    ):
+        load(WIKITEXT103, ["wiki.valid.tokens"], path.parent)
+
+
+def test_an_unpacked_folder_without_sums_must_vouch_for_itself(tmp_path):
+    inside = tiny_data.write_wikitext(tmp_path, name="wikitext-103") / "wikitext-103"
+    assert "by its own SHA256SUMS" in read_wikitext103(str(tmp_path)).origin
+    (inside / "SHA256SUMS").unlink()
+    read_wikitext103.cache_clear()
+    with pytest.raises(DataError) as error:
+        read_wikitext103(str(tmp_path))
+    for part in ("whose own sums are not known, only that of wikitext-103-v1.zip", WIKITEXT103.archive.pin.sha256,
+                 f"cd {inside} && sha256sum wiki.train.tokens wiki.valid.tokens > SHA256SUMS"):  # fmt: skip
+        assert part in str(error.value)
+
+
+def test_a_downloaded_archive_stays_packed_if_its_files_have_no_sums(tmp_path, capsys):
+    path = wikitext103(tmp_path / "a")
+    data = replace(WIKITEXT103, archive=Archive(path.as_uri(), Pin(None, pin(path.read_bytes()).sha256)))
+    assert not is_there(data)
+    assert load(data, list(data.files)).files["wiki.train.tokens"] == b" a b \n" and " MB" in capsys.readouterr().err
+    assert [p.name for p in cache_folder().rglob("*")] == [path.name] and is_there(data)
+    other = replace(data, archive=Archive(path.as_uri(), Pin(None, pin(b"").sha256)))
+    with pytest.raises(DataError, match="expected sha256"):
+        download(other, list(data.files), tmp_path / "other")
+    assert not list((tmp_path / "other").iterdir())
+
+
+def test_only_the_large_set_may_have_large_members(tmp_path):
+    assert WIKITEXT103.most == 1 << 30 and CIFAR10.most == WIKITEXT2.most == 1 << 28
+    path = wikitext103(tmp_path / "a", b"a" * 100)
+    with pytest.raises(DataError, match=r"has no wikitext-103/wiki.train.tokens"):
+        download(replace(WIKITEXT103, most=99, files={"wiki.train.tokens": pin(b"a" * 100)},
+                         archive=Archive(path.as_uri(), pin(path.read_bytes()))), [], tmp_path / "b")  # fmt: skip
 
 
 def test_nine_parts_in_ten_of_shakespeare_are_for_training(tmp_path):

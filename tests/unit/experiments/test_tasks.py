@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import random
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from torch.nn.functional import cross_entropy
 import tiny_data
 from thinwire.core import CompositionError, MissingExtra, derive_key
 from thinwire.experiments.data import DataError, digits
-from thinwire.experiments.tasks import TASKS, make_task
+from thinwire.experiments.tasks import TASKS, folders, make_task
 from thinwire.experiments.tasks.batches import batch_positions, cropped_and_flipped
 from thinwire.experiments.tasks.logistic import mushrooms, without
 from thinwire.experiments.tasks.splits import Split, shares
@@ -29,7 +30,9 @@ SETTINGS = {
     "cifar10, cnn": ("cifar10", {"model": "cnn", "images": 60, "test_images": 20, "batch": 8}),
     "cifar10, slim": ("cifar10", {"model": "slim", "images": 60, "test_images": 20, "batch": 8}),
     "cifar100": ("cifar100", {"images": 100, "test_images": 20, "batch": 8, "augment": False}),
+    "folders": ("image_folder", {"model": "resnet18", "pixels": 32, "batch": 4, "test_images": 5}),
     "wikitext2": ("wikitext2", GPT | {"tokens": "all"}),
+    "wikitext103": ("wikitext103", GPT | {"tokens": "all"}),
     "shakespeare": ("shakespeare", GPT | {"tokens": 900}),
 }
 EVERY = pytest.mark.parametrize("kind", SETTINGS)
@@ -41,16 +44,23 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     for write in (tiny_data.write_wikitext, tiny_data.write_shakespeare, tiny_data.write_a9a):
         write(folder)
+    tiny_data.write_wikitext(folder, name="wikitext-103")
+    if find_spec("PIL"):
+        tiny_data.write_images(folder)
     tiny_data.write_cifar(folder, 10)
     return tiny_data.write_cifar(folder, 100, per_file=100)
 
 
 @pytest.fixture
-def make(folder):
+def make(folder, monkeypatch):
+    monkeypatch.setitem(folders.MODELS, "resnet18", tiny_data.tiny_resnet)  # seconds instead of minutes
+
     def made(kind):
         name, settings = SETTINGS[kind]
         if name == "digits":
             pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+        if name == "image_folder":
+            pytest.importorskip("PIL", reason="image folders need the extra `images`")
         return make_task(name, settings, folder)
 
     return made
@@ -171,7 +181,7 @@ def test_facts_are_plain_and_say_where_the_data_are_from(make, kind):
 def test_gradient_descent_lowers_the_loss(make, kind):
     learner = make(kind).learner(0, 1, IID, 1)
     before = learner.objective(0).value(learner.parameters)
-    train(learner, range(12), lr=0.3 if "logistic" in kind else 0.02 if "cifar" in kind else 0.2)
+    train(learner, range(12), lr=0.3 if "logistic" in kind else 0.02 if "cifar" in kind or kind == "folders" else 0.2)
     assert learner.objective(0).value(learner.parameters) < before
 
 
@@ -302,6 +312,9 @@ def test_gpt2_small_is_an_option(folder):
         ("digits", {"batch": True}, "batch must be a whole number, got True"),
         ("cifar10", {"model": "vgg"}, "model must be cnn or small cnn or slim or resnet18, got 'vgg'"),
         ("cifar10", {"augment": 1}, "augment must be true or false, got 1"),
+        ("image_folder", {"set": "../imagenet"}, "set must be the name of a folder, got '../imagenet'"),
+        ("image_folder", {"pixels": 16}, "pixels must be at least 32, got 16; 224 is usual"),
+        ("image_folder", {"model": "slim"}, "model must be resnet18 or resnet50, got 'slim'"),
         ("wikitext2", {"tokens": "most"}, "tokens must be a whole number or all, got 'most'"),
         ("wikitext2", {"tokens": 0}, "tokens must be at least 1"),
         ("wikitext2", {"width": 100, "heads": 3}, "width must be a multiple of heads, got 100 and 3"),
@@ -326,7 +339,7 @@ def test_too_many_workers_or_tokens_are_refused_before_anything_starts(folder):
 
 
 def test_what_is_missing_is_said_when_a_task_is_prepared(tmp_path):
-    for name in ("cifar10", "cifar100", "wikitext2", "shakespeare"):
+    for name in ("cifar10", "cifar100", "image_folder", "wikitext2", "wikitext103", "shakespeare"):
         with pytest.raises(DataError, match=f"not found in {tmp_path}"):
             make_task(name, {}, tmp_path).prepare(1, IID)
     with pytest.raises(DataError, match="no such file"):

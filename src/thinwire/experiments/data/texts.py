@@ -1,7 +1,11 @@
-"""WikiText-2 by words and tiny-shakespeare by characters: one long row of token numbers each."""
+"""WikiText-2 and -103 by words and tiny-shakespeare by characters: one long row of token numbers each."""
 
 from __future__ import annotations
 
+import io
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,6 +15,7 @@ from torch import Tensor
 
 from .where import Archive, DataError, DataSet, Pin, load
 
+_ARCHIVES = "https://s3.amazonaws.com/research.metamind.io/wikitext"
 _EXAMPLES = "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2"
 
 WIKITEXT2 = DataSet(
@@ -20,11 +25,21 @@ WIKITEXT2 = DataSet(
         "wiki.train.tokens": Pin(10_797_148, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
         "wiki.valid.tokens": Pin(1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
     },
-    archive=Archive("https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-2-v1.zip"),
+    archive=Archive(f"{_ARCHIVES}/wikitext-2-v1.zip"),
     urls={  # the same files under other names; the archive's own address answers no more
         "wiki.train.tokens": f"{_EXAMPLES}/train.txt",
         "wiki.valid.tokens": f"{_EXAMPLES}/valid.txt",
     },
+)
+WIKITEXT103 = DataSet(
+    title="WikiText-103 (wikitext-103-v1)",
+    folder="wikitext-103",
+    files={"wiki.train.tokens": None, "wiki.valid.tokens": None},
+    archive=Archive(
+        f"{_ARCHIVES}/wikitext-103-v1.zip",
+        Pin(None, "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590"),
+    ),
+    most=1 << 30,  # the training file has some 540 MB
 )
 SHAKESPEARE = DataSet(
     title="tiny-shakespeare",
@@ -38,7 +53,7 @@ SHAKESPEARE = DataSet(
 class Text:
     """Token numbers below `len(vocabulary)`."""
 
-    train: Tensor  # (n,) int64
+    train: Tensor  # (n,) int32 or int64
     valid: Tensor
     vocabulary: tuple[str, ...]
     origin: str
@@ -46,17 +61,33 @@ class Text:
 
 @lru_cache(maxsize=2)
 def read_wikitext2(folder: str | None = None) -> Text:
+    return _by_words(WIKITEXT2, folder)
+
+
+@lru_cache(maxsize=1)
+def read_wikitext103(folder: str | None = None) -> Text:
+    """The same, fifty times as long: 103 million words, 400 MB as numbers."""
+    return _by_words(WIKITEXT103, folder)
+
+
+def _by_words(data: DataSet, folder: str | None) -> Text:
     """Words between spaces and <eos> at each line's end; the vocabulary is every word of the training file."""
-    loaded = load(WIKITEXT2, list(WIKITEXT2.files), folder)
-    train, valid = (_words(name, content) for name, content in loaded.files.items())
-    number = {word: at for at, word in enumerate(dict.fromkeys(["<unk>", "<eos>", *train]))}
-    unknown = number["<unk>"]
-    return Text(
-        torch.tensor([number[word] for word in train]),
-        torch.tensor([number.get(word, unknown) for word in valid]),
-        tuple(number),
-        loaded.origin,
-    )
+    loaded = load(data, list(data.files), folder)
+    contents = {name: (f"{data.title}: {name}", loaded.files[name]) for name in data.files}
+    number: defaultdict[str, int] = defaultdict(None, {"<unk>": 0, "<eos>": 1})
+    number.default_factory = number.__len__  # a word that is new has the next number
+    train = numbered(*contents["wiki.train.tokens"], number.__getitem__)
+    valid = numbered(*contents["wiki.valid.tokens"], lambda word: number.get(word, 0))
+    return Text(train, valid, tuple(number), loaded.origin)
+
+
+def numbered(what: str, content: bytes, number: Callable[[str], int]) -> Tensor:
+    """Numbers (n,) of the words of a text as int32, line by line: words that are not at work take no room."""
+    numbers = array("i")
+    for line in _lines(what, content):
+        numbers.extend(map(number, line.split()))
+        numbers.append(number("<eos>"))
+    return torch.frombuffer(numbers, dtype=torch.int32) if numbers else torch.zeros(0, dtype=torch.int32)
 
 
 @lru_cache(maxsize=2)
@@ -72,10 +103,9 @@ def read_shakespeare(folder: str | None = None) -> Text:
     return Text(tokens[:cut], tokens[cut:], tuple(map(chr, letters)), loaded.origin)
 
 
-def _words(name: str, content: bytes) -> list[str]:
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{WIKITEXT2.title}: {name} is not UTF-8 ({error}); get it anew") from error
-    lines = text.removesuffix("\n").split("\n")
-    return [word for line in lines for word in (*line.split(), "<eos>")]
+def _lines(what: str, content: bytes) -> Iterator[str]:
+    for at, line in enumerate(io.BytesIO(content), start=1):
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{what} is not UTF-8 (line {at}: {error}); get it anew") from error

@@ -19,7 +19,9 @@ TASKS: dict[str, str] = {
     "digits": "digits:Digits",
     "cifar10": "images:Cifar10",
     "cifar100": "images:Cifar100",
+    "image_folder": "folders:ImageFolder",
     "wikitext2": "text:WikiText2",
+    "wikitext103": "text:WikiText103",
     "shakespeare": "text:Shakespeare",
 }
 

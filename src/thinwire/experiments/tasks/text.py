@@ -1,4 +1,4 @@
-"""Language models: a GPT on WikiText-2 by words, on tiny-shakespeare by characters."""
+"""Language models: a GPT on WikiText-2 or -103 by words, on tiny-shakespeare by characters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...core import CompositionError
 from ..data import DataSet, Tell, load
-from ..data.texts import SHAKESPEARE, WIKITEXT2, Text, read_shakespeare, read_wikitext2
+from ..data.texts import SHAKESPEARE, WIKITEXT2, WIKITEXT103, Text, read_shakespeare, read_wikitext2, read_wikitext103
 from ..models.gpt import GPT, gpt
 from .base import check_settings
 from .batches import batch_positions
@@ -32,6 +32,7 @@ class WikiText2:
 
     name: ClassVar[str] = "wikitext2"
     data: ClassVar[DataSet] = WIKITEXT2
+    at_once: ClassVar[int] = 16  # windows when measuring
 
     layers: int = _DEFAULT[0]
     width: int = _DEFAULT[1]
@@ -109,11 +110,23 @@ class WikiText2:
         valid, count = self._text().valid, self._valid()
 
         def batches() -> Iterator[Batch]:
-            for at in range(0, count, 16):
-                yield cut(valid, torch.arange(at, min(at + 16, count)), self.context)
+            for at in range(0, count, self.at_once):
+                yield cut(valid, torch.arange(at, min(at + self.at_once, count)), self.context)
 
         loss, accuracy = held_out(model, batches())
         return {"loss": loss, "accuracy": accuracy, "perplexity": math.exp(min(loss, 700.0))}
+
+
+@dataclass(frozen=True)
+class WikiText103(WikiText2):
+    """A hundred million words, 267,735 different ones: the scores of a window are eight times as many."""
+
+    name: ClassVar[str] = "wikitext103"
+    data: ClassVar[DataSet] = WIKITEXT103
+    at_once: ClassVar[int] = 2
+
+    def _text(self) -> Text:
+        return read_wikitext103(self.folder)
 
 
 @dataclass(frozen=True)
@@ -133,5 +146,5 @@ class Shakespeare(WikiText2):
 def cut(tokens: Tensor, windows: Tensor, context: int) -> Batch:
     """Windows of `context` tokens side by side, by number, and the token that follows each place."""
     places = windows[:, None] * context + torch.arange(context + 1)
-    piece = tokens[places]
+    piece = tokens[places].long()
     return piece[:, :-1], piece[:, 1:]
