@@ -1,13 +1,18 @@
 """E8: its configurations are what they say, its tables read the runs, and its own measurements measure."""
 
+from dataclasses import replace
+
 import pytest
 
+import tiny_data
 from drawn import draw
+from thinwire.experiments.data.folders import DataError, read_folders
+from thinwire.experiments.laboratory import plan_of
 from thinwire.experiments.named import e8, e8_overlap, e8_steps, e8_tables
 
 
 def run(group, label, quality, wire_bytes, seed=1):
-    measure = "perplexity" if group == "WikiText-2" else "loss"
+    measure = "perplexity" if group.startswith("WikiText") else "loss"
     return {
         "group": group, "label": label, "seed": seed, "steps": 10, "times": {"encode": 1.0, "compute": 3.0},
         "final": {measure: quality, "accuracy": 0.5, "wire_bytes": wire_bytes},
@@ -23,6 +28,46 @@ def test_every_method_is_in_both_tasks_and_references_are_on_one():
     assert experiment.optimizer_of(text).name == "adamw" and experiment.optimizer_of(images).name == "sgd"
     assert type(experiment).from_dict(experiment.to_dict()) == experiment
     assert len(e8.experiment(full=True).methods) == len(experiment.methods)
+
+
+def test_the_full_size_says_which_large_sets_it_did_not_find(tmp_path):
+    small, full = e8.experiment(data=str(tmp_path)), e8.experiment(full=True, data=str(tmp_path))
+    assert small == e8.experiment() and "image folders" not in small.about
+    assert [group.title for group in full.groups] == [group.title for group in small.groups]
+    assert full.about.endswith(f"Left out: imagenet and wikitext-103, not found in {tmp_path}.")
+
+
+def test_the_full_size_takes_the_large_sets_that_are_there(tmp_path):
+    pytest.importorskip("PIL", reason="image folders need the extra `images`")
+    tiny_data.write_images(tmp_path)
+    tiny_data.write_wikitext(tmp_path, name="wikitext-103", lines=4000)
+    full = e8.experiment(full=True, data=str(tmp_path))
+    *before, images, text = full.groups
+    assert before == list(e8.experiment(full=True, data=str(tmp_path / "none")).groups)
+    assert "Left out" not in full.about and type(full).from_dict(full.to_dict()) == full
+    assert images.labels == text.labels == before[0].labels
+    assert (images.title, full.task_of(images).settings["model"]) == ("ImageNet folders", "resnet50")
+    assert (text.title, full.task_of(text).settings["size"]) == ("WikiText-103", "gpt2")
+    assert full.optimizer_of(images).momentum == 0.9 and full.optimizer_of(text).name == "adamw"
+    large = replace(full, groups=(images, text), task=full.task_of(images))  # the others want all of CIFAR-100
+    plan = plan_of(large, str(tmp_path))
+    assert len(plan.jobs) == 2 * 3 * len(images.labels) and plan.head["task"]["classes"] == 3
+    (tmp_path / "imagenet" / "val").rename(tmp_path / "imagenet" / "test")
+    read_folders.cache_clear()
+    with pytest.raises(DataError, match=r"imagenet has no folder val"):
+        e8.experiment(full=True, data=str(tmp_path))
+
+
+def test_tables_have_room_for_more_groups():
+    titles = ("CIFAR-100", "WikiText-2", "ImageNet folders", "WikiText-103")
+    labels = e8.experiment().groups[0].labels
+    runs = [run(title, label, 3.0, 100 if label == "dense" else 10) for title in titles for label in labels]
+    shown = e8_tables.exhibits(runs)
+    assert [table["title"].partition(":")[0] for table in shown["tables"][:4]] == list(titles)
+    assert [table["columns"][2] for table in shown["tables"][:4]] == ["loss", "perplexity"] * 2
+    claims = [row[0] for row in shown["tables"][4]["rows"]]
+    assert len(claims) == 4 * (len(e8_tables.FAMILIES) + 2) and any(c.startswith("WikiText-103") for c in claims)
+    assert sum(len(line["x"]) for line in shown["figures"][0]["curves"]) == 2  # of CIFAR-100 alone
 
 
 def test_each_family_has_a_plan_from_the_very_reference_it_is_compared_with():

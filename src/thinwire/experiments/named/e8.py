@@ -15,6 +15,10 @@ from typing import Any
 from ...catalog import SMALL
 from ...testbed.network import may_build
 from ..config import Experiment, Group, Method, Optimizer, Target, TaskConfig
+from ..data import is_there, places
+from ..data.folders import find_images
+from ..data.texts import WIKITEXT103
+from ..data.where import absent
 from ..laboratory import plan_of
 from ..plan import Job, Plan
 from ..sensitivity import sensitivity_jobs
@@ -59,7 +63,24 @@ def methods(every: int) -> tuple[Method, ...]:
     return tuple(made)
 
 
-def experiment(full: bool = False) -> Experiment:
+IMAGENET: dict[str, Any] = {"name": "image_folder", "set": "imagenet", "model": "resnet50", "test_images": 10_000}
+WORDS: dict[str, Any] = {"name": "wikitext103", "size": "gpt2", "context": 256, "tokens": "all", "batch": 4}
+
+
+def large_groups(labels: tuple[str, ...], adamw: dict[str, Any], data: str | None) -> tuple[list[Group], str]:
+    """What --full adds where its data are, and in words what it had to leave out. Nothing is downloaded for it."""
+    images = Group("ImageNet folders", WORKERS, labels=labels, task=IMAGENET, optimizer={"lr": 0.05})
+    text = Group("WikiText-103", WORKERS, labels=labels, task=WORDS, optimizer=adamw)
+    there = {"imagenet": find_images("imagenet", data) is not None, "wikitext-103": is_there(WIKITEXT103, data)}
+    lacking = [name for name, found in there.items() if not found]
+    left_out = f" Left out: {' and '.join(lacking)}, not found in {absent(places(data))}." if lacking else ""
+    added = "With ResNet-50 on image folders and GPT-2 small on WikiText-103 where these are there."
+    groups = [group for group, found in zip((images, text), there.values(), strict=True) if found]
+    return groups, f"{added}{left_out}"
+
+
+def experiment(full: bool = False, data: str | None = None) -> Experiment:
+    """data: where --full looks for the two large sets."""
     images = {
         "model": "resnet18" if full else "slim",
         "images": 50_000 if full else 10_000,
@@ -77,16 +98,18 @@ def experiment(full: bool = False) -> Experiment:
     compared = tuple(m.label for m in made if not any(m.label.endswith(f"{d:.0%}") for d in TARGETS))
     curve = ("dense", "TopK", "L-GreCo TopK", *(m.label for m in made if m.label not in compared))
     adamw = {"name": "adamw", "lr": 2e-3, "weight_decay": 0.01, "momentum": 0.0}
+    more, said = large_groups(compared, adamw, data) if full else ([], "")
     return Experiment(
         name="e8",
         title="E8: each layer gets what it needs",
-        about=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
+        about=(__doc__ or "").partition("\n\n")[2].replace("\n", " ") + said,
         task=TaskConfig("cifar100", images),
         methods=made,
         groups=(
             Group("CIFAR-100", WORKERS, labels=compared),
             Group("WikiText-2", WORKERS, labels=compared, task=text, optimizer=adamw),
             Group("CIFAR-100, other references", WORKERS, labels=curve[3:]),
+            *more,  # last: the keys of the others' jobs stay what they are
         ),
         optimizer=Optimizer(lr=0.1, momentum=0.9, weight_decay=1e-4, schedule="cosine", warmup_steps=steps // 10),
         steps=steps,
@@ -101,7 +124,7 @@ def experiment(full: bool = False) -> Experiment:
 
 def plan(full: bool = False, data: str | None = None, seeds: tuple[int, ...] = ()) -> Plan:
     """Without root there are no thin links: step times are then of links as fast as memory."""
-    whole = experiment(full).with_seeds(seeds or SEEDS)
+    whole = experiment(full, data).with_seeds(seeds or SEEDS)
     more = [*step_jobs(whole, data), overlap_job(whole, data), *loss_jobs(whole, data)]
     return plan_of(whole, data, exhibits, more)
 
