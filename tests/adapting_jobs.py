@@ -66,15 +66,32 @@ def change_back_and_forth(driver):
     return carried, changes, weights(model)
 
 
-def resume(driver, composition, steps, stop):
+def change_to_whole_and_back(driver):
+    """By layer, all layers as one, by layer again: residuals go along, in buckets of DDP."""
+    model = ddp_of(driver, bucket_cap_mb=SMALL_BUCKETS_MB)
+    wire = thinwire.attach(model, "ef(topk(density=0.02))")
+    carried, waiting = [], []
+    for at, text in enumerate(("ef(whole(topk(density=0.02)))", "ef(topk(density=0.02))")):
+        train(model, driver, 3, start=3 * at)
+        residual = wire.compressed.memory["second.weight"].residual.clone()
+        wire.change(text)
+        carried.append(torch.equal(residual, wire.compressed.memory["second.weight"].residual))
+        waiting.append(len(wire.compressed.waiting.names))
+    train(model, driver, 3, start=6)
+    return carried, waiting, wire.compressed.skipped_steps, weights(model)
+
+
+def resume(driver, composition, steps, stop, clock=None):
     """A run at a stretch, and one that was stored and taken up by new objects: weights, plans and histories."""
 
     def build():
-        model = ddp_of(driver)
-        return model, thinwire.attach(model, composition), torch.optim.AdamW(model.parameters(), lr=0.01)
+        model = ddp_of(driver, bucket_cap_mb=SMALL_BUCKETS_MB)
+        wire = thinwire.attach(model, composition)
+        wire.compressed.clock = clock and clock(wire)
+        return model, wire, torch.optim.AdamW(model.parameters(), lr=0.01)
 
     def shown():
-        return weights(model), dict(wire.compressed.plan), history(wire)
+        return weights(model), dict(wire.compressed.plan), history(wire), rates(wire)
 
     model, wire, optimizer = build()
     train(model, driver, steps, optimizer=optimizer)
@@ -86,24 +103,41 @@ def resume(driver, composition, steps, stop):
     for part, state in zip((model.module, optimizer, wire), saved, strict=True):
         part.load_state_dict(state)
     train(model, driver, steps - stop, start=stop, optimizer=optimizer)
-    return straight == shown(), straight[2]
+    return straight == shown(), straight[2], straight[3]
 
 
-def save(driver, steps=8):
-    model = ddp_of(driver)
-    wire = thinwire.attach(model, ADAPTIVE)
+def rates(wire):
+    """What was found out about time, if anything."""
+    told = wire.compressed.adaptation()
+    return told.get("objective"), told.get("because"), told.get("seconds_per_mb")
+
+
+def resume_by_time(driver, stop):
+    """Clocks that tell the bytes that were sent, at another price in each bucket: the same in every run."""
+
+    def clock(wire):
+        meter = wire.driver.meter
+        return lambda: 1e-6 * meter.total().sent_bytes
+
+    return resume(driver, BY_TIME, 45, stop, clock)
+
+
+def save(driver, steps=8, composition=ADAPTIVE):
+    model = ddp_of(driver, bucket_cap_mb=SMALL_BUCKETS_MB)
+    wire = thinwire.attach(model, composition)
     train(model, driver, steps)
     return wire.state_dict(), dict(wire.compressed.plan), history(wire)
 
 
-def take_over(driver, state):
+def take_over(driver, state, steps=6, composition=ADAPTIVE):
     """The state of a world of another size: the plan in force, and that all go on alike."""
-    model = ddp_of(driver)
-    wire = thinwire.attach(model, ADAPTIVE)
+    model = ddp_of(driver, bucket_cap_mb=SMALL_BUCKETS_MB)
+    wire = thinwire.attach(model, composition)
     wire.load_state_dict(state)
-    first = dict(wire.compressed.plan), history(wire)
-    train(model, driver, 6, start=8)
-    return first, history(wire), weights(model)
+    first, begun = (dict(wire.compressed.plan), history(wire)), wire.hook.step
+    before = rates(wire)
+    train(model, driver, steps, start=begun)
+    return first, history(wire), weights(model), (before[1], rates(wire)[1])
 
 
 def scaled(driver):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from functools import partial
 
 import torch
@@ -250,3 +251,16 @@ def stored_moments(driver, options, stored):
         wire.load_state_dict(stored)
         layers = wire.averaging.state_dict()["exchanger"]["layers"]
         return {f"{name} {key}": tensor for name, flat in layers.items() for key, tensor in flat.items()}
+
+
+def uneven(driver, steps):
+    """How it ended, and how long after the last step."""
+    model, optimizer = make()
+    ended = "well"
+    try:
+        with thinwire.local(model, optimizer, every=4, exchange="ef(topk(density=0.1))", group=driver.group):
+            teach(model, optimizer, driver.world.rank, steps[driver.world.rank])
+            began = time.monotonic()
+    except thinwire.ProtocolError as error:
+        ended, began = str(error), locals().get("began", time.monotonic())
+    return ended, time.monotonic() - began

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .controllers import Fixed, explained, who_chooses
+from .controllers import Fixed, elsewhere, explained, who_chooses
 from .core import (
     Aggregator,
     Context,
@@ -82,7 +82,7 @@ class Exchanger:
         wanted = any(isinstance(part, Weighable) for rule in self.rules.values() for part in parts_of(rule))
         self._importance = LayerImportance(self.layers, wanted)
         self.skipped_steps = 0
-        self.waiting = Waiting(self.rules)  # layers that are exchanged as one, and so wait for the last of them
+        self.waiting = Waiting(self.rules, layers)  # layers that are exchanged as one, and so wait for the last of them
         self._pending: dict[str, Any] = {}
         self._seen: Any = self.controller_state
         self._buckets, self._began = 0, 0.0  # exchanges of this step, and when the first of them began
@@ -271,7 +271,8 @@ class Exchanger:
         importance = {
             name: mean_state([state["importance"][name] for state in states]) for name in states[0]["importance"]
         }
-        return {**states[0], "layers": layers, "importance": importance}
+        chooses = elsewhere(self.controller, restore_state(self.controller_state, states[0]["controller"]))
+        return {**states[0], "layers": layers, "importance": importance, "controller": flatten_state(chooses)}
 
     def _merged_layer(self, name: str, flats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         spec = self.layers[name]

@@ -10,7 +10,10 @@ from .. import __version__
 from . import bench, doctor, join, listing, operators, run, serve, show, testbed, verify_wire
 
 COMMANDS = (run, show, listing, operators, serve, join, testbed, verify_wire, doctor, bench)
-EXIT_CODES = {"PeerLostError": 75, "FrameError": 76, "AuthenticationError": 77}  # by name: torch is not loaded yet
+EXIT_CODES = {  # by name: torch is not loaded yet
+    "PeerLostError": 75, "FrameError": 76, "DecodeError": 76, "ProtocolError": 76, "DivergedError": 76,
+    "AuthenticationError": 77,
+}  # fmt: skip
 
 
 def parser() -> argparse.ArgumentParser:
@@ -25,8 +28,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 done, 2 bad input, 75 a peer was lost, 76 a frame was damaged, 77 not authenticated, 130 interrupted;
-    errors are one line, not a traceback."""
+    """0 done, 2 bad input, 75 a peer was lost, 76 a message was damaged or ranks differ, 77 not authenticated,
+    130 interrupted; errors are one line, not a traceback."""
     options = parser().parse_args(arguments)
     try:
         return int(options.command(options))

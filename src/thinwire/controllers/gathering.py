@@ -76,6 +76,9 @@ class Gathers:
         counts, sums = torch.zeros_like(state.counts), tuple(map(torch.zeros_like, state.sums))
         return {**plan, **chosen}, Gathered(state.begun, counts, sums, own)
 
+    def explained(self, state: Gathered) -> dict[str, Any]:
+        return {"decisions": max(0, -(-(state.begun - self.start) // self.every)) if self.choices else 0}
+
     def _decided(self, plan: Plan, state: Gathered, ctx: Context) -> Program[tuple[Plan, Any]]:
         """Entries for the layers that have menus, the same on all ranks, and what to remember beside the window."""
         raise NotImplementedError

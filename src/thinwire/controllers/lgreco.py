@@ -102,9 +102,16 @@ class LGreCo(Gathers):
         timing = yield from fitted(state.own.timing, costs, ctx)
         return {**plan, **self._plan(state.own.entries)}, timing
 
+    def elsewhere(self, state: Gathered) -> Gathered:
+        """Bytes cost other seconds there: measure and decide anew. Without seconds, prices follow the world anyway."""
+        if not state.own.timing:
+            return state
+        _, first = self.init([spec for spec, _ in self.choices])
+        return first._replace(own=state.own._replace(timing=first.own.timing))
+
     def explained(self, state: Gathered) -> dict[str, Any]:
-        done, timing = max(0, -(-(state.begun - self.start) // self.every)), state.own.timing
-        return {"decisions": done, **(timing.explained() if timing else {"objective": "bytes"})}
+        timing = state.own.timing
+        return super().explained(state) | (timing.explained() if timing else {"objective": "bytes"})
 
     def _decided(self, plan: Plan, state: Gathered, ctx: Context) -> Program[tuple[Plan, Any]]:
         errors = yield from error_table(self.choices, state.means(), ctx, self.statistics, self.exact)

@@ -13,6 +13,7 @@ from ..core import (
     Controller,
     Explains,
     IncompatibleParts,
+    MeasuresWorld,
     Menu,
     OffersMenu,
     Plan,
@@ -64,6 +65,11 @@ def explained(controller: Controller[Any], state: Any) -> dict[str, Any]:
     return dict(controller.explained(state)) if isinstance(controller, Explains) else {}
 
 
+def elsewhere(controller: Controller[Any], state: Any) -> Any:
+    """A controller's memory to go on with in a world of another size."""
+    return controller.elsewhere(state) if isinstance(controller, MeasuresWorld) else state
+
+
 @dataclass(frozen=True)
 class Several:
     """Each controller has layers of its own, and plans for those alone."""
@@ -92,6 +98,9 @@ class Several:
             whole |= theirs
             states.append(own)
         return whole, tuple(states)
+
+    def elsewhere(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(elsewhere(controller, own) for (_, controller), own in zip(self.owners, state, strict=True))
 
     def explained(self, state: tuple[Any, ...]) -> dict[str, Any]:
         """Decisions of all; what else they say of each is under "each"."""

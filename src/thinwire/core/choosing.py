@@ -96,6 +96,15 @@ class Explains(Protocol):
 
 
 @runtime_checkable
+class MeasuresWorld(Protocol):
+    """A controller whose memory holds what it measured of this world."""
+
+    def elsewhere(self, state: Any) -> Any:
+        """The memory to go on with in a world of another size."""
+        ...
+
+
+@runtime_checkable
 class TakesMenus(Protocol):
     """A controller that wants to know what it chooses from. Settings again, not memory."""
 

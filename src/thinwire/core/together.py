@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .composition import parts_of
 from .context import Context
+from .errors import IncompatibleParts
 from .parts import Aggregator, Reduced
 from .requests import Program
 from .tensors import TensorSpec
@@ -63,10 +64,16 @@ def _piece(out: Reduced[tuple[()]], spec: TensorSpec, end: int) -> Reduced[tuple
 class Waiting:
     """Layers of one step that come in several exchanges and are held until the last of them has come."""
 
-    def __init__(self, rules: Mapping[str, Aggregator[Any]]) -> None:
-        self.names = [name for name, rule in rules.items() if _waits(rule)]
+    def __init__(self, rules: Mapping[str, Aggregator[Any]], layers: Sequence[TensorSpec]) -> None:
+        found = {spec.name: _part_for_all(rules[spec.name]) for spec in layers}
+        self.names = [name for name, part in found.items() if part is not None]
+        _check_devices([spec for spec in layers if spec.name in self.names], found)
         self.held: dict[str, Tensor] = {}
         self._into: dict[str, Tensor] = {}
+
+    def no_more(self) -> None:
+        """Every exchange from now on is given all at once: what is in it is the whole."""
+        self.names = []
 
     def complete(
         self, tensors: Mapping[str, Tensor], into: Mapping[str, Tensor] | None
@@ -92,5 +99,15 @@ class Waiting:
         return missing
 
 
-def _waits(rule: Aggregator[Any]) -> bool:
-    return any(getattr(part, "takes_all_as_one", False) for part in parts_of(rule))
+def _check_devices(specs: Sequence[TensorSpec], parts: Mapping[str, Any]) -> None:
+    for spec in specs:
+        other = next((s for s in specs if parts[s.name] == parts[spec.name] and s.device != spec.device), None)
+        if other is not None:
+            raise IncompatibleParts(
+                f"{spec.name} is on {spec.device}, {other.name} on {other.device}, and what is exchanged as one must "
+                "be in one place; give the layers of each device a pattern of their own, with another density"
+            )
+
+
+def _part_for_all(rule: Aggregator[Any]) -> Any:
+    return next((part for part in parts_of(rule) if getattr(part, "takes_all_as_one", False)), None)

@@ -14,7 +14,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from .. import __version__
-from ..core import Aggregator, IncompatibleParts, NonFiniteError, Program, TensorSpec, mixes
+from ..core import (
+    Aggregator,
+    AllGather,
+    IncompatibleParts,
+    Label,
+    NonFiniteError,
+    Payload,
+    Program,
+    ProtocolError,
+    TensorSpec,
+    mixes,
+)
 from ..drivers.alone import Alone
 from ..drivers.torch_dist import TorchDist
 from .adapting import adapting_of
@@ -240,7 +251,22 @@ class LocalWire:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if kind is None:
+                self._leave()
+        finally:
+            self.close()
+
+    def _leave(self) -> None:
+        """With all others: a rank that still has rounds to make would wait for us, and both are told at once."""
+        self._wait()
+        try:
+            self.driver.run(_gone())
+        except ProtocolError as error:
+            raise ProtocolError(
+                f"local: this rank has made its {self.step} steps and others have more rounds to make; give all ranks "
+                f"as many batches. {error}"
+            ) from error
 
     # State
 
@@ -268,3 +294,7 @@ class LocalWire:
         """One rank's state out of those of a world of another size."""
         moments = {} if self.averaging is None else self.averaging.merged([state["moments"] for state in states])
         return self.rounds.merged(states) | ({"moments": moments} if moments else {})
+
+
+def _gone() -> Program[None]:
+    yield AllGather(Payload((torch.ones(1, dtype=torch.uint8),)), (Label("the end of training", "settings", 1, 8.0),))

@@ -144,7 +144,10 @@ class Wire:
         self._let_go()
 
     def change(self, wanted: Wanted | Mapping[str, Wanted]) -> None:
-        """Another composition from the next step on; residuals that both compositions keep are taken over."""
+        """Another composition from the next step on; residuals that both compositions keep are taken over.
+
+        The history of plans begins anew: its entries are those of one composition's menus.
+        """
         before, after = self.compressed, self._exchanger(wanted)
         before.settle()
         for name, state in after.memory.items():

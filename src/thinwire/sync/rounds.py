@@ -57,7 +57,7 @@ class Rounds:
         mixing = next((rule for rule in rules.values() if mixes(rule) is not None), Dense())
         plain = dict.fromkeys(self.buffers, uncompressed(mixing))
         self.exchanger = Exchanger([*layers, *extra], {**rules, **plain}, seed=seed)
-        self.exchanger.waiting.names = []  # a round is given all at once: what is in it is the whole
+        self.exchanger.waiting.no_more()
         self._dense = Exchanger([*layers, *extra], Dense())
         self.fragments = fragments_of(layers, settings.fragments)
         period = settings.policy.period if isinstance(settings.policy, Every) else 1

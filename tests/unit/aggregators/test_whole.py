@@ -167,3 +167,11 @@ def test_a_fragment_of_a_local_round_is_a_whole():
 def test_what_makes_no_sense_is_refused_by_name(text, words):
     with pytest.raises(IncompatibleParts, match=words):
         parse(text)
+
+
+def test_layers_of_two_devices_are_not_taken_for_one():
+    layers = [TensorSpec("a", (8, 5)), TensorSpec("b", (30,), device=torch.device("meta"))]
+    with pytest.raises(IncompatibleParts, match=r"a is on cpu, b on meta.*a pattern of their own"):
+        Exchanger(layers, parse(TEXT))
+    each = {"a": parse(TEXT), "b": parse("ef(whole(topk(density=0.2)))")}
+    assert Exchanger(layers, each).waiting.names == ["a", "b"]

@@ -363,7 +363,8 @@ def test_a_secret_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_pa
 
 def test_exit_codes_are_those_of_errors_that_exist():
     assert {getattr(core, name): code for name, code in EXIT_CODES.items()} == {
-        PeerLostError: 75, FrameError: 76, AuthenticationError: 77
+        PeerLostError: 75, FrameError: 76, core.DecodeError: 76, core.ProtocolError: 76, core.DivergedError: 76,
+        AuthenticationError: 77,
     }  # fmt: skip
 
 

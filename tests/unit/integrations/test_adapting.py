@@ -69,16 +69,50 @@ def test_an_adaptive_composition_and_a_fixed_one_follow_each_other(pool):
 
 @pytest.mark.parametrize(("composition", "steps", "stop"), [(jobs.ADAPTIVE, 12, 6), (jobs.MIXED, 12, 7)])
 def test_a_resumed_run_has_the_plans_and_the_history_to_the_last_bit(pool, composition, steps, stop):
-    for same, history in pool.run(2, jobs.resume, composition, steps, stop):
+    for same, history, _ in pool.run(2, jobs.resume, composition, steps, stop):
         assert same and history
+
+
+@pytest.mark.parametrize("stop", [25, 40])
+def test_a_run_by_time_that_is_resumed_has_the_same_rates_and_plans(pool, stop):
+    """After measuring; before that, DDP's first step has other buckets, and what was measured of these is forgotten.
+
+    Clocks are made up: no run meets the same.
+    """
+    for same, history, (objective, because, rates) in pool.run(2, jobs.resume_by_time, stop):
+        assert same and history
+        assert (objective, because) == ("time", "fitted") and len(rates) > 1
 
 
 def test_a_world_of_another_size_goes_on_with_plan_and_history(pool):
     state, plan, history = pool.run(2, jobs.save)[0]
     results = pool.run(3, jobs.take_over, state)
-    first, later, _ = equal_on_all_ranks(results)
+    first, later, *_ = equal_on_all_ranks(results)
     assert first == (plan, history)
     assert later[: len(history)] == history and later[-1][0] > history[-1][0]
+
+
+def test_a_world_of_another_size_measures_time_anew(pool):
+    state, plan, history = pool.run(2, jobs.save, 38, jobs.BY_TIME)[0]
+    first, later, _, because = equal_on_all_ranks(pool.run(3, jobs.take_over, state, 36, jobs.BY_TIME))
+    assert first == (plan, history)
+    assert because[0] == "still measuring" and because[1] != "still measuring"
+    drawn = [step for step, _ in later if 38 <= step < 38 + 20]
+    assert len(drawn) > 10  # plans of a calibration
+
+
+@pytest.mark.parametrize("by", ["accordion(every=3)", "kmeans(start=3, every=3, window=2, alpha=100.0, clusters=1)"])
+def test_rivals_choose_through_ddp_as_well(pool, by):
+    results = pool.run(2, jobs.adapt, f"ef(adapt(topk(density=0.05), by={by}))")
+    for each in results:
+        assert each["history"] == results[0]["history"] and each["weights"] == results[0]["weights"]
+        assert each["lost"] < 1e-5 and each["decisions"] == 3
+    assert results[0]["history"]
+
+
+def test_all_layers_as_one_and_each_by_itself_follow_each_other(pool):
+    carried, waiting, skipped, _ = equal_on_all_ranks(pool.run(2, jobs.change_to_whole_and_back))
+    assert carried == [True, True] and waiting == [3, 0] and skipped == 0
 
 
 def test_an_overflow_of_the_loss_scale_is_not_looked_at(pool):
