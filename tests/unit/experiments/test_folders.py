@@ -16,7 +16,7 @@ from thinwire.experiments.data import DataError, cache_folder, folders
 from thinwire.experiments.data.folders import decoded, find_images, read_folders
 from thinwire.experiments.models.resnet import resnet18, resnet50
 from thinwire.experiments.tasks import make_task
-from thinwire.experiments.tasks.batches import central_crop, crop_draws, drawn_crop
+from thinwire.experiments.tasks.crops import central_crop, crop_draws, drawn_crop
 from thinwire.experiments.tasks.folders import MODELS, evenly
 from thinwire.experiments.tasks.splits import Split
 

@@ -7,19 +7,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...core import MissingExtra
-from ..tasks.batches import Crop
 from .where import VARIABLE, DataError, absent, cache_folder, places
 
 KINDS = (".jpg", ".jpeg", ".png")
 MOST_PIXELS = 1 << 26  # 200 MB decoded; a small file may claim to be far larger
 LAYOUT = "train/CLASS/IMAGE and val/CLASS/IMAGE, images being .jpg, .jpeg or .png"
+
+
+class Crop(NamedTuple):
+    """A rectangle of an image, in pixels from its left upper corner."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    mirrored: bool = False
+
 
 Cut = Callable[[int, int], Crop]  # width, height -> what is taken of the image
 

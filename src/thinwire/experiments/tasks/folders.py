@@ -15,7 +15,7 @@ from ..data import Tell
 from ..data.folders import ImageFolders, Listed, decoded, pillow, read_folders
 from ..models.resnet import resnet18, resnet50
 from .base import check_settings
-from .batches import central_crop, crop_draws, drawn_crop
+from .crops import central_crop, crop_draws, drawn_crop
 from .images import Channels, ImageTask
 from .modules import count_parameters
 from .splits import Split, shares
