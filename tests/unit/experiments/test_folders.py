@@ -14,7 +14,8 @@ from thinwire.core import CompositionError, MissingExtra, derive_key
 from thinwire.experiments.config import Experiment, Group, Method, TaskConfig
 from thinwire.experiments.data import DataError, cache_folder, folders
 from thinwire.experiments.data.folders import decoded, find_images, read_folders
-from thinwire.experiments.models.resnet import resnet18, resnet50
+from thinwire.experiments.models.initial import initialised
+from thinwire.experiments.models.resnet import Bottleneck, resnet18, resnet50
 from thinwire.experiments.tasks import make_task
 from thinwire.experiments.tasks.crops import central_crop, crop_draws, drawn_crop
 from thinwire.experiments.tasks.folders import MODELS, evenly
@@ -209,6 +210,11 @@ def test_the_networks_for_large_images_have_the_published_sizes():
         conv.stride for conv in models[0].modules() if isinstance(conv, torch.nn.Conv2d) and conv.kernel_size != (1, 1)
     ]
     assert halvings.count((2, 2)) == 4 and halvings[:2] == [(2, 2), (1, 1)]  # and the pool makes five
+
+
+def test_a_bottleneck_begins_as_its_way_around():
+    block, x = initialised(lambda: Bottleneck(8, 8, 1), seed=1), torch.rand(2, 8, 4, 4)
+    assert torch.equal(block(x), x)
 
 
 def test_more_workers_than_images_are_refused(place):
