@@ -13,7 +13,7 @@ import thinwire
 from ddp_jobs import Net, data, ddp_of, train, weights
 
 SMALL_BUCKETS_MB = 0.006  # four of Net's buckets
-LGRECO = "lgreco(start=4, every=3, window=2)"
+LGRECO = "lgreco(start=4, every=3, window=2, look_at='corrected')"
 ADAPTIVE = f"ef(adapt(topk(density=0.05), by={LGRECO}))"
 MIXED = f"ef(adapt(topk(density=0.05), qsgd(bits=4), powersgd(rank=2), by={LGRECO}))"
 BY_TIME = "ef(adapt(topk(density=0.05), by=lgreco(start=20, every=15, window=3, objective='time', calibrate=20)))"

@@ -238,6 +238,7 @@ class Exchanger:
             "layers": {name: flatten_state(state) for name, state in self.memory.items()},
             "importance": dict(self.importance),
             "skipped_steps": self.skipped_steps,
+            "lr": self.lr or 0.0,  # 0: not told
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -251,7 +252,7 @@ class Exchanger:
         self.plan = dict(state["plan"])
         entries = zip(state["plans"]["steps"].tolist(), state["plans"]["entries"].tolist(), strict=True)
         self.plans = [(step, dict(zip(sorted(self.layers), row, strict=True))) for step, row in entries]
-        self.skipped_steps = int(state["skipped_steps"])
+        self.skipped_steps, self.lr = int(state["skipped_steps"]), float(state["lr"]) or None
         self._pending, self._bad, self._alone, self._buckets = {}, False, False, 0
         self.waiting.drop()
 

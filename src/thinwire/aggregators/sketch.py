@@ -33,7 +33,17 @@ from ..core import (
 )
 from ..kernels import Order, cells_for, median_estimate, peel, peeling_order, sketch, table_cells
 from ..kernels.sketch import ROWS
-from .support import Bitmap, Index, agree_on_support, check_index, index_for, kept, mark_request
+from .support import (
+    Bitmap,
+    Index,
+    agree_on_support,
+    check_index,
+    expected_index_bytes,
+    expected_union,
+    index_for,
+    kept,
+    mark_request,
+)
 
 log = logging.getLogger("thinwire")
 REPAIRS = ("values", "median")
@@ -121,12 +131,17 @@ class SketchSum:
         return SketchState()
 
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
-        """As if ranks chose independently of each other: those that agree send less."""
-        values = self.compressor.nbytes(spec) / spec.dtype.itemsize  # no more than so many, less their positions
-        share = min(1.0, values / max(1, spec.numel))
-        union = spec.numel * (1 - (1 - share) ** size)
-        cells = self.fixed_cells(spec.numel) if self.cells is not None else cells_for(math.ceil(union))
-        return reduced_bytes(min(spec.numel, cells) * 4 + spec.numel / 8, size)
+        """As if ranks chose independently of each other; what a sketch of fixed size cannot hold is sent once more."""
+        union, item = expected_union(self.compressor, spec, size), 4 if self.exact else spec.work_dtype.itemsize
+        index = expected_index_bytes(union, self.index, self.false_positives, spec, size)
+        if self.cells is None:
+            cells = cells_for(math.ceil(union))
+            return index + reduced_bytes(item * (cells if cells < spec.numel else union), size)
+        cells = self.fixed_cells(spec.numel)
+        if cells >= spec.numel:
+            return reduced_bytes(item * spec.numel, size)
+        again = union if self.on_failure == "values" and cells < cells_for(math.ceil(union)) else 0.0
+        return index + reduced_bytes(item * (cells + again), size)
 
     def errors_along(
         self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool

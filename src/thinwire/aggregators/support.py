@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -18,6 +19,7 @@ from ..core import (
     TensorSpec,
     derive_key,
     reduce_labels,
+    reduced_bytes,
 )
 from ..kernels import bloom_bits, bloom_form, bloom_positions
 from ..wire import pack_bits, packed_bytes, unpack_bits
@@ -68,6 +70,28 @@ def kept(compressor: Compressor, tensor: Tensor, spec: TensorSpec, ctx: Context)
     """What the compressor leaves of this rank's tensor: flat, in the type of sums, zero where nothing is sent."""
     key = ctx.key(spec.name, ctx.world.rank)
     return compressor.decode(compressor.encode(tensor, key), spec, key).to(spec.work_dtype).flatten()
+
+
+def expected_union(compressor: Compressor, spec: TensorSpec, size: int) -> float:
+    """How many coordinates some rank sends, as if ranks chose independently of each other: those that agree send less.
+
+    Where a compressor that looks at coordinates does not count, as many as numbers would fit into what it sends;
+    those that do not look leave none out.
+    """
+    count, sent = getattr(compressor, "count", None), float(spec.numel)
+    if callable(count):
+        sent = count(spec.numel)
+    elif hasattr(compressor, "choose"):
+        sent = compressor.nbytes(spec) / spec.dtype.itemsize
+    return spec.numel * (1 - (1 - min(1.0, sent / max(1, spec.numel))) ** size)
+
+
+def expected_index_bytes(union: float, index: str, false_positives: float, spec: TensorSpec, size: int) -> float:
+    """Of the index alone; a filter is told how many coordinates all ranks send together, which is no fewer."""
+    most = packed_bytes(spec.numel, 1)
+    if index == "bitmap":
+        return reduced_bytes(most, size)
+    return reduced_bytes(min(most, bloom_form(math.ceil(union), false_positives)[0]) + 8, size)
 
 
 def index_for(count: int, false_positives: float, spec: TensorSpec, ctx: Context) -> Index:

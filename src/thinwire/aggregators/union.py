@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import AllReduce, Compressor, Context, Key, Program, Reduced, TensorSpec, reduce_labels
-from .support import agree_on_support, check_index, kept
+from ..core import AllReduce, Compressor, Context, Key, Program, Reduced, TensorSpec, reduce_labels, reduced_bytes
+from .support import agree_on_support, check_index, expected_index_bytes, expected_union, kept
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ class UnionSum:
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()
+
+    def expected_bytes(self, spec: TensorSpec, size: int) -> float:
+        union = expected_union(self.compressor, spec, size)
+        index = expected_index_bytes(union, self.index, self.false_positives, spec, size)
+        return index + reduced_bytes(union * spec.work_dtype.itemsize, size)
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         flat = kept(self.compressor, tensor, spec, ctx)

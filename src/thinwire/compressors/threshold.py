@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -20,6 +21,8 @@ class Threshold(Sparse):
     Give tau, or a target `count`: then tau = 1/(2 sqrt(count)), the hard threshold of Rethink-GS. How many are sent
     varies, and may be none.
     """
+
+    size_varies: ClassVar[bool] = True  # with the numbers, so that no plan can know it
 
     tau: float | None = None
     count: int | None = None

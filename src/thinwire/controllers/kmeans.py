@@ -34,7 +34,7 @@ class KMeans(Gathers):
     clusters: int = 6
     alpha: float = 1.0
     statistics: str = "all"
-    look_at: str = "corrected"
+    look_at: str = "pure"
     exact: bool = False
     choices: Choices = field(default=(), repr=False)
 

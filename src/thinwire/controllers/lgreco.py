@@ -33,7 +33,7 @@ class LGreCo(Gathers):
     """Choose for each layer, so that fewest bytes are sent and the errors add up to no more than the reference's.
 
     Decides at exchange `start` and every `every` from there on, from the mean of the last `window` tensors of each
-    layer: "corrected" by what its memory kept, or "pure". alpha: of the reference's error. The knapsack has `steps`
+    layer: "pure", or "corrected" by what its memory kept. alpha: of the reference's error. The knapsack has `steps`
     steps, or is solved by a Lagrangian (solver="lagrangian"). Errors are those of "all" ranks on average, or of "one",
     the first; "norm" adds up L2 norms, "squared" their squares. exact=true tries candidates out where an estimate for
     all at once is usual. objective="time" counts seconds instead of bytes: during the first `calibrate` exchanges plans
@@ -48,7 +48,7 @@ class LGreCo(Gathers):
     steps: int = 10000
     solver: str = "exact"
     statistics: str = "all"
-    look_at: str = "corrected"
+    look_at: str = "pure"
     error: str = "norm"
     exact: bool = False
     objective: str = "bytes"
@@ -97,7 +97,7 @@ class LGreCo(Gathers):
 
     def _calibrated(self, plan: Plan, state: Gathered, ctx: Context) -> Program[tuple[Plan, Timing]]:
         if state.begun < self.calibrate:
-            return drawn(plan, state.own.timing, state.begun, self.choices, ctx.seed)
+            return (yield from drawn(plan, state.own.timing, state.begun, self.choices, ctx))
         costs = cost_table(self.choices, state.means(), ctx) if ctx.world.rank == 0 else []
         timing = yield from fitted(state.own.timing, costs, ctx)
         return {**plan, **self._plan(state.own.entries)}, timing

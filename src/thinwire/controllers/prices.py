@@ -25,6 +25,7 @@ from ..core import (
     drive,
     loopback,
     narrow,
+    parts_of,
     reduce_labels,
     wire_bytes,
 )
@@ -44,7 +45,7 @@ def error_table(
     if alone and ctx.world.rank != 0:
         return [torch.zeros(width, dtype=torch.float64) for width in widths]
     rows = [
-        errors_of(menu.entries, tensor, spec, _key(spec, ctx), exact)
+        errors_of(menu.entries, tensor, spec, _key(spec, ctx), exact, ctx.step)
         for (spec, menu), tensor in zip(choices, tensors, strict=True)
     ]
     if alone or ctx.world.size == 1:
@@ -57,7 +58,7 @@ def error_table(
 def cost_table(choices: Choices, tensors: Sequence[Tensor], ctx: Context) -> list[Tensor]:
     """What a rank would send with every entry, a row for each layer."""
     return [
-        bytes_of(menu.entries, tensor, spec, ctx.world.size, _key(spec, ctx))
+        bytes_of(menu.entries, tensor, spec, ctx.world.size, _key(spec, ctx), ctx.step)
         for (spec, menu), tensor in zip(choices, tensors, strict=True)
     ]
 
@@ -67,7 +68,7 @@ def _key(spec: TensorSpec, ctx: Context) -> Key:
 
 
 def errors_of(
-    entries: Sequence[Aggregator[Any]], tensor: Tensor, spec: TensorSpec, key: Key, exact: bool = False
+    entries: Sequence[Aggregator[Any]], tensor: Tensor, spec: TensorSpec, key: Key, exact: bool = False, step: int = 0
 ) -> Tensor:
     """L2 norms (float64) of what is lost of the tensor without any memory.
 
@@ -83,7 +84,7 @@ def errors_of(
             known = entry.errors_along(tensor, spec, [entries[i] for i in left], key, exact)
             found |= {i: error for i, error in zip(left, known, strict=True) if error is not None}
         if at not in found:
-            found[at] = tried_error(entry, tensor, spec, key)
+            found[at] = tried_error(entry, tensor, spec, key, step)
     return torch.tensor([found[at] for at in range(len(entries))], dtype=torch.float64)
 
 
@@ -95,25 +96,34 @@ def _expects_bytes(entry: Aggregator[Any]) -> TypeGuard[ExpectsBytes]:
     return issubclass(type(entry), ExpectsBytes)
 
 
-def tried_error(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, key: Key) -> float:
+def tried_error(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, key: Key, step: int = 0) -> float:
     given = narrow(tensor, spec.dtype)
-    out = loopback(entry.reduce(given, spec, entry.init(spec, key), Context(0, World(0, 1), key)))
+    out = loopback(entry.reduce(given, spec, entry.init(spec, key), Context(step, World(0, 1), key)))
     return float(torch.linalg.vector_norm(tensor - out.value.view(tensor.shape), dtype=torch.float64))
 
 
-def bytes_of(entries: Sequence[Aggregator[Any]], tensor: Tensor, spec: TensorSpec, size: int, key: Key) -> Tensor:
+def bytes_of(
+    entries: Sequence[Aggregator[Any]], tensor: Tensor, spec: TensorSpec, size: int, key: Key, step: int = 0
+) -> Tensor:
     """What one rank of so many would send for the tensor (float64); a world of one is priced as if there were two."""
     size = max(2, size)
     costs = [
-        entry.expected_bytes(spec, size) if _expects_bytes(entry) else tried_bytes(entry, tensor, spec, size, key)
+        entry.expected_bytes(spec, size)
+        if _expects_bytes(entry) and not size_varies(entry)
+        else tried_bytes(entry, tensor, spec, size, key, step)
         for entry in entries
     ]
     return torch.tensor(costs, dtype=torch.float64)
 
 
-def tried_bytes(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, size: int, key: Key) -> float:
+def size_varies(entry: Any) -> bool:
+    """Whether what it sends depends on the numbers: then only a tensor can tell."""
+    return any(getattr(part, "size_varies", False) for part in parts_of(entry))
+
+
+def tried_bytes(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, size: int, key: Key, step: int = 0) -> float:
     """By what the first rank asks for where all ranks have this tensor."""
-    ctx, sent = Context(0, World(0, size), key), 0.0
+    ctx, sent = Context(step, World(0, size), key), 0.0
 
     def answer(request: Request) -> Any:
         nonlocal sent

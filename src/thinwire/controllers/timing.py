@@ -29,6 +29,7 @@ from ..core import (
     nbytes_of,
     reduce_labels,
 )
+from .deciding import agreed
 from .least_squares import fit_rates
 
 log = logging.getLogger("thinwire")
@@ -49,7 +50,7 @@ WORDS = (
 
 class Timing(NamedTuple):
     """Of calibration: what each exchange took (0: unknown) under which entries; the bucket of each layer that has a
-    menu; then seconds a byte by bucket (0: not fitted), R² and what became of it."""
+    menu; then what a byte of each costs in its bucket, in seconds (0: not fitted), R² and what became of it."""
 
     seconds: Tensor
     entries: Tensor
@@ -71,7 +72,8 @@ class Timing(NamedTuple):
         return sorted({int(bucket) for bucket in self.buckets.tolist() if bucket >= 0})
 
     def explained(self) -> dict[str, Any]:
-        found = {bucket: 1e6 * float(self.rates[bucket]) for bucket in self.known}
+        by_layer = zip(self.buckets.tolist(), self.rates.tolist(), strict=True)
+        found = {bucket: 1e6 * rate for bucket, rate in sorted(by_layer) if bucket >= 0}
         trusted = self.verdict == BY_TIME
         return {
             "objective": "time" if trusted else "bytes",
@@ -95,14 +97,19 @@ def noted(timing: Timing, at: int, exchange: int, seen: Seen) -> Timing:
     return timing._replace(seconds=seconds, buckets=buckets)
 
 
-def drawn(plan: Plan, timing: Timing, exchange: int, choices: Choices, seed: int) -> tuple[Plan, Timing]:
-    """A random place on every bucket's ladder, the same for its layers and on all ranks."""
+def drawn(plan: Plan, timing: Timing, exchange: int, choices: Choices, ctx: Context) -> Program[tuple[Plan, Timing]]:
+    """A random place on every bucket's ladder, the same for its layers.
+
+    The first rank's, told to all: a rank that could not take part in an exchange may not know the buckets.
+    """
+    mine = {}
+    for at, (spec, menu) in enumerate(choices):
+        key = derive_key(ctx.seed, "calibrate", exchange, int(timing.buckets[at]))
+        mine[spec.name] = (key >> 11) * len(menu.entries) >> 53
+    told = yield from agreed(mine, choices)
     entries = timing.entries.clone()
-    for at, (_, menu) in enumerate(choices):
-        key = derive_key(seed, "calibrate", exchange, int(timing.buckets[at]))
-        entries[exchange, at] = (key >> 11) * len(menu.entries) >> 53
-    names = [spec.name for spec, _ in choices]
-    return {**plan, **dict(zip(names, entries[exchange].tolist(), strict=True))}, timing._replace(entries=entries)
+    entries[exchange] = torch.tensor([told[spec.name] for spec, _ in choices], dtype=torch.int32)
+    return {**plan, **told}, timing._replace(entries=entries)
 
 
 def fitted(timing: Timing, costs: Sequence[Tensor], ctx: Context) -> Program[Timing]:
@@ -137,7 +144,8 @@ def _fit(timing: Timing, costs: Sequence[Tensor]) -> Timing:
     if not fit.r2 >= LEAST_R2 or not fit.rates.any():
         return timing._replace(r2=fit.r2, verdict=NO_FIT)
     rates = torch.zeros_like(timing.rates)
-    rates[torch.tensor(known)] = fit.rates
+    for bucket, rate in zip(known, fit.rates, strict=True):
+        rates[timing.buckets == bucket] = rate
     return timing._replace(rates=rates, r2=fit.r2, verdict=BY_TIME)
 
 
@@ -154,5 +162,5 @@ def weights_of(timing: Timing) -> Tensor:
     """What a byte of each layer counts for: up to 1, or 1 for all where time is not known."""
     if timing.verdict != BY_TIME:
         return torch.ones(len(timing.buckets), dtype=torch.float64)
-    own = torch.where(timing.buckets >= 0, timing.rates[timing.buckets.clamp(min=0)], timing.rates.max())
+    own = torch.where(timing.buckets >= 0, timing.rates, timing.rates.max())
     return (own / timing.rates.max()).clamp(min=LEAST_RATE)

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ..controllers.prices import bytes_of
-from ..core import Key, reduced_bytes
+from ..controllers.prices import bytes_of, size_varies
+from ..core import Key, Menu, TensorSpec, reduced_bytes
 from ..drivers.meter import Meter
 from ..exchange import Exchanger
 from ..integrations.adapting import entry_texts
@@ -18,10 +18,7 @@ def plans_of(exchanger: Exchanger, size: int) -> list[dict[str, Any]]:
     if not exchanger.choices:
         return []
     first, _ = exchanger.controller.init(list(exchanger.layers.values()))
-    costs = {
-        spec.name: bytes_of(menu.entries, torch.zeros(spec.shape, dtype=spec.dtype), spec, size, Key(0)).tolist()
-        for spec, menu in exchanger.choices
-    }
+    costs = {spec.name: _costs(spec, menu, size) for spec, menu in exchanger.choices}
     dense = {s.name: reduced_bytes(s.numel * s.dtype.itemsize, max(2, size)) for s, _ in exchanger.choices}
     history = []
     for step, plan in [(0, first), *exchanger.plans]:
@@ -30,11 +27,21 @@ def plans_of(exchanger: Exchanger, size: int) -> list[dict[str, Any]]:
         history.append({
             "step": step,
             "layers": {
-                name: {"entry": text, "bytes": sent[name], "saving": dense[name] / sent[name] if sent[name] else None}
+                name: {"entry": text, "bytes": sent[name], "saving": _saving(dense[name], sent[name])}
                 for name, text in texts.items()
             },
         })  # fmt: skip
     return history
+
+
+def _saving(dense: float, sent: float | None) -> float | None:
+    return dense / sent if sent else None
+
+
+def _costs(spec: TensorSpec, menu: Menu, size: int) -> list[float | None]:
+    """None: it depends on the numbers."""
+    found = bytes_of(menu.entries, torch.zeros(spec.shape, dtype=spec.dtype), spec, size, Key(0)).tolist()
+    return [None if size_varies(entry) else cost for entry, cost in zip(menu.entries, found, strict=True)]
 
 
 def cost_of_choosing(exchanger: Exchanger, meter: Meter) -> dict[str, Any]:

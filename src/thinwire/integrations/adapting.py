@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ..aggregators.ladder import knob_of
+from ..aggregators.ladder import knob_of, with_setting
 from ..catalog import to_text
-from ..core import Aggregator, Plan
+from ..core import Aggregator, CompositionError, Plan
 from ..drivers.meter import Meter
 from ..exchange import Exchanger
 
@@ -55,11 +55,15 @@ def entry_texts(exchanger: Exchanger, plan: Plan) -> dict[str, str]:
 
 def entry_text(entry: Aggregator[Any]) -> str:
     """With the number that was turned, though a text leaves it out where it is the default."""
-    text, found = to_text(entry), knob_of(entry)
-    if found is None or f"{found[0].name}=" in text:
-        return text
-    at = [match.end() for match in re.finditer(r"\w\(", text)][-1]  # of the innermost part
-    return f"{text[:at]}{found[0].name}={found[1]}{'' if text[at] == ')' else ', '}{text[at:]}"
+    found = knob_of(entry)
+    if found is None:
+        return to_text(entry)
+    knob, own = found
+    for other in (own / 2,) if isinstance(own, float) else (own + 1, own - 1):
+        with suppress(CompositionError):  # a text always has what is not the default
+            changed = to_text(with_setting(entry, knob.name, other))
+            return changed.replace(f"{knob.name}={other}", f"{knob.name}={own}", 1)
+    return to_text(entry)
 
 
 def adapting_of(exchanger: Exchanger, meter: Meter, elapsed_s: float) -> Adapting | None:

@@ -23,7 +23,7 @@ class Merges(Protocol):
 
 def gather_states(mine: State) -> Program[dict[int, State]]:
     """Every rank's state by rank, on all ranks; states have the same form everywhere."""
-    leaves = [torch.as_tensor(leaf) for leaf in _leaves(mine)]
+    leaves = [torch.as_tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None) for leaf in _leaves(mine)]
     nbytes = sum(map(nbytes_of, leaves))
     payload = Payload(tuple(leaf.detach().cpu().contiguous().view(-1) for leaf in leaves))
     gathered: Gathered = yield AllGather(payload, (Label("", "state", nbytes, 8.0 * nbytes),))

@@ -15,15 +15,10 @@ _KEYS = {"step", "exp_avg", "exp_avg_sq"}
 
 
 class Held(NamedTuple):
-    """A parameter and the group it is in."""
+    """A parameter, and which group it is in: groups themselves are replaced when a state is loaded."""
 
     parameter: Tensor
-    group: Mapping[str, Any]
-
-    @property
-    def betas(self) -> tuple[float, float]:
-        first, second = self.group["betas"]
-        return float(first), float(second)
+    group: int
 
 
 class AdamMoments:
@@ -32,7 +27,7 @@ class AdamMoments:
     def __init__(self, optimizer: torch.optim.Optimizer, named: Mapping[str, Tensor] | None = None) -> None:
         check_adam(optimizer)
         self.optimizer = optimizer
-        groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        groups = {id(p): at for at, group in enumerate(optimizer.param_groups) for p in group["params"]}
         named = numbered(optimizer) if named is None else named
         if strangers := [name for name, p in named.items() if id(p) not in groups]:
             raise CompositionError(f"moments: {strangers[0]} is no parameter of this optimizer")
@@ -50,6 +45,14 @@ class AdamMoments:
             TensorSpec(name, (2, *one.parameter.shape), one.parameter.dtype, one.parameter.device)
             for name, one in self.held.items()
         ]
+
+    def betas(self, name: str) -> tuple[float, float]:
+        first, second = self._group(name)["betas"]
+        return float(first), float(second)
+
+    def _group(self, name: str) -> Mapping[str, Any]:
+        group: Mapping[str, Any] = self.optimizer.param_groups[self.held[name].group]
+        return group
 
     def counter(self, name: str) -> float:
         """Steps made."""
@@ -75,7 +78,7 @@ class AdamMoments:
         m, v = pair[0], pair[1]
         if floor:
             wide = torch.float64 if pair.dtype == torch.float64 else torch.float32
-            v = floored(v.to(wide), m.to(wide), largest_update(*self.held[name].betas))
+            v = floored(v.to(wide), m.to(wide), largest_update(*self.betas(name)))
         state["exp_avg"].copy_(m)
         state["exp_avg_sq"].copy_(v)
         if counter is not None:
@@ -83,7 +86,7 @@ class AdamMoments:
 
     def _state(self, name: str) -> dict[str, Any]:
         """As Adam makes it at a first step."""
-        parameter, group = self.held[name]
+        parameter, group = self.held[name].parameter, self._group(name)
         state: dict[str, Any] = self.optimizer.state[parameter]
         if not state:
             device = parameter.device if group.get("capturable") or group.get("fused") else "cpu"

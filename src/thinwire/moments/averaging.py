@@ -54,7 +54,7 @@ class Averaging:
 
     def _pair(self, name: str, target: float) -> Tensor:
         pair, counter = self.adam.pair(name), self.adam.counter(name)
-        for row, beta in enumerate(self.adam.held[name].betas):
+        for row, beta in enumerate(self.adam.betas(name)):
             if (factor := unbiased(counter, target, beta)) != 1.0:
                 pair[row] *= factor
         return pair

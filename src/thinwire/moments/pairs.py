@@ -8,12 +8,33 @@ import torch
 from torch import Tensor
 
 from ..compressors.sparse import Counted, Sparse, values_key, values_spec
-from ..core import Compressor, Contract, DecodeError, Key, Part, Payload, TensorSpec, narrow, saturate
+from ..core import (
+    Compressor,
+    Contract,
+    DecodeError,
+    IncompatibleParts,
+    Key,
+    Part,
+    Payload,
+    TensorSpec,
+    narrow,
+    saturate,
+)
 from ..kernels import scatter
 from ..wire import decode_indices, expect_vector
 from .transforms import block_means, restored, spread, transformed
 
 _MEANS = torch.bfloat16  # a 500th is precise enough for a number that stands for hundreds
+
+
+def check_unscaled(compressor: Compressor) -> None:
+    """What is blown up to be right on average is wrong in v for as long as v remembers."""
+    if getattr(compressor, "scaled", False):
+        name = type(compressor).__name__
+        raise IncompatibleParts(
+            f"moments: {name} multiplies what it sends, so that the mean over draws is right; v would be far too large "
+            f"for many steps. Use it with scaled=false, or topk(density=0.01)"
+        )
 
 
 def row_spec(spec: TensorSpec) -> TensorSpec:
@@ -33,6 +54,9 @@ class Paired:
     transmit: str = "sqrt"
     mask: bool = True
     block: int = 1024
+
+    def __post_init__(self) -> None:
+        check_unscaled(self.compressor)
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         wide = tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32)

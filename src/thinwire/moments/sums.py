@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..aggregators.dense import mean_of
 from ..core import Aggregator, Compressor, Context, Key, Program, Reduced, TensorSpec, fuse, saturate
-from .pairs import row_spec
+from .pairs import check_unscaled, row_spec
 from .transforms import block_means, restored, spread, transformed
 
 
@@ -26,6 +26,9 @@ class PairedSum:
     transmit: str = "sqrt"
     mask: bool = True
     block: int = 1024
+
+    def __post_init__(self) -> None:
+        check_unscaled(self.compressor)
 
     def init(self, spec: TensorSpec, key: Key) -> Any:
         return self.inner.init(spec, key)

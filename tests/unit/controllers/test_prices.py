@@ -112,3 +112,36 @@ def test_what_nobody_knows_is_tried():
     entry = parse("two_hop(qsgd(bits=4))")
     assert tried_bytes(entry, tensor("gaussian"), SPEC, 4, KEY) > 0
     assert float(bytes_of([entry], tensor("gaussian"), SPEC, 1, KEY)[0]) > 0  # a world of one is priced as of two
+
+
+SUMS = ["union(topk(density=0.05))", "union(topk(density=0.02), index='bloom')", "sketch(topk(density=0.05))"]
+SUMS += ["sketch(topk(density=0.05, values=uniform(bits=4)))", "sketch(topk(density=0.05), cells=0.2)"]
+SUMS += ["sketch(topk(density=0.05), exact=true)", "sketch(topk(density=0.4))", "sketch(qsgd(bits=4))"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [2, 8])
+@pytest.mark.parametrize("text", SUMS)
+def test_sums_of_independent_ranks_cost_what_is_expected(text, size, dtype):
+    spec, meters = TensorSpec("w", (100, 120), dtype), [Meter() for _ in range(size)]
+    tensors = [draw("gaussian", spec.shape, dtype, seed=r) for r in range(size)]
+    lockstep([Exchanger([spec], parse(text)).round({"w": t}, 0, World(r, size)) for r, t in enumerate(tensors)], meters)
+    sent = meters[0].by("layer")["w"].sent_bytes
+    assert sent == pytest.approx(parse(text).expected_bytes(spec, size), rel=0.1)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+def test_a_threshold_is_priced_by_the_tensor(scale):
+    entry, given = parse("threshold(tau=0.002)"), scale * tensor("gaussian")
+    meters = [Meter() for _ in range(2)]
+    lockstep([Exchanger([SPEC], entry).round({"w": given}, 0, World(r, 2)) for r in range(2)], meters)
+    price = float(bytes_of([entry], given, SPEC, 2, KEY)[0])
+    assert meters[0].by("layer")["w"].sent_bytes == pytest.approx(price, rel=0.03)
+
+
+def test_what_changes_with_the_step_is_priced_at_the_present_one():
+    entry = parse("scheduled(topk(density=0.01), start=1.0, end=0.01, steps=10)")
+    early, late = (errors_of([entry], tensor("gaussian"), SPEC, KEY, step=step) for step in (0, 50))
+    assert float(early) == 0 and float(late) > 0
+    sent = [bytes_of([entry], tensor("gaussian"), SPEC, 2, KEY, step) for step in (0, 50)]
+    assert sent[0] > 20 * sent[1]

@@ -10,6 +10,7 @@ from thinwire.controllers.clusters import k_means, standardised
 from thinwire.controllers.knapsack import total
 from thinwire.controllers.prices import bytes_of, errors_of
 from thinwire.core import derive_key
+from thinwire.integrations.gathering import gather_states
 
 LAYERS = [TensorSpec("big", (40, 50)), TensorSpec("small", (10, 10))]
 
@@ -59,6 +60,31 @@ def test_accordion_goes_back_to_low_after_the_learning_rate_fell_but_not_for_a_s
     assert [big for big, _ in fell] == [1, 1, 1, 1, 0, 0, 1, 1]
     slow, _ = run(text, 8, steady, lr=lambda step: 0.1 * 0.95**step)
     assert [big for big, _ in slow] == [1, 1, 1, 1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("stop", [5, 6, 7])
+def test_a_resumed_accordion_remembers_the_learning_rate(stop):
+    """As ranks gather it: numbers with a fraction stay what they are, or half of 0.01 would not be half of it."""
+    text = "ef(switch(topk(density=0.1), dense(), by=accordion(every=2)))"
+
+    def rate(step):
+        return 0.01 if step < 5 else 0.005
+
+    whole, _ = run(text, 10, steady, lr=rate)
+    everybody = [Exchanger(LAYERS, parse(text), seed=3) for _ in range(2)]
+    plans = []
+    for step in range(10):
+        if step == stop:
+            stored = lockstep([gather_states(exchanger.state_dict()) for exchanger in everybody])[0]
+            everybody = [Exchanger(LAYERS, parse(text), seed=3) for _ in range(2)]
+            for rank, exchanger in enumerate(everybody):
+                exchanger.load_state_dict(stored[rank])
+        lockstep([e.round(steady(step, r), step, World(r, 2)) for r, e in enumerate(everybody)])
+        plans.append([everybody[0].plan[spec.name] for spec in LAYERS])
+        for exchanger in everybody:
+            exchanger.lr = rate(step + 1)  # as an optimizer's hook tells it: before the next step, not when resuming
+    first, _ = run(text, 10, steady, lr=lambda step: rate(step) if step else None)
+    assert plans == first and len({tuple(plan) for plan in whole}) == 2
 
 
 def test_lgreco_holds_errors_against_what_accordion_chose():

@@ -240,3 +240,43 @@ def test_exchanges_of_ranks_that_dawdle_go_by_one_plan():
         assert exchangers[0].plan == exchangers[1].plan
     assert exchangers[0].plans == exchangers[1].plans
     assert exchangers[0].adaptation()["decisions"] == 3
+
+
+def test_layers_with_menus_may_be_in_any_bucket():
+    """Others travel dense, in buckets of their own before and between."""
+    layers = [TensorSpec(f"layer{i}", (24, 32)) for i in range(6)]
+    adaptive = parse(TEXT)
+    rules = {spec.name: adaptive if spec.name in ("layer2", "layer5") else parse("dense()") for spec in layers}
+    exchangers = [Exchanger(layers, rules, seed=5) for _ in range(2)]
+    clock = Clock()
+    for exchanger in exchangers:
+        exchanger.clock = clock
+
+    def worker(rank, step):
+        exchanger, world = exchangers[rank], World(rank, 2)
+        yield from exchanger.begin(step, world)
+        for at, spec in enumerate(layers):
+            generator = torch.Generator().manual_seed(100 * step + 10 * at + rank)
+            given = {spec.name: torch.randn(spec.shape, generator=generator)}
+            sent = exchanger.plan[spec.name] * (at + 1) * 1e-4
+            yield from slow(exchanger.exchange(given, step, world), clock, sent if rank == 0 else 0.0)
+        exchanger.settle()
+
+    for step in range(40):
+        lockstep([worker(rank, step) for rank in range(2)])
+        told = exchangers[0].adaptation()
+    assert told["objective"] == "time" and sorted(told["seconds_per_mb"]) == [2, 5]
+    assert told["seconds_per_mb"][5] > told["seconds_per_mb"][2] > 0
+
+
+@pytest.mark.parametrize("part", ["topk(density=0.05)", "qsgd(bits=4)"])
+def test_a_rank_that_skips_alone_draws_the_plans_of_the_others(part):
+    text = f"adapt(gossip({part}, ring()), by=lgreco(objective='time', calibrate=8, start=8, every=8))"
+    exchangers = [Exchanger(TINY, parse(text), seed=1) for _ in range(4)]
+    for step in range(10):
+        given = [{s.name: torch.full(s.shape, float(r + 1)) for s in TINY} for r in range(4)]
+        if step == 0:
+            given[1]["layer0"][0, 0] = math.nan
+        lockstep([e.round(t, step, World(r, 4)) for r, (e, t) in enumerate(zip(exchangers, given, strict=True))])
+        assert all(e.plan == exchangers[0].plan for e in exchangers)
+    assert [e.skipped_steps for e in exchangers] == [0, 1, 0, 0]

@@ -140,7 +140,12 @@ def test_groups_have_floors_of_their_own_and_frozen_parameters_stay_out():
     optimizer.step()
     moments = AdamMoments(optimizer)
     assert list(moments.held) == ["0.0", "1.0"]
-    assert [one.betas for one in moments.held.values()] == [(0.9, 0.999), (0.5, 0.9)]
+    assert [moments.betas(name) for name in moments.held] == [(0.9, 0.999), (0.5, 0.9)]
+    state = optimizer.state_dict()
+    state["param_groups"][1]["betas"] = (0.6, 0.9)
+    optimizer.load_state_dict(state)  # makes new groups
+    assert moments.betas("1.0") == (0.6, 0.9)
+    optimizer.param_groups[1]["betas"] = (0.5, 0.9)
     way = Averaging(moments, parse_moments("moments(uniform(bits=2), mask=false)"))
     lockstep([way.average(World(0, 1))])
     assert frozen not in optimizer.state
@@ -177,6 +182,15 @@ def test_what_has_no_moments_is_refused():
 def test_exchanges_that_cannot_carry_pairs_are_refused_by_name(text):
     with pytest.raises(thinwire.IncompatibleParts, match=r"cannot carry m and v together; use dense\(\)"):
         Averaging(AdamMoments(adam(0)[1]), parse_moments(text))
+
+
+@pytest.mark.parametrize(
+    "text", ("randomk(density=0.1)", "union(randomk(density=0.1))", "sketch(randomk(density=0.1))")
+)
+def test_what_is_blown_up_to_be_right_on_average_is_refused(text):
+    with pytest.raises(thinwire.IncompatibleParts, match="scaled=false"):
+        Averaging(AdamMoments(adam(0)[1]), parse_moments(text))
+    Averaging(AdamMoments(adam(0)[1]), parse_moments(text.replace("0.1", "0.1, scaled=false")))
 
 
 # Real processes

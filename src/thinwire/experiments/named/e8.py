@@ -35,7 +35,8 @@ CANDIDATES = ("topk(density=0.005)", "topk(density=0.05)", "qsgd(bits=2)", "qsgd
 
 
 def methods(every: int) -> tuple[Method, ...]:
-    lgreco = f"lgreco(every={every}, start={every // 2})"
+    looks = f"every={every}, start={every // 2}, look_at='corrected'"  # at what memories add, as S4's program does
+    lgreco = f"lgreco({looks})"
     accordion = f"accordion(every={every})"
 
     def adapted(parts: str, by: str = lgreco) -> str:
@@ -50,7 +51,7 @@ def methods(every: int) -> tuple[Method, ...]:
     made += [
         Method("Accordion", f"ef({adapted(topk, accordion)})"),
         Method("L-GreCo + Accordion", f"ef({adapted(topk, lgreco.replace(')', f', reference={accordion})'))})"),
-        Method("k-means", f"ef({adapted(topk, f'kmeans(every={every}, start={every // 2})')})"),
+        Method("k-means", f"ef({adapted(topk, f'kmeans({looks})')})"),
         Method("global TopK", f"ef(whole({topk}))"),
         Method("hard threshold", "ef(threshold(count=10000))"),
         Method("by size", f"ef(switch({topk}, dense(), by=by_size(elements=10000)))"),
