@@ -29,6 +29,7 @@ from .tasks.base import Learner
 from .tasks.splits import Split
 
 SECRET = "THINWIRE_SECRET"  # the environment variable
+_LOOK_S = 0.2  # between two looks at deadlines and news
 _LINGER_S = 10.0  # at most, until all who are connected have heard the end and taken their leave
 
 
@@ -95,9 +96,9 @@ def serve(
     lines = service.line(machine.layers)
     with Listener(address, handle, secret=secret, tls=tls, lost=leave, **lines) as listener:
         tell(f"listening on {listener.address}")
-        while not _over(machine):
-            time.sleep(0.2)
-            tell(_news(machine))
+        while not handle.look(lambda now: _over(machine)):
+            time.sleep(_LOOK_S)
+            tell(handle.look(lambda now: _news(machine)))
         until = time.monotonic() + _LINGER_S
         while listener.peers() and time.monotonic() < until:
             time.sleep(0.02)
