@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import checkpoint
-from ..core import CompositionError, Message, PeerLostError, TensorSpec, shard_sizes
+from ..core import CompositionError, PeerLostError, TensorSpec, shard_sizes
 from ..drivers.sockets import Connection, Listener, Secret, Tls, read_secret
 from ..sync.client import FederatedClient
 from ..sync.federated import Federation, Rounds
@@ -24,6 +24,7 @@ from ..sync.serving import handler, join, take_part
 from ..sync.uplink import specs_of
 from ..sync.worker import Worker
 from ..wire import fingerprint_of, frame_limit
+from .company import Company
 from .tasks import make_task
 from .tasks.base import Learner
 from .tasks.splits import Split
@@ -82,23 +83,24 @@ def serve(
     tell: Callable[[str], None] = lambda _: None,
     store: Path | None = None,
 ) -> dict[str, Any]:
-    """Serve until all have left, or until the last round; what came of it."""
+    """Serve until all have left, or until the last round; what came of it.
+
+    Who is lost may come back within `terms.deadline` seconds. `lost` has the names of those who did not.
+    """
     learner = service.learner(0, 1, data)
     machine = _machine(service, terms, {name: p.detach() for name, p in learner.parameters.items()})
-    handle = handler(machine)
-    gone: list[str] = []
+    company = Company(machine, terms.deadline)
+    handle = handler(company)
 
-    def leave(error: PeerLostError) -> None:
-        gone.append(error.peer)
-        if isinstance(machine, Server):  # a federated round ends at its deadline whoever is away
-            handle(Message("leave", error.peer))
+    def lose(error: PeerLostError) -> None:
+        handle.look(lambda now: company.lose(error.peer, now))
 
     lines = service.line(machine.layers)
-    with Listener(address, handle, secret=secret, tls=tls, lost=leave, **lines) as listener:
+    with Listener(address, handle, secret=secret, tls=tls, lost=lose, **lines) as listener:
         tell(f"listening on {listener.address}")
-        while not handle.look(lambda now: _over(machine)):
+        while not handle.look(company.is_over):
             time.sleep(_LOOK_S)
-            tell(handle.look(lambda now: _news(machine)))
+            tell(handle.look(lambda now: company.news()))
         until = time.monotonic() + _LINGER_S
         while listener.peers() and time.monotonic() < until:
             time.sleep(0.02)
@@ -108,7 +110,7 @@ def serve(
             parameter.copy_(machine.weights[name])
     if store is not None:
         checkpoint.save(store, {"weights": machine.weights}, step=_done(machine))
-    facts = {"received_bytes": traffic.received, "sent_bytes": traffic.sent, "lost": gone}
+    facts = {"received_bytes": traffic.received, "sent_bytes": traffic.sent, "lost": sorted(company.away)}
     refused = refused | dict(machine.refusals)
     return {**learner.measure(), "updates": _done(machine), "refused": refused, **facts, **_staleness(machine)}
 
@@ -123,21 +125,8 @@ def _machine(service: Service, terms: Terms, weights: Mapping[str, Tensor]) -> S
     return Federation(weights, rounds, service.exchange, SGD(1.0), down=service.down, seed=service.seed)
 
 
-def _over(machine: Server | Federation) -> bool:
-    if isinstance(machine, Federation):
-        return machine.done
-    return machine.started and not any(member.present for member in machine.members.all.values())
-
-
 def _done(machine: Server | Federation) -> int:
     return machine.round if isinstance(machine, Federation) else machine.applied
-
-
-def _news(machine: Server | Federation) -> str:
-    if isinstance(machine, Federation):
-        return f"round {machine.round} of {machine.rounds.rounds}, {len(machine.clients)} clients"
-    here = sum(member.present for member in machine.members.all.values())
-    return f"{machine.applied} updates, {here} of {machine.workers} workers here"
 
 
 def _staleness(machine: Server | Federation) -> dict[str, Any]:

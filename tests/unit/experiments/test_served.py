@@ -8,9 +8,11 @@ import time
 import pytest
 import torch
 
+from faulty_link import FaultyLink
 from thinwire.core import Message
 from thinwire.drivers.sockets import Connection
 from thinwire.experiments import served
+from thinwire.experiments.company import Company
 from thinwire.experiments.served import Service, Terms
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.optimizers import SGD
@@ -62,15 +64,17 @@ def test_a_deadline_passes_although_no_message_comes(rounds, monkeypatch):
     with Connection(server.address, "w", **service.line(layers)) as line:
         party.welcomed(line.ask(party.join()))
         assert party.begin(line.ask(party.pull()))  # and says nothing more, though its line is alive
-        assert server.result(timeout=8)["updates"] == rounds
+        found = server.result(timeout=8)
+        assert found["updates"] == rounds and found["lost"] == ([] if rounds else ["w"])
 
 
 def test_looks_and_messages_do_not_meet():
-    server = Server({"w": torch.zeros(4)}, SGD(0.1), most_workers=3000)
-    handle, going, interval = handler(server), threading.Event(), sys.getswitchinterval()
+    server = Server({"w": torch.zeros(4)}, SGD(0.1))
+    company = Company(server, 1.0)
+    handle, going, interval = handler(company), threading.Event(), sys.getswitchinterval()
 
     def come():
-        for number in range(1500):
+        for number in range(400):
             handle(Message("join", f"w{number}", fields={"form": server.form, "settled": -1}))
         going.set()
 
@@ -78,8 +82,66 @@ def test_looks_and_messages_do_not_meet():
     try:
         threading.Thread(target=come, daemon=True).start()
         while not going.is_set():
-            handle.look(lambda now: served._over(server))
-            handle.look(lambda now: served._news(server))
+            handle.look(company.is_over)
+            handle.look(lambda now: company.news())
     finally:
         sys.setswitchinterval(interval)
-    assert handle.look(lambda now: len(server.members.all)) == 1500
+    assert handle.look(lambda now: len(server.members.all)) == 400
+
+
+class Outage:
+    """All lines break when the `at`-th frame of a kind comes, and every call fails for half a second."""
+
+    def __init__(self, kind, at=5):
+        self.kind, self.left, self.until = kind, at, 0.0
+
+    def __call__(self, passing):
+        self.left -= passing.kind == self.kind and passing.up
+        if self.left == 0:
+            self.left, self.until = -1, time.monotonic() + 0.5
+        return None if time.monotonic() < self.until else [passing.data]
+
+
+@pytest.mark.parametrize("kind", ["join", "pull", "push", "leave"])
+def test_a_worker_whose_line_was_down_comes_back_and_goes_on(kind):
+    service = Service("digits", exchange="ef(topk(density=0.05))")
+    server = Serving(service, Terms(workers=1, deadline=20))
+    with FaultyLink(server.address, Outage(kind, 5 if kind in ("pull", "push") else 1)) as link:
+        accepted = served.work(service, link.address, "w", (0, 1), 20)["accepted"]
+    found = server.result()
+    assert found["lost"] == [] and accepted >= 19 and found["updates"] == accepted  # the cut update may be refused
+    assert set(found["refused"]) <= {"unknown", "handshake cut"}
+
+
+@pytest.mark.parametrize("rounds", [0, 3])
+def test_who_is_lost_holds_nobody_up_and_is_named_if_it_does_not_come_back(rounds):
+    service = Service("digits", rounds=rounds)
+    terms = Terms(workers=2, deadline=1.0) if rounds else Terms(workers=1, bound=0, deadline=2.0)
+    server, layers = Serving(service, terms), layers_of(service)
+    gone = (FederatedClient if rounds else Worker)("gone", layers)
+    line = Connection(server.address, "gone", **service.line(layers))
+    gone.welcomed(line.ask(gone.join()))
+    line._hang_up()  # as kill -9 does
+    accepted = served.work(service, server.address, "w", (0, 1), 5)["accepted"]
+    found = server.result()
+    assert found["lost"] == ["gone"] and found["updates"] == accepted == (rounds or 5)
+
+
+def test_over_is_when_all_have_left_or_been_away_too_long():
+    server = Server({"w": torch.zeros(4)}, SGD(0.1), workers=2, deadline=50)
+    company = Company(server, 10)
+    for name in ("a", "b"):
+        company.handle(Worker(name, server.layers).join(), 0.0)
+    company.handle(Message("leave", "a"), 1.0)
+    company.lose("b", 2.0)
+    assert server.members.present() == [] and not company.is_over(11.0) and company.is_over(12.5)
+    assert company.handle(Message("pull", "b"), 13.0).fields["reason"] == "unknown"
+    assert "b" in company.away  # it is told to join, and has not yet
+    company.handle(Worker("b", server.layers).join(), 13.0)
+    assert company.away == {} and not company.is_over(30.0)
+    company.expire(70.0)  # alive perhaps, but it did nothing for 50 s
+    assert company.away == {"b": 70.0} and not company.is_over(79.0) and company.is_over(81.0)
+    company.handle(Message("leave", "b"), 71.0)
+    assert company.away == {} and company.is_over(71.0)
+    company.lose("b", 72.0)  # its line ended after it had left
+    assert company.away == {}
