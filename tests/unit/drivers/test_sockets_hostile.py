@@ -307,6 +307,18 @@ def test_a_full_listener_says_so():
         assert workers[2].ask(Message("push")).kind == "ok"
 
 
+def test_what_strangers_send_before_they_are_asked_stays_outside():
+    with Listener(LOCAL, ok, secret=SECRET, handshake_s=3.0) as listener, contextlib.ExitStack() as stack:
+        before = resident()
+        for _ in range(200):
+            sock = stack.enter_context(raw(listener))
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                sock.send(hello()[:60] + bytes(400_000))
+        until(lambda: listener.refused.total() == 200)
+        assert resident() - before < 16 << 20  # 200 times 256 KiB would be 50 MiB
+
+
 def timed(worker, count=200):
     began = time.perf_counter()
     for _ in range(count):

@@ -21,11 +21,13 @@ from ...core import CompositionError, FrameError, Message, PeerLostError, Thinwi
 from ...wire import MAX_FRAME, encode_frame
 from .addresses import address_of_peer, check_exposure, listening_socket, parse_address
 from .authentication import Secret
-from .talking import ALIVE, BYE, CHUNK, FAILED, READY, Crossings, Line, check_beats, numbered
+from .streams import Stream
+from .talking import ALIVE, BYE, FAILED, HANDSHAKE_BYTES, READY, Crossings, Line, check_beats, numbered
 from .tls import Tls
 from .visitor import Visitor
 
 _log = logging.getLogger(__name__)
+_ROOM = 1 << 16  # bytes taken in advance from a peer that is known
 _REMEMBERED = 4  # times most_connections: peers whose last answer is kept, those that are away included
 
 
@@ -178,11 +180,9 @@ class Listener:
         except OSError:  # gone already
             sock.close()
             raise
-        reader = asyncio.StreamReader(CHUNK, self._loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
-        transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, sock, ssl=self._context)
-        writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
-        return Visitor(reader, writer, Line(self._fingerprint, self.traffic), where, self._silence_s)
+        stream = Stream(HANDSHAKE_BYTES)
+        await self._loop.connect_accepted_socket(lambda: stream, sock, ssl=self._context)
+        return Visitor(stream, Line(self._fingerprint, self.traffic), where, self._silence_s)
 
     async def _admit(self, visitor: Visitor) -> None:
         await visitor.welcome(self.name, self._secret)
@@ -190,8 +190,9 @@ class Listener:
         if former is None and len(self._visitors) >= self.most_connections:
             raise FrameError("full", f"{self.most_connections} peers are connected, and no more are admitted")
         self._visitors[visitor.name] = visitor
+        visitor.stream.widen(_ROOM)
         if former is not None:
-            former.writer.transport.abort()  # it comes anew, over another connection
+            former.stream.transport.abort()  # it comes anew, over another connection
         session = self._sessions.pop(visitor.name, None)
         if session is None or session.generation != visitor.generation:
             session = _Session(visitor.generation)  # a peer that was started anew counts from one
