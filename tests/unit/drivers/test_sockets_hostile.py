@@ -7,6 +7,7 @@ import random
 import resource
 import socket
 import struct
+import threading
 import time
 import zlib
 from pathlib import Path
@@ -317,6 +318,29 @@ def test_what_strangers_send_before_they_are_asked_stays_outside():
                 sock.send(hello()[:60] + bytes(400_000))
         until(lambda: listener.refused.total() == 200)
         assert resident() - before < 16 << 20  # 200 times 256 KiB would be 50 MiB
+
+
+@pytest.mark.parametrize("anew", [True, False], ids=["started anew", "called again"])
+def test_who_calls_again_and_again_has_one_message_before_the_handler(anew):
+    going, handled = threading.Event(), []
+
+    def slow(message):
+        handled.append(message.round)
+        assert going.wait(10)
+        return Message("ok", round=message.round)
+
+    with Listener(LOCAL, slow) as listener, contextlib.ExitStack() as stack:
+        for number in range(1, 9):
+            sock = stack.enter_context(raw(listener))
+            generation = f"{number if anew else 1:032d}"
+            sock.sendall(hello(generation=generation) + bytes(encode_frame(Message("~proof", "w"))))
+            whole_frame(sock), whole_frame(sock)
+            sock.sendall(bytes(encode_frame(Message("push", "w", number, 1 if anew else number))))
+        until(lambda: handled and len(listener._tasks) == 1)  # those who were replaced are gone
+        assert listener._worker._work_queue.qsize() == 0
+        going.set()
+        assert decode_frame(whole_frame(sock)).round == 8
+        assert handled == [1, 8]
 
 
 def timed(worker, count=200):

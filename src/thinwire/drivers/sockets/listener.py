@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -21,6 +20,7 @@ from ...core import CompositionError, FrameError, Message, PeerLostError, Thinwi
 from ...wire import MAX_FRAME, encode_frame
 from .addresses import address_of_peer, check_exposure, listening_socket, parse_address
 from .authentication import Secret
+from .sessions import Session, Sessions
 from .streams import Stream
 from .talking import ALIVE, BYE, FAILED, HANDSHAKE_BYTES, READY, Crossings, Line, check_beats, numbered
 from .tls import Tls
@@ -28,16 +28,6 @@ from .visitor import Visitor
 
 _log = logging.getLogger(__name__)
 _ROOM = 1 << 16  # bytes taken in advance from a peer that is known
-_REMEMBERED = 4  # times most_connections: peers whose last answer is kept, those that are away included
-
-
-@dataclass
-class _Session:
-    """The last message of one peer and its answer: what is asked again is answered again and never handled twice."""
-
-    generation: str
-    sequence: int = 0
-    answer: asyncio.Task[tuple[bytearray, str, int]] | None = None
 
 
 class Listener:
@@ -83,7 +73,7 @@ class Listener:
         self._strangers: dict[asyncio.Task[None], None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._visitors: dict[str, Visitor] = {}
-        self._sessions: dict[str, _Session] = {}
+        self._sessions = Sessions(most_connections)
         self._worker = ThreadPoolExecutor(1, "thinwire-handle")
         self._socket, bound = listening_socket(where)
         self.address = str(bound)
@@ -192,14 +182,8 @@ class Listener:
         self._visitors[visitor.name] = visitor
         visitor.stream.widen(_ROOM)
         if former is not None:
-            former.stream.transport.abort()  # it comes anew, over another connection
-        session = self._sessions.pop(visitor.name, None)
-        if session is None or session.generation != visitor.generation:
-            session = _Session(visitor.generation)  # a peer that was started anew counts from one
-        self._sessions[visitor.name] = session  # at the end: who was away longest is forgotten first
-        spare = max(0, len(self._sessions) - _REMEMBERED * self.most_connections)
-        for name in [n for n in self._sessions if n not in self._visitors][:spare]:
-            del self._sessions[name]
+            former.replace()  # it comes anew, over another connection
+        self._sessions.open(visitor.name, visitor.generation, self._visitors)
         await visitor.send(visitor.line.own(READY, self.name, {"max_frame": self.max_frame}), READY)
 
     async def _stay(self, visitor: Visitor) -> None:
@@ -225,7 +209,7 @@ class Listener:
             if self._visitors.get(visitor.name) is visitor:
                 del self._visitors[visitor.name]
                 if not why:
-                    self._sessions.pop(visitor.name, None)
+                    self._sessions.close(visitor.name)
                 elif self._lost is not None:
                     lost = PeerLostError(f"{visitor.name} at {visitor.address} {why}")
                     lost.peer = visitor.name
@@ -233,14 +217,16 @@ class Listener:
 
     async def _converse(self, visitor: Visitor) -> bool:
         """One frame and its answer; False if the peer took its leave."""
-        message = None
+        message, session = None, self._sessions[visitor.name]
+        visitor.busy = True  # it is told that we live while an earlier message of its waits for the handler
+        await session.rest()
+        visitor.busy = False
         try:
             message = await visitor.read(self.max_frame)
             if message.sender != visitor.name:
                 raise FrameError("sender", f"{visitor.name!r} speaks for {message.sender!r:.60}")
             if message.kind in (ALIVE, BYE):
                 return message.kind == ALIVE
-            session = self._sessions[visitor.name]
             if message.kind.startswith("~") or message.sequence < max(1, session.sequence):
                 reason = "kind" if message.kind.startswith("~") else "old sequence"
                 raise FrameError(reason, f"{message.kind!r:.40} with sequence {message.sequence} is out of place")
@@ -254,7 +240,7 @@ class Listener:
         await visitor.send(*await self._answer(session, message))
         return True
 
-    async def _answer(self, session: _Session, message: Message) -> tuple[bytearray, str, int]:
+    async def _answer(self, session: Session, message: Message) -> tuple[bytearray, str, int]:
         if session.answer is not None and message.sequence == session.sequence:
             self.repeated += 1
         else:

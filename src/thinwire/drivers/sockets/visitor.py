@@ -38,6 +38,7 @@ class Visitor:
         self.deadline = math.inf  # of the handshake, while it lasts
         self.busy = False
         self._writing = asyncio.Lock()
+        self._attending: asyncio.Task[None] | None = None
 
     async def read(self, limit: int) -> Message:
         reading = self.line.incoming(limit)
@@ -108,6 +109,12 @@ class Visitor:
             self.line.traffic.add(received=len(chunk))
             left -= len(chunk) or left
 
+    def replace(self) -> None:
+        """Another connection has taken its place; nobody waits for an answer here any more."""
+        self.stream.transport.abort()
+        if self._attending is not None:
+            self._attending.cancel()
+
     def hang_up(self) -> None:
         """What the peer has not taken by now is dropped; else it could keep us waiting."""
         if self.stream.transport.get_write_buffer_size():
@@ -116,6 +123,7 @@ class Visitor:
 
     async def welcome(self, server: str, secret: Secret | None) -> None:
         """Learn who it is and, with a secret, that it holds it. Nothing of the model is said before."""
+        self._attending = asyncio.current_task()
         hello = expect_kind(await self.read(HANDSHAKE_BYTES), HELLO)
         expect_nonce(hello)
         self.generation = expect_nonce(hello, "generation")
