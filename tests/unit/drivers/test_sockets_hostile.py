@@ -320,6 +320,21 @@ def test_what_strangers_send_before_they_are_asked_stays_outside():
         assert resident() - before < 16 << 20  # 200 times 256 KiB would be 50 MiB
 
 
+def test_the_names_of_messages_cannot_fill_the_memory():
+    with Listener(LOCAL, ok) as listener, Connection(listener.address, "w") as worker:
+        for number in range(20):
+            with raw(listener) as sock:
+                sock.sendall(bytes(encode_frame(Message(f"{number:0240d}", "w"))))
+                assert reasons(sock) == ["handshake"]
+        assert set(listener.traffic.rows) == {"other", "~refused"} and listener.traffic.rows["other"].requests == 20
+        worker.ask(Message("push"))
+        for number in range(200):
+            worker.ask(Message(f"{number:0240d}"))
+        rows = listener.traffic.rows
+        assert rows["push"].requests == 1 and len(rows) < 80 and len(worker.traffic.rows) < 80
+        assert sum(row.sent_bytes for row in rows.values()) == listener.traffic.sent
+
+
 @pytest.mark.parametrize("anew", [True, False], ids=["started anew", "called again"])
 def test_who_calls_again_and_again_has_one_message_before_the_handler(anew):
     going, handled = threading.Event(), []

@@ -180,6 +180,7 @@ class Listener:
         if former is None and len(self._visitors) >= self.most_connections:
             raise FrameError("full", f"{self.most_connections} peers are connected, and no more are admitted")
         self._visitors[visitor.name] = visitor
+        visitor.line.known = True
         visitor.stream.widen(_ROOM)
         if former is not None:
             former.replace()  # it comes anew, over another connection
