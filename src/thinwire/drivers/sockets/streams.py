@@ -82,7 +82,8 @@ class Stream(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-        self.transport.set_write_buffer_limits(high=0)  # what is sent is with the system, not still here
+        # What is sent is with the system, not still here. (With high=0, TLS would pause us at every second look.)
+        self.transport.set_write_buffer_limits(high=1, low=0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(self._space)
