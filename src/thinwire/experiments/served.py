@@ -23,13 +23,14 @@ from ..sync.server import Server
 from ..sync.serving import handler, join, take_part
 from ..sync.uplink import specs_of
 from ..sync.worker import Worker
-from ..wire import fingerprint_of, frame_limit
+from ..wire import MAX_FRAME, fingerprint_of, frame_limit
 from .company import Company
 from .tasks import make_task
 from .tasks.base import Learner
 from .tasks.splits import Split
 
 SECRET = "THINWIRE_SECRET"  # the environment variable
+_MOST_FRAME = 1 << 30  # unless more is given: so much memory one peer may ask for
 _LOOK_S = 0.2  # between two looks at deadlines and news
 _LINGER_S = 10.0  # at most, until all who are connected have heard the end and taken their leave
 
@@ -43,6 +44,7 @@ class Service:
     down: str | None = None
     rounds: int = 0  # federated; 0: workers push gradients
     seed: int = 1
+    max_frame: int | None = None  # bytes; each side may have its own
 
     def learner(self, rank: int, size: int, data: str | None) -> Learner:
         task = make_task(self.task, {}, data)
@@ -52,7 +54,20 @@ class Service:
 
     def line(self, layers: list[TensorSpec]) -> dict[str, Any]:
         settings = (self.task, self.exchange, self.down or "dense", self.rounds, self.seed)
-        return {"fingerprint": fingerprint_of(layers, *settings), "max_frame": frame_limit(layers)}
+        return {"fingerprint": fingerprint_of(layers, *settings), "max_frame": longest_frame(layers, self.max_frame)}
+
+
+def longest_frame(layers: list[TensorSpec], given: int | None = None) -> int:
+    """Bytes that one frame may have: those given, or else 64 MiB, or what a model needs that has more, up to 1 GiB.
+
+    A worker gets the whole model when it joins, whatever is sent later; so a limit below that is refused here.
+    """
+    model = frame_limit([]) + sum(spec.numel * spec.dtype.itemsize for spec in layers)
+    limit = given or (frame_limit(layers) if model <= MAX_FRAME else frame_limit(layers, cap=_MOST_FRAME))
+    if model > limit:
+        need, got = -(-model // (1 << 20)), limit >> 20
+        raise CompositionError(f"--max-frame: this model needs {need} MiB, the limit is {got}; give --max-frame {need}")
+    return limit
 
 
 @dataclass(frozen=True)
@@ -104,14 +119,14 @@ def serve(
         until = time.monotonic() + _LINGER_S
         while listener.peers() and time.monotonic() < until:
             time.sleep(0.02)
-        traffic, refused = listener.traffic, dict(listener.refused)
+        traffic = listener.traffic
     with torch.no_grad():
         for name, parameter in learner.parameters.items():
             parameter.copy_(machine.weights[name])
     if store is not None:
         checkpoint.save(store, {"weights": machine.weights}, step=_done(machine))
     facts = {"received_bytes": traffic.received, "sent_bytes": traffic.sent, "lost": sorted(company.away)}
-    refused = refused | dict(machine.refusals)
+    refused = dict(listener.refused + machine.refusals)
     return {**learner.measure(), "updates": _done(machine), "refused": refused, **facts, **_staleness(machine)}
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from faulty_link import FaultyLink
-from thinwire.core import Message
+from thinwire.core import CompositionError, Message, TensorSpec
 from thinwire.drivers.sockets import Connection
 from thinwire.experiments import served
 from thinwire.experiments.company import Company
@@ -20,6 +20,7 @@ from thinwire.sync.server import Server
 from thinwire.sync.serving import Handler, handler
 from thinwire.sync.uplink import specs_of
 from thinwire.sync.worker import Worker
+from thinwire.wire import MAX_FRAME, encode_frame, frame_limit
 
 
 class Serving:
@@ -145,3 +146,32 @@ def test_over_is_when_all_have_left_or_been_away_too_long():
     assert company.away == {} and company.is_over(71.0)
     company.lose("b", 72.0)  # its line ended after it had left
     assert company.away == {}
+
+
+def test_a_frame_may_be_as_long_as_the_model_needs():
+    def line(numel, given=None):
+        return Service("any", max_frame=given).line([TensorSpec("w", (numel,))])["max_frame"]
+
+    assert line(1000) == frame_limit([TensorSpec("w", (1000,))]) and line(8 << 20) == MAX_FRAME
+    resnet50 = 25_557_032
+    assert 4 * resnet50 < line(resnet50) <= 1 << 30 and line(resnet50, 200 << 20) == 200 << 20
+    with pytest.raises(CompositionError, match=r"needs 98 MiB, the limit is 64; give --max-frame 98"):
+        line(resnet50, 64 << 20)
+    with pytest.raises(CompositionError, match="give --max-frame 1145"):
+        line(300_000_000)
+    assert line(300_000_000, 1145 << 20) == 1145 << 20
+    lines = [Service("any", max_frame=m).line([TensorSpec("w", (9,))])["fingerprint"] for m in (None, 1 << 20)]
+    assert lines[0] == lines[1]  # each side may have its own
+
+
+def test_refusals_of_the_listener_and_of_the_server_add_up(monkeypatch):
+    service = Service("digits")
+    server, layers = Serving(service, Terms(workers=1)), layers_of(service)
+    with Connection(server.address, "w", **service.line(layers)) as line:
+        worker = Worker("w", layers)
+        worker.welcomed(line.ask(worker.join()))
+        assert line.ask(Message("nonsense")).fields["reason"] == "kind"
+        line._sequence += 1
+        line._wire.send(encode_frame(Message("~ready", "w", 0, line._sequence), line._fingerprint), "~ready")
+        line.ask(Message("leave"))
+    assert server.result()["refused"] == {"kind": 2}
