@@ -43,8 +43,8 @@ def run(options: argparse.Namespace) -> int:
     from ..experiments.served import secret_of, work
 
     found = work(
-        service_of(options), options.address, name_of(options), options.share or (0, 1), options.steps, options.lr, options.data,
-        secret_of(options.secret_file, os.environ), tls_of(options), now_and_then(),
+        service_of(options), options.address, name_of(options), options.share or (0, 1), options.steps,
+        options.lr, options.data, secret_of(options.secret_file, os.environ), tls_of(options), now_and_then(),
     )  # fmt: skip
     print(json.dumps(found))
     return 0
