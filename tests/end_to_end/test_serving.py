@@ -68,3 +68,26 @@ def test_who_has_another_secret_learns_nothing():
     finally:
         server.kill()
     assert stranger.returncode == 77 and "Traceback" not in errors
+
+
+def test_two_workers_without_a_share_have_two_names():
+    server = start("serve", "digits", "--workers", "2", "--bound", "0")
+    workers = []
+    try:
+        address = listening(server)
+        workers = [start("join", "digits", address, "--steps", "5") for _ in range(2)]
+        told = [worker.communicate(timeout=100) for worker in workers]
+        out, errors = server.communicate(timeout=30)
+    finally:
+        for process in (server, *workers):
+            process.kill()
+    assert [worker.returncode for worker in workers] == [0, 0], (told, errors)
+    result = json.loads(out)
+    assert result["updates"] == 10 and result["lost"] == [] and result["refused"] == {}
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "1.5", "nan", "1e9", "99999999"])
+def test_a_limit_that_is_none_is_refused_in_one_line(limit):
+    found = start("serve", "digits", f"--max-frame={limit}")
+    _, errors = found.communicate(timeout=60)
+    assert found.returncode == 2 and "MiB from 1 to" in errors and "Traceback" not in errors

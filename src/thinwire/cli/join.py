@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import socket
 
 from .parsers import SubParsers, add_service, service_of, tls_of
 from .telling import now_and_then
@@ -15,8 +16,10 @@ def add_to(commands: SubParsers) -> None:
     parser = commands.add_parser("join", help="work for a model that `serve` holds", description=__doc__)
     add_service(parser)
     parser.add_argument("address", help="of the server: HOST:PORT or unix:PATH")
-    parser.add_argument("--name", help="under which the server knows this worker; default: from the share")
-    parser.add_argument("--share", type=share, default=(0, 1), metavar="I/N", help="of the data: part I of N, from 0")
+    parser.add_argument(
+        "--name", help="under which the server knows this worker; default: from the share, or host and process"
+    )
+    parser.add_argument("--share", type=share, metavar="I/N", help="of the data: part I of N, from 0; default all")
     parser.add_argument("--steps", type=int, default=100, metavar="N", help="updates, or local steps in each round")
     parser.add_argument("--lr", type=float, default=0.05, help="of local steps in federated rounds; default 0.05")
     parser.set_defaults(command=run)
@@ -29,13 +32,19 @@ def share(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def name_of(options: argparse.Namespace) -> str:
+    """A share's worker that is started again takes its place again; those without one must differ."""
+    if options.name or options.share is None:
+        return options.name or f"{socket.gethostname()[:64]}-{os.getpid()}"
+    return f"worker-{options.share[0]}"
+
+
 def run(options: argparse.Namespace) -> int:
     from ..experiments.served import secret_of, work
 
-    name = options.name or f"worker-{options.share[0]}"
     found = work(
-        service_of(options), options.address, name, options.share, options.steps, options.lr, options.data,
-        secret_of(options.secret_file, os.environ), tls_of(options), now_and_then(),
+        service_of(options), options.address, name_of(options), options.share or (0, 1), options.steps,
+        options.lr, options.data, secret_of(options.secret_file, os.environ), tls_of(options), now_and_then(),
     )  # fmt: skip
     print(json.dumps(found))
     return 0

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 else:
     SubParsers = object
 
+_MOST_MIB = 1 << 20
+
 
 def rate(text: str) -> str:
     from ..testbed.network import rate_bits
@@ -36,15 +38,28 @@ def add_service(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, help="of the first weights and all noise; default 1")
     parser.add_argument("--data", metavar="FOLDER", help="where the task's data are")
+    parser.add_argument(
+        "--max-frame",
+        type=mebibytes,
+        metavar="MIB",
+        help="the longest message taken; default 64, or what a larger model needs, up to 1024",
+    )
     parser.add_argument("--secret-file", metavar="FILE", help="that both sides hold; or the variable THINWIRE_SECRET")
     for name, what in (("certificate", "our certificate"), ("key", "its key"), ("ca", "whose certificates we trust")):
         parser.add_argument(f"--tls-{name}", metavar="FILE", help=f"{what}, PEM")
 
 
+def mebibytes(text: str) -> int:
+    """Bytes."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MOST_MIB:
+        raise argparse.ArgumentTypeError(f"a whole number of MiB from 1 to {_MOST_MIB}, got {text!r:.40}")
+    return int(text) << 20
+
+
 def service_of(options: argparse.Namespace) -> Service:
     from ..experiments.served import Service
 
-    return Service(options.task, options.exchange, options.down, options.rounds, options.seed)
+    return Service(options.task, options.exchange, options.down, options.rounds, options.seed, options.max_frame)
 
 
 def tls_of(options: argparse.Namespace) -> Tls | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import checkpoint
-from ..core import CompositionError, Message, PeerLostError, TensorSpec, shard_sizes
+from ..core import CompositionError, PeerLostError, TensorSpec, shard_sizes
 from ..drivers.sockets import Connection, Listener, Secret, Tls, read_secret
 from ..sync.client import FederatedClient
 from ..sync.federated import Federation, Rounds
@@ -23,12 +23,15 @@ from ..sync.server import Server
 from ..sync.serving import handler, join, take_part
 from ..sync.uplink import specs_of
 from ..sync.worker import Worker
-from ..wire import fingerprint_of, frame_limit
+from ..wire import MAX_FRAME, fingerprint_of, frame_limit
+from .company import Company
 from .tasks import make_task
 from .tasks.base import Learner
 from .tasks.splits import Split
 
 SECRET = "THINWIRE_SECRET"  # the environment variable
+_MOST_FRAME = 1 << 30  # unless more is given: so much memory one peer may ask for
+_LOOK_S = 0.2  # between two looks at deadlines and news
 _LINGER_S = 10.0  # at most, until all who are connected have heard the end and taken their leave
 
 
@@ -41,6 +44,7 @@ class Service:
     down: str | None = None
     rounds: int = 0  # federated; 0: workers push gradients
     seed: int = 1
+    max_frame: int | None = None  # bytes; each side may have its own
 
     def learner(self, rank: int, size: int, data: str | None) -> Learner:
         task = make_task(self.task, {}, data)
@@ -50,7 +54,20 @@ class Service:
 
     def line(self, layers: list[TensorSpec]) -> dict[str, Any]:
         settings = (self.task, self.exchange, self.down or "dense", self.rounds, self.seed)
-        return {"fingerprint": fingerprint_of(layers, *settings), "max_frame": frame_limit(layers)}
+        return {"fingerprint": fingerprint_of(layers, *settings), "max_frame": longest_frame(layers, self.max_frame)}
+
+
+def longest_frame(layers: list[TensorSpec], given: int | None = None) -> int:
+    """Bytes that one frame may have: those given, or else 64 MiB, or what a model needs that has more, up to 1 GiB.
+
+    A worker gets the whole model when it joins, whatever is sent later; so a limit below that is refused here.
+    """
+    model = frame_limit([]) + sum(spec.numel * spec.dtype.itemsize for spec in layers)
+    limit = given or (frame_limit(layers) if model <= MAX_FRAME else frame_limit(layers, cap=_MOST_FRAME))
+    if model > limit:
+        need, got = -(-model // (1 << 20)), limit >> 20
+        raise CompositionError(f"--max-frame: this model needs {need} MiB, the limit is {got}; give --max-frame {need}")
+    return limit
 
 
 @dataclass(frozen=True)
@@ -81,34 +98,35 @@ def serve(
     tell: Callable[[str], None] = lambda _: None,
     store: Path | None = None,
 ) -> dict[str, Any]:
-    """Serve until all have left, or until the last round; what came of it."""
+    """Serve until all have left, or until the last round; what came of it.
+
+    Who is lost may come back within `terms.deadline` seconds. `lost` has the names of those who did not.
+    """
     learner = service.learner(0, 1, data)
     machine = _machine(service, terms, {name: p.detach() for name, p in learner.parameters.items()})
-    handle = handler(machine)
-    gone: list[str] = []
+    company = Company(machine, terms.deadline)
+    handle = handler(company)
 
-    def leave(error: PeerLostError) -> None:
-        gone.append(error.peer)
-        if isinstance(machine, Server):  # a federated round ends at its deadline whoever is away
-            handle(Message("leave", error.peer))
+    def lose(error: PeerLostError) -> None:
+        handle.look(lambda now: company.lose(error.peer, now))
 
     lines = service.line(machine.layers)
-    with Listener(address, handle, secret=secret, tls=tls, lost=leave, **lines) as listener:
+    with Listener(address, handle, secret=secret, tls=tls, lost=lose, **lines) as listener:
         tell(f"listening on {listener.address}")
-        while not _over(machine):
-            time.sleep(0.2)
-            tell(_news(machine))
+        while not handle.look(company.is_over):
+            time.sleep(_LOOK_S)
+            tell(handle.look(lambda now: company.news()))
         until = time.monotonic() + _LINGER_S
         while listener.peers() and time.monotonic() < until:
             time.sleep(0.02)
-        traffic, refused = listener.traffic, dict(listener.refused)
+        traffic = listener.traffic
     with torch.no_grad():
         for name, parameter in learner.parameters.items():
             parameter.copy_(machine.weights[name])
     if store is not None:
         checkpoint.save(store, {"weights": machine.weights}, step=_done(machine))
-    facts = {"received_bytes": traffic.received, "sent_bytes": traffic.sent, "lost": gone}
-    refused = refused | dict(machine.refusals)
+    facts = {"received_bytes": traffic.received, "sent_bytes": traffic.sent, "lost": sorted(company.away)}
+    refused = dict(listener.refused + machine.refusals)
     return {**learner.measure(), "updates": _done(machine), "refused": refused, **facts, **_staleness(machine)}
 
 
@@ -122,21 +140,8 @@ def _machine(service: Service, terms: Terms, weights: Mapping[str, Tensor]) -> S
     return Federation(weights, rounds, service.exchange, SGD(1.0), down=service.down, seed=service.seed)
 
 
-def _over(machine: Server | Federation) -> bool:
-    if isinstance(machine, Federation):
-        return machine.done
-    return machine.started and not any(member.present for member in machine.members.all.values())
-
-
 def _done(machine: Server | Federation) -> int:
     return machine.round if isinstance(machine, Federation) else machine.applied
-
-
-def _news(machine: Server | Federation) -> str:
-    if isinstance(machine, Federation):
-        return f"round {machine.round} of {machine.rounds.rounds}, {len(machine.clients)} clients"
-    here = sum(member.present for member in machine.members.all.values())
-    return f"{machine.applied} updates, {here} of {machine.workers} workers here"
 
 
 def _staleness(machine: Server | Federation) -> dict[str, Any]:

@@ -26,18 +26,33 @@ class Handles(Protocol):
     def expire(self, now: float) -> list[str]: ...
 
 
-def handler(machine: Handles, clock: Callable[[], float] = time.monotonic) -> Ask:
-    """One message after another, whatever thread it comes from, with the time it came."""
-    lock = threading.Lock()
+class Handler:
+    """One message after another, whatever thread it comes from, with the time it came; and looks in between."""
 
-    def handle(message: Message) -> Message:
-        with lock:
-            return machine.handle(message, clock())
+    def __init__(self, machine: Handles, clock: Callable[[], float] = time.monotonic) -> None:
+        self._machine, self._clock, self._lock = machine, clock, threading.Lock()
 
-    return handle
+    def __call__(self, message: Message) -> Message:
+        with self._lock:
+            return self._machine.handle(message, self._clock())
+
+    def look(self, read: Callable[[float], L]) -> L:
+        """`read(now)` while no message is handled, after whoever is overdue has been given up.
+
+        A machine has no clock: without a look now and then, deadlines pass unseen while no message comes.
+        """
+        with self._lock:
+            now = self._clock()
+            self._machine.expire(now)
+            return read(now)
 
 
-def serve(listen: Callable[[Ask], L], machine: Handles, clock: Callable[[], float] = time.monotonic) -> L:
+def handler(machine: Handles, clock: Callable[[], float] = time.monotonic) -> Handler:
+    """What a listener calls for `machine`; whoever listens also takes a `look` now and then."""
+    return Handler(machine, clock)
+
+
+def serve(listen: Callable[[Handler], L], machine: Handles, clock: Callable[[], float] = time.monotonic) -> L:
     """What `listen` makes of the handler: `serve(lambda handle: Listener(address, handle), server)`."""
     return listen(handler(machine, clock))
 

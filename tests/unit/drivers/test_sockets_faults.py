@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import random
+import socket
+import time
 from collections import Counter
 
 import pytest
 import torch
 
-from faulty_link import FaultyLink, Passing
+from faulty_link import FaultyLink, Passing, kind_of, whole_frame
 from thinwire.core import FrameError, Message, Payload
 from thinwire.drivers.sockets import Connection, Listener, Secret, connection
+from thinwire.wire import encode_frame
 
 SECRET = Secret(b"a secret of thirty-two letters ..")
 BRISK = {"silence_s": 0.3, "heartbeat_s": 0.1}
@@ -151,3 +154,43 @@ def test_a_handshake_that_is_cut_or_damaged_once_is_tried_again(kind):
         ):
             assert worker.ask(Message("push", payload=Payload((torch.ones(3),)))).kind == "accepted"
             assert fired == [kind] and worker.calls >= 2
+
+
+def admitted(listener):
+    host, _, port = listener.address.rpartition(":")
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)  # little is on its way at a time, as on a thin link
+    sock.settimeout(5)
+    sock.connect((host, int(port)))
+    fields = {"nonce": "0" * 32, "generation": "1" * 32}
+    sock.sendall(encode_frame(Message("~hello", "w", fields=fields)) + encode_frame(Message("~proof", "w")))
+    assert [kind_of(whole_frame(sock)) for _ in range(2)] == ["~challenge", "~ready"]
+    return sock
+
+
+def long_answer(message):
+    return Message("model", payload=Payload((torch.zeros(160 << 10, dtype=torch.uint8),)))
+
+
+def test_who_reads_slowly_but_steadily_is_not_taken_for_lost():
+    with Listener("127.0.0.1:0", long_answer, **BRISK) as listener:
+        listener._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        with admitted(listener) as sock:
+            sock.sendall(encode_frame(Message("pull", "w", 0, 1)))
+            read, began = b"", time.monotonic()
+            while len(read) < 160 << 10 and (piece := sock.recv(4096)):
+                read += piece
+                time.sleep(0.05)  # 80 KB/s: no 64 KiB within silence_s
+        assert len(read) >= 160 << 10 and time.monotonic() - began > 3 * BRISK["silence_s"]
+
+
+def test_who_reads_nothing_is_lost():
+    lost = []
+    with Listener("127.0.0.1:0", long_answer, lost=lost.append, **BRISK) as listener:
+        listener._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        with admitted(listener) as sock:
+            sock.sendall(encode_frame(Message("pull", "w", 0, 1)))
+            end = time.monotonic() + 5
+            while not lost and time.monotonic() < end:
+                time.sleep(0.01)
+        assert "silent" in str(lost[0]) and lost[0].peer == "w"

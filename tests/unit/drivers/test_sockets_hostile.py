@@ -7,6 +7,7 @@ import random
 import resource
 import socket
 import struct
+import threading
 import time
 import zlib
 from pathlib import Path
@@ -305,6 +306,56 @@ def test_a_full_listener_says_so():
         workers[0].close()
         until(lambda: len(listener.peers()) == 1)
         assert workers[2].ask(Message("push")).kind == "ok"
+
+
+def test_what_strangers_send_before_they_are_asked_stays_outside():
+    with Listener(LOCAL, ok, secret=SECRET, handshake_s=3.0) as listener, contextlib.ExitStack() as stack:
+        before = resident()
+        for _ in range(200):
+            sock = stack.enter_context(raw(listener))
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                sock.send(hello()[:60] + bytes(400_000))
+        until(lambda: listener.refused.total() == 200)
+        assert resident() - before < 16 << 20  # 200 times 256 KiB would be 50 MiB
+
+
+def test_the_names_of_messages_cannot_fill_the_memory():
+    with Listener(LOCAL, ok) as listener, Connection(listener.address, "w") as worker:
+        for number in range(20):
+            with raw(listener) as sock:
+                sock.sendall(bytes(encode_frame(Message(f"{number:0240d}", "w"))))
+                assert reasons(sock) == ["handshake"]
+        assert set(listener.traffic.rows) == {"other", "~refused"} and listener.traffic.rows["other"].requests == 20
+        worker.ask(Message("push"))
+        for number in range(200):
+            worker.ask(Message(f"{number:0240d}"))
+        rows = listener.traffic.rows
+        assert rows["push"].requests == 1 and len(rows) < 80 and len(worker.traffic.rows) < 80
+        assert sum(row.sent_bytes for row in rows.values()) == listener.traffic.sent
+
+
+@pytest.mark.parametrize("anew", [True, False], ids=["started anew", "called again"])
+def test_who_calls_again_and_again_has_one_message_before_the_handler(anew):
+    going, handled = threading.Event(), []
+
+    def slow(message):
+        handled.append(message.round)
+        assert going.wait(10)
+        return Message("ok", round=message.round)
+
+    with Listener(LOCAL, slow) as listener, contextlib.ExitStack() as stack:
+        for number in range(1, 9):
+            sock = stack.enter_context(raw(listener))
+            generation = f"{number if anew else 1:032d}"
+            sock.sendall(hello(generation=generation) + bytes(encode_frame(Message("~proof", "w"))))
+            whole_frame(sock), whole_frame(sock)
+            sock.sendall(bytes(encode_frame(Message("push", "w", number, 1 if anew else number))))
+        until(lambda: handled and len(listener._tasks) == 1)  # those who were replaced are gone
+        assert listener._worker._work_queue.qsize() == 0
+        going.set()
+        assert decode_frame(whole_frame(sock)).round == 8
+        assert handled == [1, 8]
 
 
 def timed(worker, count=200):

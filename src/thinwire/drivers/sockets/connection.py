@@ -162,7 +162,8 @@ class Connection:
             reply = wire.read(self._max_frame)
             if reply.kind == REFUSED and not 0 < reply.sequence < message.sequence:
                 reason = str(reply.fields.get("reason"))
-                raise FrameError(reason, f"the server at {self.address} refused a {message.kind!r}: {reason}")
+                hint = f"; is another called {self.sender!r}, too?" if reason == "old sequence" else ""
+                raise FrameError(reason, f"the server at {self.address} refused a {message.kind!r}: {reason}{hint}")
             if reply.kind not in (ALIVE, REFUSED) and reply.sequence == message.sequence:
                 if reply.kind == FAILED:
                     raise ProtocolError(
@@ -203,7 +204,7 @@ class Connection:
         except BaseException:
             wire.close()
             raise
-        wire.silence_s = self._silence_s
+        wire.line.known, wire.silence_s = True, self._silence_s
         self._wire = wire
         if self._beating is None:
             self._beating = threading.Thread(target=self._beat, name="thinwire-beat", daemon=True)

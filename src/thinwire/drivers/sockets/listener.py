@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -21,21 +20,14 @@ from ...core import CompositionError, FrameError, Message, PeerLostError, Thinwi
 from ...wire import MAX_FRAME, encode_frame
 from .addresses import address_of_peer, check_exposure, listening_socket, parse_address
 from .authentication import Secret
-from .talking import ALIVE, BYE, CHUNK, FAILED, READY, Crossings, Line, check_beats, numbered
+from .sessions import Session, Sessions
+from .streams import Stream
+from .talking import ALIVE, BYE, FAILED, HANDSHAKE_BYTES, READY, Crossings, Line, check_beats, numbered
 from .tls import Tls
 from .visitor import Visitor
 
 _log = logging.getLogger(__name__)
-_REMEMBERED = 4  # times most_connections: peers whose last answer is kept, those that are away included
-
-
-@dataclass
-class _Session:
-    """The last message of one peer and its answer: what is asked again is answered again and never handled twice."""
-
-    generation: str
-    sequence: int = 0
-    answer: asyncio.Task[tuple[bytearray, str, int]] | None = None
+_ROOM = 1 << 16  # bytes taken in advance from a peer that is known
 
 
 class Listener:
@@ -81,7 +73,7 @@ class Listener:
         self._strangers: dict[asyncio.Task[None], None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._visitors: dict[str, Visitor] = {}
-        self._sessions: dict[str, _Session] = {}
+        self._sessions = Sessions(most_connections)
         self._worker = ThreadPoolExecutor(1, "thinwire-handle")
         self._socket, bound = listening_socket(where)
         self.address = str(bound)
@@ -178,11 +170,9 @@ class Listener:
         except OSError:  # gone already
             sock.close()
             raise
-        reader = asyncio.StreamReader(CHUNK, self._loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
-        transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, sock, ssl=self._context)
-        writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
-        return Visitor(reader, writer, Line(self._fingerprint, self.traffic), where, self._silence_s)
+        stream = Stream(HANDSHAKE_BYTES)
+        await self._loop.connect_accepted_socket(lambda: stream, sock, ssl=self._context)
+        return Visitor(stream, Line(self._fingerprint, self.traffic), where, self._silence_s)
 
     async def _admit(self, visitor: Visitor) -> None:
         await visitor.welcome(self.name, self._secret)
@@ -190,15 +180,11 @@ class Listener:
         if former is None and len(self._visitors) >= self.most_connections:
             raise FrameError("full", f"{self.most_connections} peers are connected, and no more are admitted")
         self._visitors[visitor.name] = visitor
+        visitor.line.known = True
+        visitor.stream.widen(_ROOM)
         if former is not None:
-            former.writer.transport.abort()  # it comes anew, over another connection
-        session = self._sessions.pop(visitor.name, None)
-        if session is None or session.generation != visitor.generation:
-            session = _Session(visitor.generation)  # a peer that was started anew counts from one
-        self._sessions[visitor.name] = session  # at the end: who was away longest is forgotten first
-        spare = max(0, len(self._sessions) - _REMEMBERED * self.most_connections)
-        for name in [n for n in self._sessions if n not in self._visitors][:spare]:
-            del self._sessions[name]
+            former.replace()  # it comes anew, over another connection
+        self._sessions.open(visitor.name, visitor.generation, self._visitors)
         await visitor.send(visitor.line.own(READY, self.name, {"max_frame": self.max_frame}), READY)
 
     async def _stay(self, visitor: Visitor) -> None:
@@ -224,7 +210,7 @@ class Listener:
             if self._visitors.get(visitor.name) is visitor:
                 del self._visitors[visitor.name]
                 if not why:
-                    self._sessions.pop(visitor.name, None)
+                    self._sessions.close(visitor.name)
                 elif self._lost is not None:
                     lost = PeerLostError(f"{visitor.name} at {visitor.address} {why}")
                     lost.peer = visitor.name
@@ -232,14 +218,16 @@ class Listener:
 
     async def _converse(self, visitor: Visitor) -> bool:
         """One frame and its answer; False if the peer took its leave."""
-        message = None
+        message, session = None, self._sessions[visitor.name]
+        visitor.busy = True  # it is told that we live while an earlier message of its waits for the handler
+        await session.rest()
+        visitor.busy = False
         try:
             message = await visitor.read(self.max_frame)
             if message.sender != visitor.name:
                 raise FrameError("sender", f"{visitor.name!r} speaks for {message.sender!r:.60}")
             if message.kind in (ALIVE, BYE):
                 return message.kind == ALIVE
-            session = self._sessions[visitor.name]
             if message.kind.startswith("~") or message.sequence < max(1, session.sequence):
                 reason = "kind" if message.kind.startswith("~") else "old sequence"
                 raise FrameError(reason, f"{message.kind!r:.40} with sequence {message.sequence} is out of place")
@@ -253,7 +241,7 @@ class Listener:
         await visitor.send(*await self._answer(session, message))
         return True
 
-    async def _answer(self, session: _Session, message: Message) -> tuple[bytearray, str, int]:
+    async def _answer(self, session: Session, message: Message) -> tuple[bytearray, str, int]:
         if session.answer is not None and message.sequence == session.sequence:
             self.repeated += 1
         else:

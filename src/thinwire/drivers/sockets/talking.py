@@ -15,6 +15,9 @@ from .authentication import TAG_BYTES, Seal, Secret
 # Kinds that begin with ~ are the transport's own.
 HELLO, CHALLENGE, PROOF, READY = "~hello", "~challenge", "~proof", "~ready"
 ALIVE, BYE, REFUSED, FAILED = "~alive", "~bye", "~refused", "~failed"
+OWN = frozenset({HELLO, CHALLENGE, PROOF, READY, ALIVE, BYE, REFUSED, FAILED})
+OTHER = "other"  # kinds that have no row of their own
+MOST_KINDS = 64
 HANDSHAKE_BYTES = 2048  # no frame of a handshake is longer, so nobody unknown makes us hold more
 NONCE_LETTERS = 32
 CHUNK = 1 << 18  # bytes handed to or taken from the system at once; each is a sign of life
@@ -22,7 +25,10 @@ PASSING = frozenset({"checksum", "magic", "length", "forged"})  # damage on the 
 
 
 class Crossings:
-    """Bytes as they cross sockets: `sent` and `received` have all but TLS's own, `rows` has whole frames by kind."""
+    """Bytes as they cross sockets: `sent` and `received` have all but TLS's own, `rows` has whole frames by kind.
+
+    A peer chooses what it calls its messages, so there are at most MOST_KINDS rows, and "other".
+    """
 
     def __init__(self) -> None:
         self.sent = self.received = 0
@@ -36,16 +42,21 @@ class Crossings:
 
     def frame(self, kind: str, payload_bytes: int = 0, sent: int = 0, received: int = 0) -> None:
         with self._lock:
+            if kind not in self.rows and kind not in OWN and len(self.rows) >= MOST_KINDS:
+                kind = OTHER
             self.rows.setdefault(kind, Traffic()).add(Traffic(1, 8.0 * payload_bytes, payload_bytes, sent, received))
 
 
 class Line:
-    """One connection's frames, without its socket. `astray`: where the next frame begins is no longer known."""
+    """One connection's frames, without its socket.
+
+    known: the handshake is done. astray: where the next frame begins is no longer known.
+    """
 
     def __init__(self, fingerprint: int, traffic: Crossings) -> None:
         self.fingerprint, self.traffic = fingerprint, traffic
         self.seal: Seal | None = None
-        self.astray = False
+        self.known = self.astray = False
 
     def own(self, kind: str, sender: str, fields: Mapping[str, Field] | None = None, sequence: int = 0) -> bytearray:
         """A frame of the transport's own."""
@@ -84,7 +95,8 @@ class Line:
         if may_be_refusal and seal is not None and not header.sealed and message.kind != REFUSED:
             raise FrameError("unauthenticated", "the peer did not prove that it holds the secret")
         received = len(first) + len(rest) + len(tag)
-        self.traffic.frame(message.kind, message.payload.nbytes, received=received)
+        kind = message.kind if self.known or message.kind in OWN else OTHER
+        self.traffic.frame(kind, message.payload.nbytes, received=received)
         return message
 
 

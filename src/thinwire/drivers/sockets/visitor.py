@@ -9,6 +9,7 @@ import time
 
 from ...core import FrameError, Message
 from .authentication import Secret
+from .streams import Stream
 from .talking import (
     ALIVE,
     CHALLENGE,
@@ -30,15 +31,14 @@ _LINGER_S, _LINGER_BYTES = 0.5, 1 << 20
 class Visitor:
     """busy: a frame has begun to arrive and is not answered yet; only then are signs of life sent."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: Line, address: str, silence_s: float
-    ) -> None:
-        self.reader, self.writer, self.line, self.address, self.silence_s = reader, writer, line, address, silence_s
+    def __init__(self, stream: Stream, line: Line, address: str, silence_s: float) -> None:
+        self.stream, self.line, self.address, self.silence_s = stream, line, address, silence_s
         self.name = self.generation = ""
         self.heard = time.monotonic()
         self.deadline = math.inf  # of the handshake, while it lasts
         self.busy = False
         self._writing = asyncio.Lock()
+        self._attending: asyncio.Task[None] | None = None
 
     async def read(self, limit: int) -> Message:
         reading = self.line.incoming(limit)
@@ -62,7 +62,7 @@ class Visitor:
         """Memory grows with what arrives, never with what was announced."""
         piece = bytearray()
         while len(piece) < wanted:
-            chunk = await asyncio.wait_for(self.reader.read(min(CHUNK, wanted - len(piece))), self._patience())
+            chunk = await asyncio.wait_for(self.stream.read(min(CHUNK, wanted - len(piece))), self._patience())
             if not chunk:
                 raise EOFError("the connection was closed")
             piece += chunk
@@ -76,8 +76,18 @@ class Visitor:
                 for at in range(0, len(piece), CHUNK):
                     chunk = bytes(piece[at : at + CHUNK])
                     self.line.traffic.add(sent=len(chunk))
-                    self.writer.write(chunk)
-                    await asyncio.wait_for(self.writer.drain(), self._patience())
+                    self.stream.write(chunk)
+                    await self._taken()
+
+    async def _taken(self) -> None:
+        """Until the system has it. A thin link is slow, not silent: it is lost when nothing at all is taken."""
+        while True:
+            before, patience = self.stream.unsent(), self._patience()
+            try:
+                return await asyncio.wait_for(self.stream.drain(), patience)
+            except asyncio.TimeoutError:
+                if self.stream.unsent() == before:
+                    raise
 
     async def beat(self, sender: str, heartbeat_s: float) -> None:
         """Whoever waits for an answer is told that we live; a long answer is a sign of life itself."""
@@ -92,21 +102,28 @@ class Visitor:
     async def linger(self) -> None:
         """Take what is still arriving, for a moment: unread bytes would make the system discard our last words."""
         left, until = _LINGER_BYTES, time.monotonic() + _LINGER_S
-        if self.writer.can_write_eof():  # TLS cannot
-            self.writer.write_eof()
+        if self.stream.transport.can_write_eof():  # TLS cannot
+            self.stream.transport.write_eof()
         while left > 0 and (wait := until - time.monotonic()) > 0:
-            chunk = await asyncio.wait_for(self.reader.read(CHUNK), wait)
+            chunk = await asyncio.wait_for(self.stream.read(CHUNK), wait)
             self.line.traffic.add(received=len(chunk))
             left -= len(chunk) or left
 
+    def replace(self) -> None:
+        """Another connection has taken its place; nobody waits for an answer here any more."""
+        self.stream.transport.abort()
+        if self._attending is not None:
+            self._attending.cancel()
+
     def hang_up(self) -> None:
         """What the peer has not taken by now is dropped; else it could keep us waiting."""
-        if self.writer.transport.get_write_buffer_size():
-            self.writer.transport.abort()
-        self.writer.close()
+        if self.stream.transport.get_write_buffer_size():
+            self.stream.transport.abort()
+        self.stream.transport.close()
 
     async def welcome(self, server: str, secret: Secret | None) -> None:
         """Learn who it is and, with a secret, that it holds it. Nothing of the model is said before."""
+        self._attending = asyncio.current_task()
         hello = expect_kind(await self.read(HANDSHAKE_BYTES), HELLO)
         expect_nonce(hello)
         self.generation = expect_nonce(hello, "generation")
