@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Message, Payload, TensorSpec, derive_key, flatten_state, restore_state
+from ..core import CompositionError, Message, Payload, derive_key, flatten_state, restore_state
 from ..kernels import distinct_positions
 from .downlink import Changes, SharedCopy
 from .messages import MOST, Refused, answered, expect_step, reply, whole
 from .optimizers import SGD, ServerOptimizer, stepped
-from .robust import Rule
+from .robust import Rule, flat, unflat
 from .server import check_form, check_layers
 from .uplink import Intake, digest_of, form_of, specs_of
 
@@ -92,6 +92,7 @@ class Federation:
         self.opened: float | None = None  # when this round began; None before the first
         self.sampled: list[str] = []
         self.updates: dict[str, tuple[Payload, float]] = {}  # as they came, so that a round costs frames, not models
+        self.left: dict[str, dict[str, Tensor]] = {}  # ef21: beliefs of this round whose clients began anew since
         self.answers: dict[str, Refused | None] = {}  # to whom of this round what was said
         self.refusals: Counter[str] = Counter()
         self.history: list[dict[str, int]] = []
@@ -132,6 +133,8 @@ class Federation:
         client = self.clients.setdefault(message.sender, Client())
         reset = self.intake.way.believes and settled != client.settled
         if reset:  # one of the two has lost its memory, so both begin anew
+            if message.sender in self.updates and message.sender not in self.left:  # accepted, so it counts
+                self.left[message.sender] = self.intake.beliefs[message.sender]
             self.intake.forget(message.sender)
             client.settled = -1
         if self.opened is None and len(self.clients) >= self.expected:
@@ -186,7 +189,7 @@ class Federation:
         strikes = self.rounds.max_strikes
         names = sorted(n for n, c in self.clients.items() if strikes is None or c.strikes < strikes)
         self.sampled = sample(names, self.rounds.clients, self.seed, self.round)
-        self.updates, self.answers, self.opened = {}, {}, now
+        self.updates, self.left, self.answers, self.opened = {}, {}, {}, now
 
     def _close_if_complete(self, now: float) -> None:
         if all(name in self.answers for name in self.sampled):
@@ -210,7 +213,7 @@ class Federation:
         self.round += 1
         self.copy.advance(self.weights, self.round)
         if self.done:
-            self.sampled, self.updates, self.answers = [], {}, {}
+            self.sampled, self.updates, self.left, self.answers = [], {}, {}, {}
         else:
             self._open(now)
 
@@ -222,7 +225,8 @@ class Federation:
     def _rows(self, names: Sequence[str]) -> Iterator[Tensor]:
         for name in names:
             if self.intake.way.believes:
-                yield flat(self.intake.beliefs[name], self.layers)  # what the update made of it when it was accepted
+                belief = self.left[name] if name in self.left else self.intake.beliefs[name]
+                yield flat(belief, self.layers)  # what the update made of it when it was accepted
             else:
                 yield flat(self.intake.read(self.updates[name][0], name, self.round), self.layers)
 
@@ -237,6 +241,7 @@ class Federation:
             "clients": {name: [c.settled, c.strikes, c.last] for name, c in self.clients.items()},
             "round": [self.round, self.opened, list(self.sampled)],
             "updates": {name: [list(payload.parts), weight] for name, (payload, weight) in self.updates.items()},
+            "left": {name: dict(values) for name, values in self.left.items()},
             "answers": answers,
             "refusals": dict(self.refusals),
             "history": [dict(counts) for counts in self.history],
@@ -251,6 +256,7 @@ class Federation:
         self.clients = {name: Client(*fields) for name, fields in state["clients"].items()}
         self.round, self.opened, self.sampled = state["round"]
         self.updates = {name: (Payload(tuple(parts)), weight) for name, (parts, weight) in state["updates"].items()}
+        self.left = {name: dict(values) for name, values in state.get("left", {}).items()}
         self.answers = {name: None if a is None else Refused(*a) for name, a in state["answers"].items()}
         self.refusals, self.history = Counter(state["refusals"]), list(state["history"])
 
@@ -269,14 +275,3 @@ def sample(names: Sequence[str], count: int, seed: int, round: int) -> list[str]
         derive_key(seed, "sample", round), min(count, len(names)), len(names), torch.device("cpu")
     )
     return [names[place] for place in places.tolist()]
-
-
-def flat(values: Mapping[str, Tensor], layers: Sequence[TensorSpec]) -> Tensor:
-    """All layers as one vector, in the widest type that one of them is added up in."""
-    wide = torch.float64 if any(spec.work_dtype == torch.float64 for spec in layers) else torch.float32
-    return torch.cat([values[spec.name].to(wide).flatten() for spec in layers])
-
-
-def unflat(vector: Tensor, layers: Sequence[TensorSpec]) -> dict[str, Tensor]:
-    pieces = torch.split(vector, [spec.numel for spec in layers])
-    return {spec.name: piece.view(spec.shape) for spec, piece in zip(layers, pieces, strict=True)}
