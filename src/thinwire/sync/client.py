@@ -47,7 +47,7 @@ class FederatedClient(Party):
         payload = self.uplink.encode(change, self.round)
         if payload is None:
             return None
-        fields: dict[str, Field] = {"form": self.digest, "examples": examples}
+        fields: dict[str, Field] = {"form": self.digest, "examples": examples, "settled": self.settled}
         self.unanswered = Message("push", self.name, self.round, 0, fields, payload)
         return self.unanswered
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..core import CompositionError, Message, Payload, derive_key, flatten_state, restore_state
 from ..kernels import distinct_positions
 from .downlink import Changes, SharedCopy
-from .messages import MOST, Refused, answered, expect_step, reply, whole
+from .messages import MOST, Refused, answered, check_settled, expect_step, reply, whole
 from .optimizers import SGD, ServerOptimizer, stepped
 from .robust import Rule, flat, unflat
 from .server import check_form, check_layers
@@ -179,6 +179,8 @@ class Federation:
     def _take(self, message: Message, round: int) -> None:
         if message.fields.get("form") != self.digest:
             raise Refused("form", f"push: layers or settings differ from the server's ({self.digest}); join again")
+        if self.intake.way.believes:
+            check_settled(message, self.clients[message.sender].settled)
         weight = min(float(examples_of(message)), self.rounds.max_client_weight)
         values = self.intake.read(message.payload, message.sender, round)
         self.intake.commit(message.sender, values)

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core import CompositionError, Message, Payload, flatten_state, restore_state
 from .downlink import Changes, PersonalCopies, dense_payload
 from .members import ASYNCHRONOUS, Member, Members, Pace
-from .messages import Refused, answered, expect_step, reply, whole
+from .messages import Refused, answered, check_settled, expect_step, reply, whole
 from .optimizers import ServerOptimizer, stepped
 from .uplink import Intake, digest_of, form_of, specs_of
 
@@ -162,6 +162,8 @@ class Server:
     def _read(self, message: Message, member: Member, step: int) -> Held:
         if message.fields.get("form") != self.digest:
             raise Refused("form", f"push: layers or settings differ from the server's ({self.digest}); join again")
+        if self.intake.way.believes:
+            check_settled(message, member.settled)
         if not self.started or self.members.must_wait(member.clock):
             raise Refused("ahead", f"{message.sender} is more than {self.pace.bound:g} steps ahead; wait for a model")
         version = whole(message, "version", 0, self.version)

@@ -136,8 +136,10 @@ class Uplink:
         return self.exchanger.state_dict()
 
     def reset(self) -> None:
-        """An empty memory, as of a worker that has sent nothing yet."""
+        """No belief, as of a worker that has sent nothing yet; what was never sent stays in the residuals around it."""
         fresh = Exchanger(list(self.exchanger.layers.values()), self.part, seed=self.exchanger.seed)
+        for name, state in self.exchanger.memory.items():
+            fresh.memory[name] = without_belief(self.part, state, fresh.memory[name])
         self.exchanger, self._given = fresh, None
 
     def _keep(self, name: str, tensor: Tensor, step: int) -> None:
@@ -148,6 +150,13 @@ class Uplink:
         form = getattr(self.part, "residual", "fp32")
         key = derive_key(self.exchanger.seed, step, name, "refused")
         self.exchanger.memory[name] = state._replace(residual=keep(whole, form, key))
+
+
+def without_belief(part: Aggregator[Any], state: Any, fresh: Any) -> Any:
+    """The memory of ef21 and of all inside it made fresh, that of what is around it kept."""
+    if not isinstance(part, ErrorFeedback | SCAM | DGC):
+        return fresh
+    return state._replace(inner=without_belief(part.inner, state.inner, fresh.inner))
 
 
 class Intake:

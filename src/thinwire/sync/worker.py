@@ -56,7 +56,7 @@ class Worker(Party):
         if payload is None:
             self.skipped += 1
             return None
-        fields: dict[str, Field] = {"form": self.digest, "version": self.version}
+        fields: dict[str, Field] = {"form": self.digest, "version": self.version, "settled": self.settled}
         self.unanswered = Message("push", self.name, self.step, fields=fields, payload=payload)
         return self.unanswered
 

@@ -7,6 +7,10 @@ import torch
 
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.federated import Federation, Rounds
+from thinwire.sync.optimizers import SGD
+from thinwire.sync.server import Server
+from thinwire.sync.serving import join, take_part
+from thinwire.sync.worker import Worker
 
 EF21 = "ef21(topk(k=1))"
 GRADIENT = torch.tensor([1.0, 2.0, 3.0, 4.0])
@@ -48,3 +52,59 @@ def test_an_update_counts_though_its_client_is_started_anew_in_the_same_round(ex
     assert torch.equal(*results)
     welcome(server, one)
     assert turn(server, one, 1.0, 2.0)
+
+
+def resuming(make, at):
+    """(ask, machines): a server that is stored, goes on for some messages, and is then resumed as it was stored."""
+    machines, count = [make()], 0
+    stored = None
+
+    def ask(message):
+        nonlocal count, stored
+        count += 1
+        if count == at[0]:
+            stored = copy.deepcopy(machines[-1].state_dict())
+        if count == at[1]:
+            machines.append(make())
+            machines[-1].load_state_dict(stored)
+        return machines[-1].handle(message, 0.0)
+
+    return ask, machines
+
+
+@pytest.mark.parametrize("at", [(5, 9), (5, 10), (4, 10), (4, 9), (2, 9), (3, 8)])
+@pytest.mark.parametrize("exchange", [EF21, "ef(ef21(topk(k=1)))"])
+def test_a_worker_and_a_resumed_server_believe_the_same_under_ef21(exchange, at):
+    ask, machines = resuming(lambda: Server({"w": torch.ones(4)}, SGD(0.1), exchange), at)
+    worker = Worker("w", machines[0].layers, exchange)
+    join(ask, worker, lambda weights, step: {"w": GRADIENT}, steps=12)
+    memory = worker.uplink.exchanger.memory["w"]
+    assert len(machines) == 2 and machines[1].members.all["w"].settled == worker.settled == 11
+    assert torch.equal(machines[1].intake.beliefs["w"]["w"], (memory if exchange == EF21 else memory.inner).local)
+
+
+def test_what_a_resumed_server_refuses_stays_in_a_residual_around_ef21():
+    exchange = "ef(ef21(topk(k=1)))"
+    first = Server({"w": torch.ones(4)}, SGD(0.1), exchange)
+    worker = welcome(first, Worker("w", first.layers, exchange))
+    empty = copy.deepcopy(first.state_dict())
+    assert worker.begin(first.handle(worker.pull(), 0.0))
+    assert worker.settle(first.handle(worker.push({"w": GRADIENT}), 0.0))
+    second = Server({"w": torch.ones(4)}, SGD(0.1), exchange)
+    second.load_state_dict(empty)
+    before = worker.uplink.exchanger.memory["w"].residual
+    worker.version = 0
+    reply = second.handle(worker.push({"w": GRADIENT}), 0.0)
+    assert reply.fields["reason"] == "memory" and not worker.settle(reply)
+    welcome(second, worker)
+    assert torch.equal(worker.uplink.exchanger.memory["w"].residual, before + GRADIENT)
+    assert not worker.uplink.exchanger.memory["w"].inner.local.any() and "w" not in second.intake.beliefs
+
+
+@pytest.mark.parametrize("at", [(4, 8), (4, 9), (3, 8), (3, 9), (2, 7)])
+def test_a_client_and_a_resumed_federation_believe_the_same_under_ef21(at):
+    ask, machines = resuming(lambda: Federation({"w": torch.ones(4)}, Rounds(1, 12), EF21), at)
+    client = FederatedClient("c", machines[0].layers, EF21)
+    take_part(ask, client, lambda weights, round: ({"w": weights["w"] - GRADIENT}, 1))
+    assert len(machines) == 2 and machines[1].clients["c"].settled == client.settled == 11
+    assert torch.equal(machines[1].intake.beliefs["c"]["w"], client.uplink.exchanger.memory["w"].local)
