@@ -26,8 +26,12 @@ class FederatedClient(Party):
     def join(self) -> Message:
         return Message("join", self.name, fields={"form": self.form, "settled": self.settled})
 
+    def welcomed(self, reply: Message) -> None:
+        super().welcomed(reply)
+        self.have = -1  # of this server's rounds, that is: the one before it may have had others of these numbers
+
     def pull(self) -> Message:
-        return Message("pull", self.name, max(0, self.round), fields={"have": self.have})
+        return Message("pull", self.name, max(0, self.round), fields={"have": self.have, "life": self.life})
 
     def begin(self, reply: Message) -> bool:
         """Take the round's model over; False if there is nothing to do (now: `wait`, for ever: `done`)."""

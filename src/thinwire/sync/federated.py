@@ -18,7 +18,7 @@ from torch import Tensor
 from ..core import CompositionError, Message, Payload, derive_key, flatten_state, restore_state
 from ..kernels import distinct_positions
 from .downlink import Changes, SharedCopy
-from .messages import MOST, Refused, answered, check_settled, expect_step, reply, whole
+from .messages import MOST, Refused, answered, check_life, check_settled, expect_step, new_life, reply, whole
 from .optimizers import SGD, ServerOptimizer, stepped
 from .robust import Rule, flat, unflat
 from .server import check_form, check_layers
@@ -88,7 +88,7 @@ class Federation:
         self.digest = digest_of(self.form)
         self.expected, self.most_clients = expected or rounds.clients, most_clients
         self.clients: dict[str, Client] = {}
-        self.round = 0
+        self.round, self.life = 0, new_life()
         self.opened: float | None = None  # when this round began; None before the first
         self.sampled: list[str] = []
         self.updates: dict[str, tuple[Payload, float]] = {}  # as they came, so that a round costs frames, not models
@@ -115,7 +115,8 @@ class Federation:
         self.refusals[refusal.reason] += 1
         if sender in self.clients:
             client = self.clients[sender]
-            client.strikes, client.last = client.strikes + 1, refusal.reason
+            client.strikes += refusal.reason not in ("unknown", "memory")  # that is a server's restart, not its fault
+            client.last = refusal.reason
 
     def expire(self, now: float) -> list[str]:
         """Close the round if its time is over; who had not answered. Whoever has a timer calls this now and then."""
@@ -139,13 +140,14 @@ class Federation:
             client.settled = -1
         if self.opened is None and len(self.clients) >= self.expected:
             self._open(now)
-        return reply(message, "welcome", {"reset": reset})
+        return reply(message, "welcome", {"reset": reset, "life": self.life})
 
     def _pull(self, message: Message) -> Message:
         if message.sender not in self.clients:
             raise Refused("unknown", f"{message.sender!r} has not joined; join first")
         if self.done:
             return reply(message, "done")
+        check_life(message, self.life)
         if self.opened is None or message.sender not in self.sampled or message.sender in self.answers:
             return reply(message, "wait")
         whole_model, payload = self.copy.since(whole(message, "have", -1))
@@ -260,6 +262,7 @@ class Federation:
         self.updates = {name: (Payload(tuple(parts)), weight) for name, (parts, weight) in state["updates"].items()}
         self.left = {name: dict(values) for name, values in state.get("left", {}).items()}
         self.answers = {name: None if a is None else Refused(*a) for name, a in state["answers"].items()}
+        self.life = new_life()
         self.refusals, self.history = Counter(state["refusals"]), list(state["history"])
 
 

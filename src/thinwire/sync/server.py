@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core import CompositionError, Message, Payload, flatten_state, restore_state
 from .downlink import Changes, PersonalCopies, dense_payload
 from .members import ASYNCHRONOUS, Member, Members, Pace
-from .messages import Refused, answered, check_settled, expect_step, reply, whole
+from .messages import Refused, answered, check_life, check_settled, expect_step, new_life, reply, whole
 from .optimizers import ServerOptimizer, stepped
 from .uplink import Intake, digest_of, form_of, specs_of
 
@@ -64,7 +64,7 @@ class Server:
         self.digest = digest_of(self.form)
         self.members = Members(pace, most_workers)
         self.pace, self.workers, self.deadline = pace, workers, deadline
-        self.started = False
+        self.started, self.life = False, new_life()
         self.version = 0  # optimizer steps so far
         self.held: dict[str, Held] = {}
         self.staleness: Counter[int] = Counter()  # versions behind, of every update applied
@@ -111,7 +111,7 @@ class Server:
             for name in self.members.present():
                 self.members.all[name].since = now
         self._release(now)
-        fields = {"step": member.step + 1, "version": self.version, "reset": reset}
+        fields = {"step": member.step + 1, "version": self.version, "reset": reset, "life": self.life}
         return reply(message, "welcome", fields, dense_payload(self.weights))
 
     def _leave(self, message: Message, now: float) -> Message:
@@ -122,6 +122,7 @@ class Server:
 
     def _pull(self, message: Message, now: float) -> Message:
         member = self.members.get(message.sender)
+        check_life(message, self.life)
         if not self.started or self.members.must_wait(member.clock):
             return reply(message, "wait")
         payload = self._model(message)
@@ -212,6 +213,7 @@ class Server:
         self.held = {name: Held(*held) for name, held in state["held"].items()}
         for name, value in state["counts"].items():
             setattr(self, name, value)
+        self.life = new_life()
         self.staleness, self.leads, self.refusals = (Counter(counts) for counts in state["counters"])
 
 

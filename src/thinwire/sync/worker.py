@@ -36,7 +36,7 @@ class Worker(Party):
         self.step = max(self.step, told(reply, "step"))
 
     def pull(self) -> Message:
-        return Message("pull", self.name, self.step, fields={"have": self.have})
+        return Message("pull", self.name, self.step, fields={"have": self.have, "life": self.life})
 
     def begin(self, reply: Message) -> bool:
         """Take the model over; False if the server says wait, or (see `serving`) that this worker must join again."""

@@ -209,6 +209,7 @@ def test_a_stored_federation_goes_on_to_the_bit(tmp_path, optimizer, exchange, d
     other.load_state_dict(stored["server"])
     for client in others:
         client.load_state_dict(stored["clients"][client.name])
+        client.welcomed(other.handle(client.join(), 0.0))
     take_turns(other, others, 5)
     assert equal(server.weights, other.weights) and server.history == other.history
 

@@ -108,3 +108,60 @@ def test_a_client_and_a_resumed_federation_believe_the_same_under_ef21(at):
     take_part(ask, client, lambda weights, round: ({"w": weights["w"] - GRADIENT}, 1))
     assert len(machines) == 2 and machines[1].clients["c"].settled == client.settled == 11
     assert torch.equal(machines[1].intake.beliefs["c"]["w"], client.uplink.exchanger.memory["w"].local)
+
+
+@pytest.mark.parametrize("joins", [True, False])
+@pytest.mark.parametrize("down", [None, "identity()", "topk(k=1)"])
+def test_a_client_trains_on_the_model_of_the_resumed_federation_not_on_one_of_the_same_number(down, joins):
+    def federation():
+        return Federation({"w": torch.zeros(4)}, Rounds(1, 50, max_strikes=1), expected=2, down=down)
+
+    first = federation()
+    one, two = (welcome(first, FederatedClient(name, first.layers, down=down)) for name in "ab")
+    stored = copy.deepcopy(first.state_dict())
+    while one.have < 4:
+        turn(first, one, -1.0), turn(first, two, -1.0)
+    second = federation()
+    second.load_state_dict(stored)
+    two = welcome(second, FederatedClient("b", second.layers, down=down))
+    if joins:
+        welcome(second, one)
+    while second.round < one.have or second.round < 5 or "a" not in second.sampled:
+        if not turn(second, two, 100.0):
+            second._close(0.0)  # the other was asked and is away
+    reply = second.handle(one.pull(), 0.0)
+    if not joins:
+        assert reply.fields["reason"] == "unknown" and not one.begin(reply)
+        reply = second.handle(welcome(second, one).pull(), 0.0)
+    assert one.begin(reply) and torch.equal(one.weights["w"], second.copy.model["w"])
+    assert [client.strikes for client in second.clients.values()] == [0, 0]
+
+
+def test_a_worker_that_was_given_as_many_changes_by_the_server_before_holds_none_of_the_resumed_one():
+    def server():
+        return Server({"w": torch.ones(4)}, SGD(0.1), down="topk(k=1)")
+
+    first = server()
+    worker = welcome(first, Worker("w", first.layers, down="topk(k=1)"))
+    for count in range(4):
+        assert worker.begin(first.handle(worker.pull(), 0.0))
+        assert worker.settle(first.handle(worker.push({"w": GRADIENT}), 0.0))
+        if count == 1:
+            stored = copy.deepcopy(first.state_dict())
+            welcome(first, worker)  # from now on it counts anew
+    second = server()
+    second.load_state_dict(stored)
+    assert second.handle(worker.pull(), 0.0).fields["reason"] == "unknown"
+    welcome(second, worker)
+    for _ in range(6):
+        assert worker.begin(second.handle(worker.pull(), 0.0))
+        assert torch.equal(worker.weights["w"], second.copies.pending["w"]["w"])
+
+
+def test_a_servers_life_is_not_stored_and_is_another_one_after_loading():
+    make = [lambda: Server({"w": torch.ones(4)}, SGD(0.1)), lambda: Federation({"w": torch.ones(4)}, Rounds(1, 1))]
+    for machine in (each() for each in make):
+        life, state = machine.life, machine.state_dict()
+        assert life not in str(state)
+        machine.load_state_dict(state)
+        assert machine.life != life

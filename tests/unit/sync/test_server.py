@@ -318,7 +318,7 @@ def test_a_lost_model_is_worked_out_anew():
     server.handle(worker.pull(), 0.0)  # the reply is lost
     assert begin(server, worker)
     assert equal(server.copies.pending["w0"], worker.weights)
-    odd = Message("pull", "w0", fields={"have": 9})
+    odd = Message("pull", "w0", fields={**worker.pull().fields, "have": 9})
     assert server.handle(odd, 0.0).fields["reason"] == "have"
 
 
