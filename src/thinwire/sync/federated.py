@@ -89,6 +89,7 @@ class Federation:
         self.expected, self.most_clients = expected or rounds.clients, most_clients
         self.clients: dict[str, Client] = {}
         self.round, self.life = 0, new_life()
+        self.resumed = False  # by a state: then no time is known until somebody says what time it is
         self.opened: float | None = None  # when this round began; None before the first
         self.sampled: list[str] = []
         self.updates: dict[str, tuple[Payload, float]] = {}  # as they came, so that a round costs frames, not models
@@ -120,6 +121,9 @@ class Federation:
 
     def expire(self, now: float) -> list[str]:
         """Close the round if its time is over; who had not answered. Whoever has a timer calls this now and then."""
+        if self.resumed and self.opened is not None:
+            self.opened = now
+        self.resumed = False
         if self.opened is None or self.done or now - self.opened < self.rounds.deadline:
             return []
         missing = [name for name in self.sampled if name not in self.answers]
@@ -243,7 +247,7 @@ class Federation:
             "intake": self.intake.state_dict(),
             "copy": self.copy.state_dict(),
             "clients": {name: [c.settled, c.strikes, c.last] for name, c in self.clients.items()},
-            "round": [self.round, self.opened, list(self.sampled)],
+            "round": [self.round, None if self.opened is None else 0.0, list(self.sampled)],
             "updates": {name: [list(payload.parts), weight] for name, (payload, weight) in self.updates.items()},
             "left": {name: dict(values) for name, values in self.left.items()},
             "answers": answers,
@@ -262,7 +266,7 @@ class Federation:
         self.updates = {name: (Payload(tuple(parts)), weight) for name, (parts, weight) in state["updates"].items()}
         self.left = {name: dict(values) for name, values in state.get("left", {}).items()}
         self.answers = {name: None if a is None else Refused(*a) for name, a in state["answers"].items()}
-        self.life = new_life()
+        self.life, self.resumed = new_life(), True
         self.refusals, self.history = Counter(state["refusals"]), list(state["history"])
 
 

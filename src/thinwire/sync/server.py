@@ -65,6 +65,7 @@ class Server:
         self.members = Members(pace, most_workers)
         self.pace, self.workers, self.deadline = pace, workers, deadline
         self.started, self.life = False, new_life()
+        self.resumed = False  # by a state: then no time is known until somebody says what time it is
         self.version = 0  # optimizer steps so far
         self.held: dict[str, Held] = {}
         self.staleness: Counter[int] = Counter()  # versions behind, of every update applied
@@ -86,6 +87,9 @@ class Server:
 
     def expire(self, now: float) -> list[str]:
         """Go on without those who are overdue; who they were. Whoever has a timer calls this now and then."""
+        if self.resumed:
+            self.members.resume(now)
+            self.resumed = False
         late = self.members.overdue(now, self.deadline) if self.started else []
         for name in late:
             self.members.go(name)
@@ -213,7 +217,7 @@ class Server:
         self.held = {name: Held(*held) for name, held in state["held"].items()}
         for name, value in state["counts"].items():
             setattr(self, name, value)
-        self.life = new_life()
+        self.life, self.resumed = new_life(), True
         self.staleness, self.leads, self.refusals = (Counter(counts) for counts in state["counters"])
 
 

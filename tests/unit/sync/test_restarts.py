@@ -7,6 +7,7 @@ import torch
 
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.federated import Federation, Rounds
+from thinwire.sync.members import Pace
 from thinwire.sync.optimizers import SGD
 from thinwire.sync.server import Server
 from thinwire.sync.serving import join, take_part
@@ -165,3 +166,26 @@ def test_a_servers_life_is_not_stored_and_is_another_one_after_loading():
         assert life not in str(state)
         machine.load_state_dict(state)
         assert machine.life != life
+
+
+@pytest.mark.parametrize("boot", [0.0, 5.0, 1e6 + 60, 1e9])
+def test_a_resumed_federation_counts_its_deadline_by_its_own_clock(boot):
+    first, second = (Federation({"w": torch.zeros(4)}, Rounds(2, 5, deadline=10.0)) for _ in range(2))
+    for name in "ab":
+        welcome(first, FederatedClient(name, first.layers), 1e6)
+    second.load_state_dict(first.state_dict())
+    assert second.expire(boot) == [] and second.expire(boot + 9.9) == []
+    assert sorted(second.expire(boot + 10)) == ["a", "b"] and second.round == 1
+
+
+@pytest.mark.parametrize("boot", [0.0, 5.0, 1e6 + 60, 1e9])
+def test_a_resumed_server_counts_its_deadline_by_its_own_clock(boot):
+    first, second = (Server({"w": torch.zeros(4)}, SGD(0.1), pace=Pace(0), workers=2, deadline=10.0) for _ in range(2))
+    for name in "ab":
+        worker = welcome(first, Worker(name, first.layers), 1e6)
+    assert worker.begin(first.handle(worker.pull(), 1e6))
+    assert worker.settle(first.handle(worker.push({"w": torch.ones(4)}), 1e6))
+    second.load_state_dict(first.state_dict())
+    welcome(second, worker, boot)
+    assert second.expire(boot + 10) == [] and second.expire(boot + 10.1) == ["a"]
+    assert second.version == 1 and worker.begin(second.handle(worker.pull(), boot + 11))
