@@ -108,9 +108,12 @@ class Federation:
         doors: dict[str, Callable[[Message], Message]] = {
             "join": partial(self._join, now=now),
             "pull": self._pull,
-            "push": partial(self._push, now=now),
+            "push": self._push,
         }
-        return answered(message, doors, lambda refusal: self._refused(message.sender, refusal))
+        answer = answered(message, doors, lambda refusal: self._refused(message.sender, refusal))
+        if self.sampled and all(name in self.answers for name in self.sampled):
+            self._close(now)  # after a refusal was counted, which decides on who is sampled next
+        return answer
 
     def _refused(self, sender: str, refusal: Refused) -> None:
         self.refusals[refusal.reason] += 1
@@ -144,6 +147,8 @@ class Federation:
             client.settled = -1
         if self.opened is None and len(self.clients) >= self.expected:
             self._open(now)
+        elif self.opened is not None and not self.done and not self.sampled and self._eligible():
+            self._open(now)  # a round of nobody: all who were there had been refused too often
         return reply(message, "welcome", {"reset": reset, "life": self.life})
 
     def _pull(self, message: Message) -> Message:
@@ -157,7 +162,7 @@ class Federation:
         whole_model, payload = self.copy.since(whole(message, "have", -1))
         return Message("train", "server", self.round, message.sequence, {"whole": whole_model}, payload)
 
-    def _push(self, message: Message, now: float) -> Message:
+    def _push(self, message: Message) -> Message:
         if message.sender not in self.clients:
             raise Refused("unknown", f"{message.sender!r} has not joined; join first")
         round = expect_step(message)
@@ -178,8 +183,6 @@ class Federation:
         except Refused as refusal:
             self.answers[message.sender] = refusal
             raise
-        finally:
-            self._close_if_complete(now)
         return reply(message, "accepted")
 
     def _take(self, message: Message, round: int) -> None:
@@ -193,15 +196,13 @@ class Federation:
         self.clients[message.sender].settled = round
         self.updates[message.sender] = (message.payload, weight)
 
-    def _open(self, now: float) -> None:
+    def _eligible(self) -> list[str]:
         strikes = self.rounds.max_strikes
-        names = sorted(n for n, c in self.clients.items() if strikes is None or c.strikes < strikes)
-        self.sampled = sample(names, self.rounds.clients, self.seed, self.round)
-        self.updates, self.left, self.answers, self.opened = {}, {}, {}, now
+        return sorted(n for n, c in self.clients.items() if strikes is None or c.strikes < strikes)
 
-    def _close_if_complete(self, now: float) -> None:
-        if all(name in self.answers for name in self.sampled):
-            self._close(now)
+    def _open(self, now: float) -> None:
+        self.sampled = sample(self._eligible(), self.rounds.clients, self.seed, self.round)
+        self.updates, self.left, self.answers, self.opened = {}, {}, {}, now
 
     def _close(self, now: float) -> None:
         """Average what came, take one step of the server's optimizer, begin the next round."""

@@ -151,6 +151,21 @@ def test_who_was_refused_too_often_is_sampled_no_more():
     assert server.sampled == ["c0", "c2"] and server.clients["c1"].last == "weight"
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_the_last_strike_counts_for_the_next_round_and_a_round_of_nobody_waits_for_a_newcomer(most):
+    server, (bad,) = federation(1, rounds=9, max_strikes=most, deadline=math.inf)
+    for _ in range(most):
+        assert bad.begin(server.handle(bad.pull(), 0.0))
+        bad.settle(server.handle(bad.push(work(bad), 0), 0.0))
+    assert server.round == most and server.sampled == []
+    bad.welcomed(server.handle(bad.join(), 1.0))
+    assert not bad.begin(server.handle(bad.pull(), 1.0)) and server.round == most
+    honest = FederatedClient("d", server.layers)
+    honest.welcomed(server.handle(honest.join(), 2.0))
+    take_turns(server, [bad, honest], 9, 3.0)
+    assert server.done and sum(counts["accepted"] for counts in server.history) == 9 - most
+
+
 def test_strangers_and_those_not_asked_are_refused():
     server, _ = federation(1)
     other = FederatedClient("late", server.layers)
