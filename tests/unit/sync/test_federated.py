@@ -190,6 +190,17 @@ def test_clients_that_missed_rounds_hold_the_servers_copy_to_the_bit(down):
             server.opened = 0.0
 
 
+def test_a_client_that_missed_too_many_rounds_for_one_frame_gets_the_model_whole():
+    layers = {f"layer{i}": torch.zeros(2000) for i in range(200)}
+    server = Federation(layers, Rounds(1, 1000), expected=2, down="topk(density=0.001)")
+    each = sum(server.copy.changes.counts)
+    for round in range(1, 20_000 // each + 2):
+        server.copy.advance({n: torch.full_like(w, float(round)) for n, w in layers.items()}, round)
+    behind = {have: server.copy.since(have) for have in (0, 1)}
+    assert behind[0][0] and len(behind[0][1].parts) == 200
+    assert not behind[1][0] and 65_000 > len(behind[1][1].parts) > 20_000 - each
+
+
 def test_the_shared_copy_follows_its_recursion():
     server, people = federation(2, rounds=6, down="topk(k=1)")
     copy = start()
