@@ -92,7 +92,7 @@ class Server:
             self.resumed = False
         late = self.members.overdue(now, self.deadline) if self.started else []
         for name in late:
-            self.members.go(name)
+            self._go(name)
             self.evicted += 1
         if late:
             self._release(now)
@@ -120,9 +120,15 @@ class Server:
 
     def _leave(self, message: Message, now: float) -> Message:
         self.members.get(message.sender)
-        self.members.go(message.sender)
+        self._go(message.sender)
         self._release(now)
         return reply(message, "bye")
+
+    def _go(self, name: str) -> None:
+        """A belief stays, for the worker may come back with its memory; a copy of the model is given anew then."""
+        self.members.go(name)
+        if self.copies is not None:
+            self.copies.forget(name)
 
     def _pull(self, message: Message, now: float) -> Message:
         member = self.members.get(message.sender)

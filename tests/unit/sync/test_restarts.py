@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from thinwire.core import Message
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.federated import Federation, Rounds
 from thinwire.sync.members import Pace
@@ -189,3 +190,18 @@ def test_a_resumed_server_counts_its_deadline_by_its_own_clock(boot):
     welcome(second, worker, boot)
     assert second.expire(boot + 10) == [] and second.expire(boot + 10.1) == ["a"]
     assert second.version == 1 and worker.begin(second.handle(worker.pull(), boot + 11))
+
+
+def test_who_has_gone_leaves_no_copy_of_the_model_behind_but_its_belief():
+    server = Server({"w": torch.zeros(4)}, SGD(0.1), EF21, down="topk(k=1)", deadline=10.0)
+    for place in range(6):
+        worker = welcome(server, Worker(f"pod-{place}", server.layers, EF21, "topk(k=1)"), 20.0 * place)
+        for _ in range(2):
+            assert worker.begin(server.handle(worker.pull(), 20.0 * place))
+            assert worker.settle(server.handle(worker.push({"w": GRADIENT}), 20.0 * place))
+        if place % 2:
+            server.handle(Message("leave", worker.name), 20.0 * place)
+    assert server.members.present() == [] and server.evicted == 3
+    assert not server.copies.known and not server.copies.pending and not server.copies.sent
+    assert not server.handle(worker.join(), 201.0).fields["reset"]
+    assert torch.equal(server.intake.beliefs["pod-5"]["w"], worker.uplink.exchanger.memory["w"].local)
