@@ -9,6 +9,7 @@ from torch import Tensor
 from ..core import Field, Message, TensorSpec
 from .downlink import cut_changes, read_dense
 from .party import Party
+from .uplink import form_payload
 
 
 class FederatedClient(Party):
@@ -24,7 +25,7 @@ class FederatedClient(Party):
         self.round = -1  # the round it works in
 
     def join(self) -> Message:
-        return Message("join", self.name, fields={"form": self.form, "settled": self.settled})
+        return Message("join", self.name, 0, 0, {"settled": self.settled}, form_payload(self.form))
 
     def welcomed(self, reply: Message) -> None:
         super().welcomed(reply)

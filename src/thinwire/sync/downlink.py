@@ -108,8 +108,8 @@ class PersonalCopies:
 class SharedCopy:
     """One ŵ for all clients, one change a round: ŵ_r+1 = ŵ_r + C(w_r+1 - ŵ_r), ŵ_0 = w_0.
 
-    A client that missed rounds is sent all changes since its own, or ŵ whole where that is shorter or has far fewer parts; so changes are
-    kept only while together they are shorter than the model.
+    A client that missed rounds is sent all changes since its own, or ŵ whole where that is shorter or the changes have
+    too many parts for a frame; so changes are kept only while together they are shorter than the model.
     """
 
     def __init__(self, changes: Changes | None, weights: Weights) -> None:

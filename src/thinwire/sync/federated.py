@@ -21,8 +21,8 @@ from .downlink import Changes, SharedCopy
 from .messages import MOST, Refused, answered, check_life, check_settled, expect_step, new_life, reply, whole
 from .optimizers import SGD, ServerOptimizer, stepped
 from .robust import Rule, flat, unflat
-from .server import check_form, check_layers
-from .uplink import Intake, digest_of, form_of, specs_of
+from .server import check_layers
+from .uplink import Intake, check_form, digest_of, form_of, specs_of
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Federation:
         return missing
 
     def _join(self, message: Message, now: float) -> Message:
-        check_form(self.form, message.fields.get("form"))
+        check_form(self.form, message.payload)
         settled = whole(message, "settled", -1)
         if message.sender not in self.clients and len(self.clients) >= self.most_clients:
             raise Refused("full", f"{self.most_clients} clients have come already; raise most_clients")

@@ -19,7 +19,7 @@ from .downlink import Changes, PersonalCopies, dense_payload
 from .members import ASYNCHRONOUS, Member, Members, Pace
 from .messages import Refused, answered, check_life, check_settled, expect_step, new_life, reply, whole
 from .optimizers import ServerOptimizer, stepped
-from .uplink import Intake, digest_of, form_of, specs_of
+from .uplink import Intake, check_form, digest_of, form_of, specs_of
 
 
 class Held(NamedTuple):
@@ -99,7 +99,7 @@ class Server:
         return late
 
     def _join(self, message: Message, now: float) -> Message:
-        check_form(self.form, message.fields.get("form"))
+        check_form(self.form, message.payload)
         settled = whole(message, "settled", -1)
         member = self.members.come(message.sender, now)
         if message.sender in self.held:  # it left that behind: it has done this tick, and must not do it twice
@@ -234,18 +234,6 @@ def shares_added(updates: Sequence[Mapping[str, Tensor]], workers: int) -> dict[
         for name, value in update.items():
             total[name] += value * (1 / workers)
     return total
-
-
-def check_form(ours: Sequence[str], theirs: Any) -> None:
-    """Refused with the first line that differs."""
-    if not isinstance(theirs, list | tuple) or not all(isinstance(line, str) for line in theirs):
-        raise Refused("form", f"join: form must list layers and settings, got {str(theirs)[:80]!r}")
-    if list(theirs) != list(ours):
-        pairs = zip([*ours, *[""] * len(theirs)], [*theirs, *[""] * len(ours)], strict=False)
-        mine, other = next(pair for pair in pairs if pair[0] != pair[1])
-        raise Refused(
-            "form", f"join: the server has {mine or 'nothing more'!r}, the worker {other[:200] or 'nothing'!r}"
-        )
 
 
 def check_layers(ours: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> None:

@@ -10,6 +10,7 @@ from ..core import Field, Message, TensorSpec
 from .downlink import read_dense
 from .messages import told
 from .party import Party
+from .uplink import form_payload
 
 
 class Worker(Party):
@@ -27,7 +28,7 @@ class Worker(Party):
         self.accepted = self.refused = self.skipped = 0
 
     def join(self) -> Message:
-        return Message("join", self.name, self.step, fields={"form": self.form, "settled": self.settled})
+        return Message("join", self.name, self.step, 0, {"settled": self.settled}, form_payload(self.form))
 
     def welcomed(self, reply: Message) -> None:
         super().welcomed(reply)
