@@ -17,6 +17,7 @@ from ..core import (
     TensorSpec,
     derive_key,
     payload_labels,
+    saturate,
     shard_sizes,
 )
 
@@ -62,7 +63,7 @@ def mean_of_pieces(
     for rank, payload in enumerate(payloads):
         decoded = decode_piece(compressor, payload, spec, ctx.key(spec.name, rank), to)
         mean.add_(decoded, alpha=1 / ctx.world.size)
-    return mean
+    return saturate(mean)  # n rounded shares of the largest number may exceed it
 
 
 def decoded_pieces(

@@ -17,6 +17,7 @@ from ..core import (
     Swap,
     TensorSpec,
     payload_labels,
+    saturate,
     shard_sizes,
 )
 from ..wire import expect_parts, expect_vector
@@ -37,12 +38,12 @@ class RingSum:
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         rank, size = ctx.world
-        share = (tensor / size).flatten()  # divided first, so that a sum of half-precision numbers cannot overflow
+        share = (tensor / size).flatten()  # divided first, so that only what rounding adds can overflow a sum
         pieces = list(torch.split(share, shard_sizes(spec.numel, size)))
         for hop in range(2 * (size - 1)):
             leaving, coming = (rank - hop) % size, (rank - hop - 1) % size
             received = yield from _pass_on(pieces[leaving], pieces[coming], spec, ctx)
-            pieces[coming] = pieces[coming] + received if hop < size - 1 else received
+            pieces[coming] = saturate(pieces[coming] + received) if hop < size - 1 else received
         return Reduced(torch.cat(pieces).view(spec.shape), tensor, state)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..core import Field, Message, TensorSpec
 from .downlink import cut_changes, read_dense
 from .party import Party
+from .uplink import form_payload
 
 
 class FederatedClient(Party):
@@ -24,10 +25,14 @@ class FederatedClient(Party):
         self.round = -1  # the round it works in
 
     def join(self) -> Message:
-        return Message("join", self.name, fields={"form": self.form, "settled": self.settled})
+        return Message("join", self.name, 0, 0, {"settled": self.settled}, form_payload(self.form))
+
+    def welcomed(self, reply: Message) -> None:
+        super().welcomed(reply)
+        self.have = -1  # of this server's rounds, that is: the one before it may have had others of these numbers
 
     def pull(self) -> Message:
-        return Message("pull", self.name, max(0, self.round), fields={"have": self.have})
+        return Message("pull", self.name, max(0, self.round), fields={"have": self.have, "life": self.life})
 
     def begin(self, reply: Message) -> bool:
         """Take the round's model over; False if there is nothing to do (now: `wait`, for ever: `done`)."""
@@ -47,7 +52,7 @@ class FederatedClient(Party):
         payload = self.uplink.encode(change, self.round)
         if payload is None:
             return None
-        fields: dict[str, Field] = {"form": self.digest, "examples": examples}
+        fields: dict[str, Field] = {"form": self.digest, "examples": examples, "settled": self.settled}
         self.unanswered = Message("push", self.name, self.round, 0, fields, payload)
         return self.unanswered
 

@@ -13,6 +13,7 @@ from ..core import Compressor, DecodeError, Key, Payload, TensorSpec, all_finite
 from ..wire import expect_parts, expect_vector
 from .messages import Refused
 
+MOST_PARTS = 20_000  # of a message: a frame's head has room for 65,000 with their types, and lengths take bytes, too
 Weights = Mapping[str, Tensor]
 
 
@@ -107,8 +108,8 @@ class PersonalCopies:
 class SharedCopy:
     """One ŵ for all clients, one change a round: ŵ_r+1 = ŵ_r + C(w_r+1 - ŵ_r), ŵ_0 = w_0.
 
-    A client that missed rounds is sent all changes since its own, or ŵ whole where that is shorter; so changes are
-    kept only while together they are shorter than the model.
+    A client that missed rounds is sent all changes since its own, or ŵ whole where that is shorter or the changes have
+    too many parts for a frame; so changes are kept only while together they are shorter than the model.
     """
 
     def __init__(self, changes: Changes | None, weights: Weights) -> None:
@@ -131,7 +132,8 @@ class SharedCopy:
     def since(self, have: int) -> tuple[bool, Payload]:
         """(whole?, payload) for a client that holds round `have`, -1 for none."""
         missing = range(have + 1, self.round + 1)
-        if have < 0 or have > self.round or any(r not in self.log for r in missing):
+        known = 0 <= have <= self.round and all(r in self.log for r in missing)
+        if not known or sum(len(self.log[r].parts) for r in missing) > MOST_PARTS:
             return True, dense_payload(self.model)
         return False, Payload(tuple(part for r in missing for part in self.log[r].parts))
 

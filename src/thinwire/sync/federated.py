@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Message, Payload, TensorSpec, derive_key, flatten_state, restore_state
+from ..core import CompositionError, Message, Payload, derive_key, flatten_state, restore_state
 from ..kernels import distinct_positions
 from .downlink import Changes, SharedCopy
-from .messages import MOST, Refused, answered, expect_step, reply, whole
+from .messages import MOST, Refused, answered, check_life, check_settled, expect_step, new_life, reply, whole
 from .optimizers import SGD, ServerOptimizer, stepped
-from .robust import Rule
-from .server import check_form, check_layers
-from .uplink import Intake, digest_of, form_of, specs_of
+from .robust import Rule, flat, unflat
+from .server import check_layers
+from .uplink import Intake, check_form, digest_of, form_of, specs_of
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,12 @@ class Federation:
         self.digest = digest_of(self.form)
         self.expected, self.most_clients = expected or rounds.clients, most_clients
         self.clients: dict[str, Client] = {}
-        self.round = 0
+        self.round, self.life = 0, new_life()
+        self.resumed = False  # by a state: then no time is known until somebody says what time it is
         self.opened: float | None = None  # when this round began; None before the first
         self.sampled: list[str] = []
         self.updates: dict[str, tuple[Payload, float]] = {}  # as they came, so that a round costs frames, not models
+        self.left: dict[str, dict[str, Tensor]] = {}  # ef21: beliefs of this round whose clients began anew since
         self.answers: dict[str, Refused | None] = {}  # to whom of this round what was said
         self.refusals: Counter[str] = Counter()
         self.history: list[dict[str, int]] = []
@@ -106,18 +108,25 @@ class Federation:
         doors: dict[str, Callable[[Message], Message]] = {
             "join": partial(self._join, now=now),
             "pull": self._pull,
-            "push": partial(self._push, now=now),
+            "push": self._push,
         }
-        return answered(message, doors, lambda refusal: self._refused(message.sender, refusal))
+        answer = answered(message, doors, lambda refusal: self._refused(message.sender, refusal))
+        if self.sampled and all(name in self.answers for name in self.sampled):
+            self._close(now)  # after a refusal was counted, which decides on who is sampled next
+        return answer
 
     def _refused(self, sender: str, refusal: Refused) -> None:
         self.refusals[refusal.reason] += 1
         if sender in self.clients:
             client = self.clients[sender]
-            client.strikes, client.last = client.strikes + 1, refusal.reason
+            client.strikes += refusal.reason not in ("unknown", "memory")  # that is a server's restart, not its fault
+            client.last = refusal.reason
 
     def expire(self, now: float) -> list[str]:
         """Close the round if its time is over; who had not answered. Whoever has a timer calls this now and then."""
+        if self.resumed and self.opened is not None:
+            self.opened = now
+        self.resumed = False
         if self.opened is None or self.done or now - self.opened < self.rounds.deadline:
             return []
         missing = [name for name in self.sampled if name not in self.answers]
@@ -125,30 +134,35 @@ class Federation:
         return missing
 
     def _join(self, message: Message, now: float) -> Message:
-        check_form(self.form, message.fields.get("form"))
+        check_form(self.form, message.payload)
         settled = whole(message, "settled", -1)
         if message.sender not in self.clients and len(self.clients) >= self.most_clients:
             raise Refused("full", f"{self.most_clients} clients have come already; raise most_clients")
         client = self.clients.setdefault(message.sender, Client())
         reset = self.intake.way.believes and settled != client.settled
         if reset:  # one of the two has lost its memory, so both begin anew
+            if message.sender in self.updates and message.sender not in self.left:  # accepted, so it counts
+                self.left[message.sender] = self.intake.beliefs[message.sender]
             self.intake.forget(message.sender)
             client.settled = -1
         if self.opened is None and len(self.clients) >= self.expected:
             self._open(now)
-        return reply(message, "welcome", {"reset": reset})
+        elif self.opened is not None and not self.done and not self.sampled and self._eligible():
+            self._open(now)  # a round of nobody: all who were there had been refused too often
+        return reply(message, "welcome", {"reset": reset, "life": self.life})
 
     def _pull(self, message: Message) -> Message:
         if message.sender not in self.clients:
             raise Refused("unknown", f"{message.sender!r} has not joined; join first")
         if self.done:
             return reply(message, "done")
+        check_life(message, self.life)
         if self.opened is None or message.sender not in self.sampled or message.sender in self.answers:
             return reply(message, "wait")
         whole_model, payload = self.copy.since(whole(message, "have", -1))
         return Message("train", "server", self.round, message.sequence, {"whole": whole_model}, payload)
 
-    def _push(self, message: Message, now: float) -> Message:
+    def _push(self, message: Message) -> Message:
         if message.sender not in self.clients:
             raise Refused("unknown", f"{message.sender!r} has not joined; join first")
         round = expect_step(message)
@@ -169,28 +183,26 @@ class Federation:
         except Refused as refusal:
             self.answers[message.sender] = refusal
             raise
-        finally:
-            self._close_if_complete(now)
         return reply(message, "accepted")
 
     def _take(self, message: Message, round: int) -> None:
         if message.fields.get("form") != self.digest:
             raise Refused("form", f"push: layers or settings differ from the server's ({self.digest}); join again")
+        if self.intake.way.believes:
+            check_settled(message, self.clients[message.sender].settled)
         weight = min(float(examples_of(message)), self.rounds.max_client_weight)
         values = self.intake.read(message.payload, message.sender, round)
         self.intake.commit(message.sender, values)
         self.clients[message.sender].settled = round
         self.updates[message.sender] = (message.payload, weight)
 
-    def _open(self, now: float) -> None:
+    def _eligible(self) -> list[str]:
         strikes = self.rounds.max_strikes
-        names = sorted(n for n, c in self.clients.items() if strikes is None or c.strikes < strikes)
-        self.sampled = sample(names, self.rounds.clients, self.seed, self.round)
-        self.updates, self.answers, self.opened = {}, {}, now
+        return sorted(n for n, c in self.clients.items() if strikes is None or c.strikes < strikes)
 
-    def _close_if_complete(self, now: float) -> None:
-        if all(name in self.answers for name in self.sampled):
-            self._close(now)
+    def _open(self, now: float) -> None:
+        self.sampled = sample(self._eligible(), self.rounds.clients, self.seed, self.round)
+        self.updates, self.left, self.answers, self.opened = {}, {}, {}, now
 
     def _close(self, now: float) -> None:
         """Average what came, take one step of the server's optimizer, begin the next round."""
@@ -210,7 +222,7 @@ class Federation:
         self.round += 1
         self.copy.advance(self.weights, self.round)
         if self.done:
-            self.sampled, self.updates, self.answers = [], {}, {}
+            self.sampled, self.updates, self.left, self.answers = [], {}, {}, {}
         else:
             self._open(now)
 
@@ -222,7 +234,8 @@ class Federation:
     def _rows(self, names: Sequence[str]) -> Iterator[Tensor]:
         for name in names:
             if self.intake.way.believes:
-                yield flat(self.intake.beliefs[name], self.layers)  # what the update made of it when it was accepted
+                belief = self.left[name] if name in self.left else self.intake.beliefs[name]
+                yield flat(belief, self.layers)  # what the update made of it when it was accepted
             else:
                 yield flat(self.intake.read(self.updates[name][0], name, self.round), self.layers)
 
@@ -235,8 +248,9 @@ class Federation:
             "intake": self.intake.state_dict(),
             "copy": self.copy.state_dict(),
             "clients": {name: [c.settled, c.strikes, c.last] for name, c in self.clients.items()},
-            "round": [self.round, self.opened, list(self.sampled)],
+            "round": [self.round, None if self.opened is None else 0.0, list(self.sampled)],
             "updates": {name: [list(payload.parts), weight] for name, (payload, weight) in self.updates.items()},
+            "left": {name: dict(values) for name, values in self.left.items()},
             "answers": answers,
             "refusals": dict(self.refusals),
             "history": [dict(counts) for counts in self.history],
@@ -251,7 +265,9 @@ class Federation:
         self.clients = {name: Client(*fields) for name, fields in state["clients"].items()}
         self.round, self.opened, self.sampled = state["round"]
         self.updates = {name: (Payload(tuple(parts)), weight) for name, (parts, weight) in state["updates"].items()}
+        self.left = {name: dict(values) for name, values in state.get("left", {}).items()}
         self.answers = {name: None if a is None else Refused(*a) for name, a in state["answers"].items()}
+        self.life, self.resumed = new_life(), True
         self.refusals, self.history = Counter(state["refusals"]), list(state["history"])
 
 
@@ -269,14 +285,3 @@ def sample(names: Sequence[str], count: int, seed: int, round: int) -> list[str]
         derive_key(seed, "sample", round), min(count, len(names)), len(names), torch.device("cpu")
     )
     return [names[place] for place in places.tolist()]
-
-
-def flat(values: Mapping[str, Tensor], layers: Sequence[TensorSpec]) -> Tensor:
-    """All layers as one vector, in the widest type that one of them is added up in."""
-    wide = torch.float64 if any(spec.work_dtype == torch.float64 for spec in layers) else torch.float32
-    return torch.cat([values[spec.name].to(wide).flatten() for spec in layers])
-
-
-def unflat(vector: Tensor, layers: Sequence[TensorSpec]) -> dict[str, Tensor]:
-    pieces = torch.split(vector, [spec.numel for spec in layers])
-    return {spec.name: piece.view(spec.shape) for spec, piece in zip(layers, pieces, strict=True)}

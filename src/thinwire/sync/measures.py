@@ -43,6 +43,12 @@ def drift(parameters: Tensors, anchors: Tensors, step: int = 0) -> Program[float
     return math.sqrt(gone / size) if size > 0 else math.inf if gone > 0 else 0.0
 
 
+def anywhere(here: bool, step: int = 0) -> Program[bool]:
+    """Whether it is so on some rank; all are told the same."""
+    total = yield _reduce(torch.tensor([float(here)]), "agree", step)
+    return bool(total.item() > 0)
+
+
 def _flat(parameters: Tensors) -> Tensor:
     pieces = [t.detach().to("cpu", torch.float64).flatten() for t in parameters.values()]
     return torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.float64)

@@ -108,8 +108,13 @@ class Members:
         """Those who were let go on so long ago and have not been heard of; who waits for others is not at fault."""
         return [n for n in self.present() if not self.all[n].waiting and now - self.all[n].since > deadline]
 
+    def resume(self, now: float) -> None:
+        for member in self.all.values():
+            member.since = now
+
     def state_dict(self) -> dict[str, Any]:
-        return {name: asdict(member) for name, member in self.all.items()}
+        """Without times: another process reads another clock. `resume` gives them."""
+        return {name: {**asdict(member), "since": 0.0} for name, member in self.all.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.all = {name: Member(**fields) for name, fields in state.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -13,6 +14,7 @@ NOTHING = Payload(())
 Ask: TypeAlias = Callable[[Message], Message]  # send one message, get the reply to it
 
 SERVER = "server"  # the sender of every reply
+JOIN_AGAIN = ("unknown", "form", "have", "memory")  # reasons after which a worker and its server must agree anew
 MOST = 2**53  # whole numbers that every JSON reader keeps exactly
 
 
@@ -54,6 +56,23 @@ def whole(message: Message, name: str, least: int = 0, most: int = MOST) -> int:
     if type(value) is not int or not least <= value <= most:
         raise Refused("fields", f"{message.kind}: {name} must be a whole number from {least} to {most}, got {value!r}")
     return value
+
+
+def check_settled(message: Message, ours: int) -> None:
+    """Under ef21 both sides hold the same belief; one that was resumed from a checkpoint does not any more."""
+    if (theirs := whole(message, "settled", -1)) != ours:
+        raise Refused("memory", f"last accepted: {theirs} for {message.sender!r}, {ours} for the server; join again")
+
+
+def new_life() -> str:
+    """A word for the time from a server's start, or from loading its state, to its end; nothing is computed from it."""
+    return secrets.token_hex(8)
+
+
+def check_life(message: Message, life: str) -> None:
+    """Who joined before the server was resumed may hold a model that it never had: counts alone do not tell."""
+    if message.fields.get("life") != life:
+        raise Refused("unknown", f"the server was started anew since {message.sender!r} joined; join again")
 
 
 def told(message: Message, name: str) -> int:

@@ -27,12 +27,14 @@ class Party:
         self.form = form_of(layers, to_text(parse(exchange)), self.changes.text if self.changes else "dense")
         self.digest = digest_of(self.form)
         self.weights: dict[str, Tensor] = {}
+        self.life = ""  # of the server that welcomed it
         self.settled = -1  # the last update that was accepted: its step or round
         self.unanswered: Message | None = None
 
     def welcomed(self, reply: Message) -> None:
         if reply.kind != "welcome":
             raise ProtocolError(f"{self.name} asked to join: {said(reply)}")
+        self.life = str(reply.fields.get("life"))
         if reply.fields.get("reset"):  # one side has lost its memory, so both begin anew
             self.uplink.reset()
             self.settled = -1

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..compressors import QSGD, Cast, Identity, MaxMin, Natural, PowerOfTwo, ScaledSign, Uniform
-from ..core import CompositionError, Compressor, IncompatibleParts
+from ..core import CompositionError, Compressor, IncompatibleParts, TensorSpec
 
 RULES = ("mean", "clip", "krum", "trimmed", "median")
 _BY_COORDINATE = ("trimmed", "median")
@@ -112,3 +112,14 @@ def median(rows: Tensor) -> Tensor:
     """The middle one, or half-way between the middle two."""
     ordered, half = rows.sort(dim=0).values, len(rows) // 2
     return ordered[half] if len(rows) % 2 else ordered[half - 1] / 2 + ordered[half] / 2
+
+
+def flat(values: Mapping[str, Tensor], layers: Sequence[TensorSpec]) -> Tensor:
+    """All layers as one vector, in the widest type that one of them is added up in."""
+    wide = torch.float64 if any(spec.work_dtype == torch.float64 for spec in layers) else torch.float32
+    return torch.cat([values[spec.name].to(wide).flatten() for spec in layers])
+
+
+def unflat(vector: Tensor, layers: Sequence[TensorSpec]) -> dict[str, Tensor]:
+    pieces = torch.split(vector, [spec.numel for spec in layers])
+    return {spec.name: piece.view(spec.shape) for spec, piece in zip(layers, pieces, strict=True)}

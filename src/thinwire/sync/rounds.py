@@ -17,7 +17,7 @@ from ..catalog import uncompressed
 from ..core import Aggregator, Program, TensorSpec, World, all_finite, mean_state, mixes
 from ..exchange import Exchanger
 from .flights import Flight, fragments_of, staggered
-from .measures import consensus, drift
+from .measures import anywhere, consensus, drift
 from .outer import Average
 from .policies import Every, Moment
 from .settings import Local, check_exchange
@@ -157,12 +157,12 @@ class Rounds:
         Residuals and the outer momentum stay. False, and nothing has changed, if some rank had no numbers.
         """
         apart = self.mixes and bool(self.anchor)  # each rank has anchors of its own
-        fresh = not any(self.since) and not self.flights and not self.settings.mixing and self.rounds > 0
+        fresh = apart and (yield from self._all_at_anchors(step))
         means: dict[str, Tensor] = {}
         anchors = {name: anchor.to(self.tensors[name].dtype) for name, anchor in self.anchor.items()}
         if apart:
             anchors = means = yield from self._dense.round(anchors, step, world)
-        if not (apart and fresh):  # else weights are their anchors
+        if not fresh:  # else weights are their anchors
             means = yield from self._dense.round(self.tensors, step, world)
         if not all(map(all_finite, (*means.values(), *anchors.values()))):
             return False
@@ -172,6 +172,16 @@ class Rounds:
             for name, anchor in anchors.items() if apart else ():
                 self.anchor[name] = anchor.to(self.anchor[name].dtype, copy=True)
         return True
+
+    def _all_at_anchors(self, step: int) -> Program[bool]:
+        """Whether every rank's weights are its anchors, as good rounds leave them: then half a full average will do.
+
+        What a rank can know of the others decides whether to ask (4 bytes): one that skipped a round is not there.
+        """
+        if any(self.since) or self.flights or self.settings.mixing or not self.rounds:
+            return False
+        apart = any(not torch.equal(self.tensors[n], a.to(self.tensors[n].dtype)) for n, a in self.anchor.items())
+        return not (yield from anywhere(apart, step))
 
     # What a round reads and writes
 

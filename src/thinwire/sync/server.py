@@ -17,9 +17,9 @@ from torch import Tensor
 from ..core import CompositionError, Message, Payload, flatten_state, restore_state
 from .downlink import Changes, PersonalCopies, dense_payload
 from .members import ASYNCHRONOUS, Member, Members, Pace
-from .messages import Refused, answered, expect_step, reply, whole
+from .messages import Refused, answered, check_life, check_settled, expect_step, new_life, reply, whole
 from .optimizers import ServerOptimizer, stepped
-from .uplink import Intake, digest_of, form_of, specs_of
+from .uplink import Intake, check_form, digest_of, form_of, specs_of
 
 
 class Held(NamedTuple):
@@ -64,7 +64,8 @@ class Server:
         self.digest = digest_of(self.form)
         self.members = Members(pace, most_workers)
         self.pace, self.workers, self.deadline = pace, workers, deadline
-        self.started = False
+        self.started, self.life = False, new_life()
+        self.resumed = False  # by a state: then no time is known until somebody says what time it is
         self.version = 0  # optimizer steps so far
         self.held: dict[str, Held] = {}
         self.staleness: Counter[int] = Counter()  # versions behind, of every update applied
@@ -86,16 +87,19 @@ class Server:
 
     def expire(self, now: float) -> list[str]:
         """Go on without those who are overdue; who they were. Whoever has a timer calls this now and then."""
+        if self.resumed:
+            self.members.resume(now)
+            self.resumed = False
         late = self.members.overdue(now, self.deadline) if self.started else []
         for name in late:
-            self.members.go(name)
+            self._go(name)
             self.evicted += 1
         if late:
             self._release(now)
         return late
 
     def _join(self, message: Message, now: float) -> Message:
-        check_form(self.form, message.fields.get("form"))
+        check_form(self.form, message.payload)
         settled = whole(message, "settled", -1)
         member = self.members.come(message.sender, now)
         if message.sender in self.held:  # it left that behind: it has done this tick, and must not do it twice
@@ -111,17 +115,24 @@ class Server:
             for name in self.members.present():
                 self.members.all[name].since = now
         self._release(now)
-        fields = {"step": member.step + 1, "version": self.version, "reset": reset}
+        fields = {"step": member.step + 1, "version": self.version, "reset": reset, "life": self.life}
         return reply(message, "welcome", fields, dense_payload(self.weights))
 
     def _leave(self, message: Message, now: float) -> Message:
         self.members.get(message.sender)
-        self.members.go(message.sender)
+        self._go(message.sender)
         self._release(now)
         return reply(message, "bye")
 
+    def _go(self, name: str) -> None:
+        """A belief stays, for the worker may come back with its memory; a copy of the model is given anew then."""
+        self.members.go(name)
+        if self.copies is not None:
+            self.copies.forget(name)
+
     def _pull(self, message: Message, now: float) -> Message:
         member = self.members.get(message.sender)
+        check_life(message, self.life)
         if not self.started or self.members.must_wait(member.clock):
             return reply(message, "wait")
         payload = self._model(message)
@@ -162,6 +173,8 @@ class Server:
     def _read(self, message: Message, member: Member, step: int) -> Held:
         if message.fields.get("form") != self.digest:
             raise Refused("form", f"push: layers or settings differ from the server's ({self.digest}); join again")
+        if self.intake.way.believes:
+            check_settled(message, member.settled)
         if not self.started or self.members.must_wait(member.clock):
             raise Refused("ahead", f"{message.sender} is more than {self.pace.bound:g} steps ahead; wait for a model")
         version = whole(message, "version", 0, self.version)
@@ -210,6 +223,7 @@ class Server:
         self.held = {name: Held(*held) for name, held in state["held"].items()}
         for name, value in state["counts"].items():
             setattr(self, name, value)
+        self.life, self.resumed = new_life(), True
         self.staleness, self.leads, self.refusals = (Counter(counts) for counts in state["counters"])
 
 
@@ -220,18 +234,6 @@ def shares_added(updates: Sequence[Mapping[str, Tensor]], workers: int) -> dict[
         for name, value in update.items():
             total[name] += value * (1 / workers)
     return total
-
-
-def check_form(ours: Sequence[str], theirs: Any) -> None:
-    """Refused with the first line that differs."""
-    if not isinstance(theirs, list | tuple) or not all(isinstance(line, str) for line in theirs):
-        raise Refused("form", f"join: form must list layers and settings, got {str(theirs)[:80]!r}")
-    if list(theirs) != list(ours):
-        pairs = zip([*ours, *[""] * len(theirs)], [*theirs, *[""] * len(ours)], strict=False)
-        mine, other = next(pair for pair in pairs if pair[0] != pair[1])
-        raise Refused(
-            "form", f"join: the server has {mine or 'nothing more'!r}, the worker {other[:200] or 'nothing'!r}"
-        )
 
 
 def check_layers(ours: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> None:

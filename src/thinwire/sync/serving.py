@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core import Message, ProtocolError
 from .client import FederatedClient
-from .messages import Ask
+from .messages import JOIN_AGAIN, Ask
 from .party import said
 from .worker import Worker
 
@@ -79,7 +79,7 @@ def join(
             worker.step += 1  # NaN or infinity: nothing was sent
             continue
         reply = ask(message)
-        if not worker.settle(reply) and reply.fields.get("reason") in ("unknown", "form"):
+        if not worker.settle(reply) and reply.fields.get("reason") in JOIN_AGAIN:
             worker.welcomed(ask(worker.join()))
     ask(Message("leave", worker.name, worker.step))
     return worker.accepted - before
@@ -89,7 +89,7 @@ def _pull(ask: Ask, worker: Worker, pause: Callable[[], None]) -> None:
     while not worker.begin(reply := ask(worker.pull())):
         if reply.kind == "wait":
             pause()
-        elif reply.fields.get("reason") in ("unknown", "have"):
+        elif reply.fields.get("reason") in JOIN_AGAIN:
             worker.welcomed(ask(worker.join()))
         else:
             raise ProtocolError(f"{worker.name} asked for the model: {said(reply)}")
@@ -118,5 +118,8 @@ def take_part(
         elif not client.begin(reply):
             pause()
         elif (message := client.push(*train(client.weights, client.round))) is not None:
-            accepted += client.settle(ask(message))
+            reply = ask(message)
+            accepted += client.settle(reply)
+            if reply.fields.get("reason") in JOIN_AGAIN:
+                client.welcomed(ask(client.join()))
     return accepted

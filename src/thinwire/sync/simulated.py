@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core import Key, Message, ProtocolError, derive_key
 from ..kernels import noise32
+from .messages import JOIN_AGAIN
 from .server import Server
 from .worker import Worker
 
@@ -71,7 +72,7 @@ def run(
         if schedule.repeated(worker.name, message.round):
             reply = server.handle(message, now)
         worker.settle(reply)
-        if reply.fields.get("reason") == "unknown":
+        if reply.fields.get("reason") in JOIN_AGAIN:
             worker.welcomed(server.handle(worker.join(), now))
         idle.append(worker)
     for worker in workers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -83,6 +84,32 @@ def digest_of(form: Sequence[str]) -> str:
     return hashlib.blake2b("\n".join(form).encode(), digest_size=8).hexdigest()
 
 
+def form_payload(form: Sequence[str]) -> Payload:
+    """A form on its way: JSON as bytes of one part, for the fields of a frame have room for a thousand layers only."""
+    return Payload((torch.frombuffer(bytearray(json.dumps(list(form)).encode()), dtype=torch.uint8),))
+
+
+def check_form(ours: Sequence[str], payload: Payload) -> None:
+    """Refused with the first line that differs."""
+    mine, parts = form_payload(ours).parts[0], payload.parts
+    if len(parts) != 1 or parts[0].dtype != torch.uint8 or parts[0].dim() != 1:
+        raise Refused("form", f"join: the form must be one part of bytes, got {[str(p.dtype) for p in parts[:9]]}")
+    if parts[0].numel() > 2 * mine.numel() + 65_536:
+        raise Refused("form", f"join: the server's form has {mine.numel()} bytes, the worker's {parts[0].numel()}")
+    if torch.equal(parts[0].cpu(), mine):
+        return
+    try:
+        theirs = json.loads(bytes(parts[0].tolist()).decode())
+    except (ValueError, RecursionError) as error:  # no JSON or no UTF-8, or far too deep
+        raise Refused("form", "join: the form cannot be read") from error
+    if not isinstance(theirs, list) or not all(isinstance(line, str) for line in theirs):
+        raise Refused("form", f"join: form must list layers and settings, got {str(theirs)[:80]!r}")
+    pairs = zip([*ours, *[""] * len(theirs)], [*theirs, *[""] * len(ours)], strict=False)
+    if (pair := next((pair for pair in pairs if pair[0] != pair[1]), None)) is not None:
+        told = pair[1][:200].encode(errors="replace").decode()
+        raise Refused("form", f"join: the server has {pair[0] or 'nothing more'!r}, the worker {told or 'nothing'!r}")
+
+
 def own_seed(seed: int, worker: str) -> Key:
     """What is drawn at random differs from worker to worker, and the server can draw it too."""
     return derive_key(seed, "worker", worker)
@@ -136,8 +163,10 @@ class Uplink:
         return self.exchanger.state_dict()
 
     def reset(self) -> None:
-        """An empty memory, as of a worker that has sent nothing yet."""
+        """No belief, as of a worker that has sent nothing yet; what was never sent stays in the residuals around it."""
         fresh = Exchanger(list(self.exchanger.layers.values()), self.part, seed=self.exchanger.seed)
+        for name, state in self.exchanger.memory.items():
+            fresh.memory[name] = without_belief(self.part, state, fresh.memory[name])
         self.exchanger, self._given = fresh, None
 
     def _keep(self, name: str, tensor: Tensor, step: int) -> None:
@@ -148,6 +177,13 @@ class Uplink:
         form = getattr(self.part, "residual", "fp32")
         key = derive_key(self.exchanger.seed, step, name, "refused")
         self.exchanger.memory[name] = state._replace(residual=keep(whole, form, key))
+
+
+def without_belief(part: Aggregator[Any], state: Any, fresh: Any) -> Any:
+    """The memory of ef21 and of all inside it made fresh, that of what is around it kept."""
+    if not isinstance(part, ErrorFeedback | SCAM | DGC):
+        return fresh
+    return state._replace(inner=without_belief(part.inner, state.inner, fresh.inner))
 
 
 class Intake:

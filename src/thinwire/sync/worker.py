@@ -10,6 +10,7 @@ from ..core import Field, Message, TensorSpec
 from .downlink import read_dense
 from .messages import told
 from .party import Party
+from .uplink import form_payload
 
 
 class Worker(Party):
@@ -27,7 +28,7 @@ class Worker(Party):
         self.accepted = self.refused = self.skipped = 0
 
     def join(self) -> Message:
-        return Message("join", self.name, self.step, fields={"form": self.form, "settled": self.settled})
+        return Message("join", self.name, self.step, 0, {"settled": self.settled}, form_payload(self.form))
 
     def welcomed(self, reply: Message) -> None:
         super().welcomed(reply)
@@ -36,7 +37,7 @@ class Worker(Party):
         self.step = max(self.step, told(reply, "step"))
 
     def pull(self) -> Message:
-        return Message("pull", self.name, self.step, fields={"have": self.have})
+        return Message("pull", self.name, self.step, fields={"have": self.have, "life": self.life})
 
     def begin(self, reply: Message) -> bool:
         """Take the model over; False if the server says wait, or (see `serving`) that this worker must join again."""
@@ -56,7 +57,7 @@ class Worker(Party):
         if payload is None:
             self.skipped += 1
             return None
-        fields: dict[str, Field] = {"form": self.digest, "version": self.version}
+        fields: dict[str, Field] = {"form": self.digest, "version": self.version, "settled": self.settled}
         self.unanswered = Message("push", self.name, self.step, fields=fields, payload=payload)
         return self.unanswered
 

@@ -57,8 +57,12 @@ def fingerprint_of(specs: Iterable[TensorSpec], *settings: int | str) -> int:
 
 
 def frame_limit(specs: Iterable[TensorSpec], cap: int = MAX_FRAME) -> int:
-    """Bytes that suffice for these tensors: every element with eight bytes for its place or share of a norm."""
-    return min(cap, (1 << 17) + sum(spec.numel * (spec.dtype.itemsize + 8) for spec in specs))
+    """Bytes that suffice for these tensors: every element with eight bytes for its place or share of a norm.
+
+    And for their names and shapes, which a worker tells when it joins.
+    """
+    layers = ((spec.numel * (spec.dtype.itemsize + 8), 6 * len(spec.name) + 64) for spec in specs)
+    return min(cap, (1 << 17) + sum(numbers + words for numbers, words in layers))
 
 
 def encode_frame(message: Message, fingerprint: int = 0, sealed: bool = False) -> bytearray:

@@ -90,3 +90,14 @@ def test_layers_travel_together_and_a_bad_rank_is_known_to_all(text):
             assert all(e.skipped_steps == 1 for e in exchangers)
             most = 2 * (size - 1) if text == "ring_sum()" else 2
             assert all(meter.total().requests <= max(1, most) for meter in meters)
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.float32))
+@pytest.mark.parametrize("size", (2, 3, 5, 6, 7))
+@pytest.mark.parametrize("text", ("ring_sum()", "server(identity())"))
+def test_the_average_of_the_largest_numbers_stays_finite(text, size, dtype):
+    most = torch.finfo(dtype).max
+    tensor = torch.tensor([most, -most] * 4, dtype=dtype)
+    exchangers = [Exchanger([TensorSpec("w", (8,), dtype)], parse(text)) for _ in range(size)]
+    for got in lockstep([e.round({"w": tensor}, 0, World(r, size)) for r, e in enumerate(exchangers)]):
+        assert torch.allclose(got["w"].double(), tensor.double(), rtol=1e-2)

@@ -151,6 +151,21 @@ def test_who_was_refused_too_often_is_sampled_no_more():
     assert server.sampled == ["c0", "c2"] and server.clients["c1"].last == "weight"
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_the_last_strike_counts_for_the_next_round_and_a_round_of_nobody_waits_for_a_newcomer(most):
+    server, (bad,) = federation(1, rounds=9, max_strikes=most, deadline=math.inf)
+    for _ in range(most):
+        assert bad.begin(server.handle(bad.pull(), 0.0))
+        bad.settle(server.handle(bad.push(work(bad), 0), 0.0))
+    assert server.round == most and server.sampled == []
+    bad.welcomed(server.handle(bad.join(), 1.0))
+    assert not bad.begin(server.handle(bad.pull(), 1.0)) and server.round == most
+    honest = FederatedClient("d", server.layers)
+    honest.welcomed(server.handle(honest.join(), 2.0))
+    take_turns(server, [bad, honest], 9, 3.0)
+    assert server.done and sum(counts["accepted"] for counts in server.history) == 9 - most
+
+
 def test_strangers_and_those_not_asked_are_refused():
     server, _ = federation(1)
     other = FederatedClient("late", server.layers)
@@ -173,6 +188,17 @@ def test_clients_that_missed_rounds_hold_the_servers_copy_to_the_bit(down):
         if round % 3:
             server.expire(1e9)
             server.opened = 0.0
+
+
+def test_a_client_that_missed_too_many_rounds_for_one_frame_gets_the_model_whole():
+    layers = {f"layer{i}": torch.zeros(2000) for i in range(200)}
+    server = Federation(layers, Rounds(1, 1000), expected=2, down="topk(density=0.001)")
+    each = sum(server.copy.changes.counts)
+    for round in range(1, 20_000 // each + 2):
+        server.copy.advance({n: torch.full_like(w, float(round)) for n, w in layers.items()}, round)
+    behind = {have: server.copy.since(have) for have in (0, 1)}
+    assert behind[0][0] and len(behind[0][1].parts) == 200
+    assert not behind[1][0] and 65_000 > len(behind[1][1].parts) > 20_000 - each
 
 
 def test_the_shared_copy_follows_its_recursion():
@@ -209,6 +235,7 @@ def test_a_stored_federation_goes_on_to_the_bit(tmp_path, optimizer, exchange, d
     other.load_state_dict(stored["server"])
     for client in others:
         client.load_state_dict(stored["clients"][client.name])
+        client.welcomed(other.handle(client.join(), 0.0))
     take_turns(other, others, 5)
     assert equal(server.weights, other.weights) and server.history == other.history
 

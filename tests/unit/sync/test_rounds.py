@@ -16,8 +16,8 @@ from local_training import (
     trained,
     workers,
 )
-from thinwire import IncompatibleParts, Meter, lockstep
-from thinwire.aggregators import Choco, Gossip
+from thinwire import IncompatibleParts, Meter, World, lockstep
+from thinwire.aggregators import Choco, Dense, Gossip
 from thinwire.compressors import Identity, Threshold, TopK
 from thinwire.sync import Local, OuterSGD, Rounds, consensus, parse_sync
 from thinwire.topologies import Ring, Rotating
@@ -271,6 +271,42 @@ def test_a_full_average_keeps_the_mean_and_may_come_at_any_time():
         for worker in group:
             assert_close(worker.weights, expected)
         lockstep([worker.train(4) for worker in group])
+
+
+def test_a_full_average_after_a_round_that_all_skipped_keeps_the_work_of_those_who_were_sound():
+    """Only layer b, averaged by all, had a NaN on rank 0: nobody's gossip of layer a took place either."""
+    gossip, world = Gossip(Identity(), Ring()), [World(rank, 3) for rank in range(3)]
+    weights = [{"a": torch.zeros(2), "b": torch.zeros(2)} for _ in world]
+    settings = Local(every=1, exchange=gossip, average_every=1)
+    group = [Rounds(settings, own, {"a": gossip, "b": Dense()}) for own in weights]
+    for step in range(2):
+        for own in weights:
+            own["a"] += 1
+            own["b"] += 1
+        if step == 1:
+            weights[0]["b"][0] = torch.nan
+        lockstep([rounds.after_step(step, w) for rounds, w in zip(group, world, strict=True)])
+    assert group[0].bad_in_a_row == 1
+    for own, rounds in zip(weights, group, strict=True):
+        for name in own:  # two ranks had done a step more than their anchors, one went back to its own
+            assert torch.allclose(own[name], torch.full((2,), 5 / 3)) and torch.equal(
+                rounds.anchor[name], torch.ones(2)
+            )
+
+
+@pytest.mark.parametrize("skipped", (False, True))
+def test_a_full_average_sends_anchors_alone_where_weights_are_their_anchors(skipped):
+    group = workers(3, Local(every=2, exchange=Gossip(Identity(), Rotating())))
+    lockstep([worker.train(4) for worker in group])
+    if skipped:
+        with torch.no_grad():
+            group[1].weights["a"] += 1
+    meters = [Meter() for _ in group]
+    lockstep([w.rounds.full_average(4, w.world) for w in group], meters)
+    alone = [Meter() for _ in group]
+    lockstep([w.rounds._dense.round(w.weights, 4, w.world) for w in group], alone)
+    models = meters[0].total().payload_bytes / alone[0].total().payload_bytes
+    assert 1 + skipped < models < 1.2 + skipped, models
 
 
 def test_consensus_is_the_mean_square_distance_from_the_mean():

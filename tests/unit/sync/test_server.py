@@ -6,6 +6,8 @@ import torch
 from thinwire import IncompatibleParts, ProtocolError, TensorSpec, World, checkpoint, lockstep, parse
 from thinwire.core import CompositionError, Message, Payload, derive_key
 from thinwire.exchange import Exchanger
+from thinwire.sync.client import FederatedClient
+from thinwire.sync.federated import Federation, Rounds
 from thinwire.sync.members import Pace
 from thinwire.sync.optimizers import SGD, Adam
 from thinwire.sync.server import Server
@@ -13,6 +15,7 @@ from thinwire.sync.simulated import Schedule, run
 from thinwire.sync.simulated_clients import changed
 from thinwire.sync.uplink import one_way
 from thinwire.sync.worker import Worker
+from thinwire.wire import decode_frame, encode_frame, frame_limit
 
 SHAPES = {"a": (4, 3), "b": (5,)}
 
@@ -318,7 +321,7 @@ def test_a_lost_model_is_worked_out_anew():
     server.handle(worker.pull(), 0.0)  # the reply is lost
     assert begin(server, worker)
     assert equal(server.copies.pending["w0"], worker.weights)
-    odd = Message("pull", "w0", fields={"have": 9})
+    odd = Message("pull", "w0", fields={**worker.pull().fields, "have": 9})
     assert server.handle(odd, 0.0).fields["reason"] == "have"
 
 
@@ -413,7 +416,21 @@ def test_joining_with_another_model_names_the_difference():
     )
     text = server.handle(Worker("x", server.layers, "qsgd()").join(), 0.0).fields["text"]
     assert "dense()" in text and "qsgd()" in text
-    assert server.handle(Message("join", "x", fields={"form": 7}), 0.0).fields["reason"] == "form"
+    for text in (b"7", b"[7]", b'{"a": 1}', b"\xff", b"", b"[" * 10**5, b'["\\ud800"]', b" " * 10**6):
+        part = torch.frombuffer(bytearray(text or b" "), dtype=torch.uint8)[: len(text)]
+        for payload in (Payload((part,)), Payload((part, part)), Payload((part.float(),)), Payload(())):
+            reply = server.handle(Message("join", "x", fields={"settled": -1}, payload=payload), 0.0)
+            assert reply.fields["reason"] == "form" and encode_frame(reply)
+
+
+@pytest.mark.parametrize("count", [1, 1500, 6000])
+def test_joining_with_many_layers_fits_into_a_frame(count):
+    layers = {f"model.layers.{i}.self_attn.q_proj.weight": torch.zeros(1) for i in range(count)}
+    server, rounds = Server(layers, SGD(0.1)), Federation(layers, Rounds(1, 1))
+    for machine, party in ((server, Worker("w", server.layers)), (rounds, FederatedClient("w", server.layers))):
+        frame = encode_frame(party.join())
+        assert len(frame) <= frame_limit(server.layers)
+        party.welcomed(machine.handle(decode_frame(frame), 0.0))
 
 
 def test_a_worker_without_its_memory_begins_anew_under_ef21():

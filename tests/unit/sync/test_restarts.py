@@ -1,0 +1,207 @@
+"""A client, a worker or a server that was killed and started anew, from its checkpoint or without."""
+
+import copy
+
+import pytest
+import torch
+
+from thinwire.core import Message
+from thinwire.sync.client import FederatedClient
+from thinwire.sync.federated import Federation, Rounds
+from thinwire.sync.members import Pace
+from thinwire.sync.optimizers import SGD
+from thinwire.sync.server import Server
+from thinwire.sync.serving import join, take_part
+from thinwire.sync.worker import Worker
+
+EF21 = "ef21(topk(k=1))"
+GRADIENT = torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+def welcome(machine, party, now=0.0):
+    party.welcomed(machine.handle(party.join(), now))
+    return party
+
+
+def turn(machine, client, by, now=0.0):
+    """One round of a client that is asked: whether its update was accepted."""
+    if not client.begin(machine.handle(client.pull(), now)):
+        return False
+    return client.settle(machine.handle(client.push({"w": client.weights["w"] + by}, 1), now))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("exchange", [EF21, "ef(topk(k=1))"])
+def test_an_update_counts_though_its_client_is_started_anew_in_the_same_round(exchange, stored):
+    def federation():
+        return Federation({"w": torch.zeros(4)}, Rounds(2, 5, deadline=10.0), exchange, expected=2)
+
+    results = []
+    for dies in (False, True):
+        server = federation()
+        one, two = (welcome(server, FederatedClient(name, server.layers, exchange)) for name in "ab")
+        assert two.begin(server.handle(two.pull(), 0.0)) and turn(server, one, 1.0)
+        if dies:
+            one = welcome(server, FederatedClient("a", server.layers, exchange))
+            welcome(server, one)
+            assert not one.begin(server.handle(one.pull(), 0.0))
+        if dies and stored:
+            kept, server = copy.deepcopy(server.state_dict()), federation()
+            server.load_state_dict(kept)
+        message = two.push({"w": two.weights["w"] - 2}, 1)
+        assert two.settle(server.handle(message, 1.0)) and server.round == 1
+        results.append(server.weights["w"])
+    assert torch.equal(*results)
+    welcome(server, one)
+    assert turn(server, one, 1.0, 2.0)
+
+
+def resuming(make, at):
+    """(ask, machines): a server that is stored, goes on for some messages, and is then resumed as it was stored."""
+    machines, count = [make()], 0
+    stored = None
+
+    def ask(message):
+        nonlocal count, stored
+        count += 1
+        if count == at[0]:
+            stored = copy.deepcopy(machines[-1].state_dict())
+        if count == at[1]:
+            machines.append(make())
+            machines[-1].load_state_dict(stored)
+        return machines[-1].handle(message, 0.0)
+
+    return ask, machines
+
+
+@pytest.mark.parametrize("at", [(5, 9), (5, 10), (4, 10), (4, 9), (2, 9), (3, 8)])
+@pytest.mark.parametrize("exchange", [EF21, "ef(ef21(topk(k=1)))"])
+def test_a_worker_and_a_resumed_server_believe_the_same_under_ef21(exchange, at):
+    ask, machines = resuming(lambda: Server({"w": torch.ones(4)}, SGD(0.1), exchange), at)
+    worker = Worker("w", machines[0].layers, exchange)
+    join(ask, worker, lambda weights, step: {"w": GRADIENT}, steps=12)
+    memory = worker.uplink.exchanger.memory["w"]
+    assert len(machines) == 2 and machines[1].members.all["w"].settled == worker.settled == 11
+    assert torch.equal(machines[1].intake.beliefs["w"]["w"], (memory if exchange == EF21 else memory.inner).local)
+
+
+def test_what_a_resumed_server_refuses_stays_in_a_residual_around_ef21():
+    exchange = "ef(ef21(topk(k=1)))"
+    first = Server({"w": torch.ones(4)}, SGD(0.1), exchange)
+    worker = welcome(first, Worker("w", first.layers, exchange))
+    empty = copy.deepcopy(first.state_dict())
+    assert worker.begin(first.handle(worker.pull(), 0.0))
+    assert worker.settle(first.handle(worker.push({"w": GRADIENT}), 0.0))
+    second = Server({"w": torch.ones(4)}, SGD(0.1), exchange)
+    second.load_state_dict(empty)
+    before = worker.uplink.exchanger.memory["w"].residual
+    worker.version = 0
+    reply = second.handle(worker.push({"w": GRADIENT}), 0.0)
+    assert reply.fields["reason"] == "memory" and not worker.settle(reply)
+    welcome(second, worker)
+    assert torch.equal(worker.uplink.exchanger.memory["w"].residual, before + GRADIENT)
+    assert not worker.uplink.exchanger.memory["w"].inner.local.any() and "w" not in second.intake.beliefs
+
+
+@pytest.mark.parametrize("at", [(4, 8), (4, 9), (3, 8), (3, 9), (2, 7)])
+def test_a_client_and_a_resumed_federation_believe_the_same_under_ef21(at):
+    ask, machines = resuming(lambda: Federation({"w": torch.ones(4)}, Rounds(1, 12), EF21), at)
+    client = FederatedClient("c", machines[0].layers, EF21)
+    take_part(ask, client, lambda weights, round: ({"w": weights["w"] - GRADIENT}, 1))
+    assert len(machines) == 2 and machines[1].clients["c"].settled == client.settled == 11
+    assert torch.equal(machines[1].intake.beliefs["c"]["w"], client.uplink.exchanger.memory["w"].local)
+
+
+@pytest.mark.parametrize("joins", [True, False])
+@pytest.mark.parametrize("down", [None, "identity()", "topk(k=1)"])
+def test_a_client_trains_on_the_model_of_the_resumed_federation_not_on_one_of_the_same_number(down, joins):
+    def federation():
+        return Federation({"w": torch.zeros(4)}, Rounds(1, 50, max_strikes=1), expected=2, down=down)
+
+    first = federation()
+    one, two = (welcome(first, FederatedClient(name, first.layers, down=down)) for name in "ab")
+    stored = copy.deepcopy(first.state_dict())
+    while one.have < 4:
+        turn(first, one, -1.0), turn(first, two, -1.0)
+    second = federation()
+    second.load_state_dict(stored)
+    two = welcome(second, FederatedClient("b", second.layers, down=down))
+    if joins:
+        welcome(second, one)
+    while second.round < one.have or second.round < 5 or "a" not in second.sampled:
+        if not turn(second, two, 100.0):
+            second._close(0.0)  # the other was asked and is away
+    reply = second.handle(one.pull(), 0.0)
+    if not joins:
+        assert reply.fields["reason"] == "unknown" and not one.begin(reply)
+        reply = second.handle(welcome(second, one).pull(), 0.0)
+    assert one.begin(reply) and torch.equal(one.weights["w"], second.copy.model["w"])
+    assert [client.strikes for client in second.clients.values()] == [0, 0]
+
+
+def test_a_worker_that_was_given_as_many_changes_by_the_server_before_holds_none_of_the_resumed_one():
+    def server():
+        return Server({"w": torch.ones(4)}, SGD(0.1), down="topk(k=1)")
+
+    first = server()
+    worker = welcome(first, Worker("w", first.layers, down="topk(k=1)"))
+    for count in range(4):
+        assert worker.begin(first.handle(worker.pull(), 0.0))
+        assert worker.settle(first.handle(worker.push({"w": GRADIENT}), 0.0))
+        if count == 1:
+            stored = copy.deepcopy(first.state_dict())
+            welcome(first, worker)  # from now on it counts anew
+    second = server()
+    second.load_state_dict(stored)
+    assert second.handle(worker.pull(), 0.0).fields["reason"] == "unknown"
+    welcome(second, worker)
+    for _ in range(6):
+        assert worker.begin(second.handle(worker.pull(), 0.0))
+        assert torch.equal(worker.weights["w"], second.copies.pending["w"]["w"])
+
+
+def test_a_servers_life_is_not_stored_and_is_another_one_after_loading():
+    make = [lambda: Server({"w": torch.ones(4)}, SGD(0.1)), lambda: Federation({"w": torch.ones(4)}, Rounds(1, 1))]
+    for machine in (each() for each in make):
+        life, state = machine.life, machine.state_dict()
+        assert life not in str(state)
+        machine.load_state_dict(state)
+        assert machine.life != life
+
+
+@pytest.mark.parametrize("boot", [0.0, 5.0, 1e6 + 60, 1e9])
+def test_a_resumed_federation_counts_its_deadline_by_its_own_clock(boot):
+    first, second = (Federation({"w": torch.zeros(4)}, Rounds(2, 5, deadline=10.0)) for _ in range(2))
+    for name in "ab":
+        welcome(first, FederatedClient(name, first.layers), 1e6)
+    second.load_state_dict(first.state_dict())
+    assert second.expire(boot) == [] and second.expire(boot + 9.9) == []
+    assert sorted(second.expire(boot + 10)) == ["a", "b"] and second.round == 1
+
+
+@pytest.mark.parametrize("boot", [0.0, 5.0, 1e6 + 60, 1e9])
+def test_a_resumed_server_counts_its_deadline_by_its_own_clock(boot):
+    first, second = (Server({"w": torch.zeros(4)}, SGD(0.1), pace=Pace(0), workers=2, deadline=10.0) for _ in range(2))
+    for name in "ab":
+        worker = welcome(first, Worker(name, first.layers), 1e6)
+    assert worker.begin(first.handle(worker.pull(), 1e6))
+    assert worker.settle(first.handle(worker.push({"w": torch.ones(4)}), 1e6))
+    second.load_state_dict(first.state_dict())
+    welcome(second, worker, boot)
+    assert second.expire(boot + 10) == [] and second.expire(boot + 10.1) == ["a"]
+    assert second.version == 1 and worker.begin(second.handle(worker.pull(), boot + 11))
+
+
+def test_who_has_gone_leaves_no_copy_of_the_model_behind_but_its_belief():
+    server = Server({"w": torch.zeros(4)}, SGD(0.1), EF21, down="topk(k=1)", deadline=10.0)
+    for place in range(6):
+        worker = welcome(server, Worker(f"pod-{place}", server.layers, EF21, "topk(k=1)"), 20.0 * place)
+        for _ in range(2):
+            assert worker.begin(server.handle(worker.pull(), 20.0 * place))
+            assert worker.settle(server.handle(worker.push({"w": GRADIENT}), 20.0 * place))
+        if place % 2:
+            server.handle(Message("leave", worker.name), 20.0 * place)
+    assert server.members.present() == [] and server.evicted == 3
+    assert not server.copies.known and not server.copies.pending and not server.copies.sent
+    assert not server.handle(worker.join(), 201.0).fields["reset"]
+    assert torch.equal(server.intake.beliefs["pod-5"]["w"], worker.uplink.exchanger.memory["w"].local)
