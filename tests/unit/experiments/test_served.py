@@ -76,7 +76,7 @@ def test_looks_and_messages_do_not_meet():
 
     def come():
         for number in range(400):
-            handle(Message("join", f"w{number}", fields={"form": server.form, "settled": -1}))
+            handle(Worker(f"w{number}", server.layers).join())
         going.set()
 
     sys.setswitchinterval(1e-5)
