@@ -385,7 +385,8 @@ def test_a_thousand_idle_sockets_do_not_keep_anybody_out(record_property):
         alone = min(timed(worker) for _ in range(3))
         for _ in range(1000):
             stack.enter_context(raw(listener))
-        until(lambda: listener.refused["too many"] >= 1000 - listener.most_connections)
+        gone = ("too many", "handshake too slow")  # a busy machine may take longer to come than a stranger is given
+        until(lambda: sum(listener.refused[why] for why in gone) >= 1000 - listener.most_connections, seconds=30)
         crowded = min(timed(worker) for _ in range(3))
         late = stack.enter_context(Connection(listener.address, "late", secret=SECRET))
         began = time.monotonic()
@@ -396,5 +397,5 @@ def test_a_thousand_idle_sockets_do_not_keep_anybody_out(record_property):
         record_property("crowded_ms", 1e3 * crowded)
         print(f"an exchange takes {1e3 * alone:.2f} ms alone, {1e3 * crowded:.2f} ms among 1000 idle sockets")
         assert crowded < 2 * alone + 1e-3  # the goal is 1.1; a busy machine tells no more
-        until(lambda: listener.refused["handshake too slow"] + listener.refused["too many"] >= 1000)
+        until(lambda: sum(listener.refused[why] for why in gone) >= 1000, seconds=30)
     until(lambda: open_files() <= files)
