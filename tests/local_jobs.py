@@ -256,11 +256,11 @@ def stored_moments(driver, options, stored):
 def uneven(driver, steps):
     """How it ended, and how long after the last step."""
     model, optimizer = make()
-    ended = "well"
+    ended, began = "well", time.monotonic()
     try:
-        with thinwire.local(model, optimizer, every=4, exchange="ef(topk(density=0.1))", group=driver.group):
+        with thinwire.local(model, optimizer, every=4, exchange="ef(topk(density=0.1))", group=driver.group) as wire:
             teach(model, optimizer, driver.world.rank, steps[driver.world.rank])
             began = time.monotonic()
     except thinwire.ProtocolError as error:
-        ended, began = str(error), locals().get("began", time.monotonic())
-    return ended, time.monotonic() - began
+        ended = str(error)
+    return ended, time.monotonic() - began, sorted(wire.driver.meter.by("layer"))

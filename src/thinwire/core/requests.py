@@ -181,7 +181,8 @@ def describe(request: Request) -> str:
     else:
         root = f" from {request.root}" if isinstance(request, Broadcast) else ""
         form = f"{type(request).__name__}{root} of ({_names(types_of(payload_for(request, 0)))})"
-    return f"{form} for {layers}" if layers else form
+    what = layers or ", ".join(dict.fromkeys(label.kind for label in request.labels))
+    return f"{form} for {what}" if what else form
 
 
 def _some_names(names: list[str], most: int = 4) -> str:

@@ -100,11 +100,14 @@ class Waiting:
 
 
 def _check_devices(specs: Sequence[TensorSpec], parts: Mapping[str, Any]) -> None:
+    firsts: list[TensorSpec] = []  # of each part
     for spec in specs:
-        other = next((s for s in specs if parts[s.name] == parts[spec.name] and s.device != spec.device), None)
-        if other is not None:
+        other = next((first for first in firsts if parts[first.name] == parts[spec.name]), None)
+        if other is None:
+            firsts.append(spec)
+        elif other.device != spec.device:
             raise IncompatibleParts(
-                f"{spec.name} is on {spec.device}, {other.name} on {other.device}, and what is exchanged as one must "
+                f"{other.name} is on {other.device}, {spec.name} on {spec.device}, and what is exchanged as one must "
                 "be in one place; give the layers of each device a pattern of their own, with another density"
             )
 

@@ -297,4 +297,4 @@ class LocalWire:
 
 
 def _gone() -> Program[None]:
-    yield AllGather(Payload((torch.ones(1, dtype=torch.uint8),)), (Label("the end of training", "settings", 1, 8.0),))
+    yield AllGather(Payload((torch.ones(1, dtype=torch.uint8),)), (Label("", "the end of training", 1, 8.0),))

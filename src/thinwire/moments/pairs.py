@@ -33,7 +33,7 @@ def check_unscaled(compressor: Compressor) -> None:
         name = type(compressor).__name__
         raise IncompatibleParts(
             f"moments: {name} multiplies what it sends, so that the mean over draws is right; v would be far too large "
-            f"for many steps. Use it with scaled=false, or topk(density=0.01)"
+            "for many steps. Use it with scaled=false, or topk(density=0.01)"
         )
 
 
