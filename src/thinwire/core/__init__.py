@@ -18,6 +18,7 @@ from .context import Context, Key, Plan, derive_key
 from .errors import (
     AuthenticationError,
     CheckpointError,
+    ClosedError,
     CompositionError,
     ConfigMismatch,
     DecodeError,
@@ -34,12 +35,20 @@ from .messages import Field, Message
 from .mixing import (
     Neighbours,
     Topology,
+    check_inner,
     keeps_copies,
     lossless,
     mixes,
     neighbours,
-    refuse_copies,
     takes_weights,
+)
+from .options import (
+    check_choice,
+    check_flag,
+    check_int,
+    check_number,
+    check_scaler,
+    check_timeout,
 )
 from .parts import (
     Aggregator,
@@ -80,7 +89,9 @@ from .requests import (
     wire_bytes,
 )
 from .shapes import Dims, folded, matrix_dims, near_square, tensor_dims, unfolded
+from .signatures import signature_of
 from .state import flatten_state, mean_state, restore_state
+from .suggestions import closest, did_you_mean
 from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, saturate
 from .together import Together, Waiting
 
@@ -96,12 +107,13 @@ __all__ = [
     "DecodesMean", "SubtractsSent", "Reduced", "Seen", "adds_up", "decodes_mean", "subtracts_sent",
     "reduce_and_subtract", "reduce_with_residual",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
-    "parts_of", "rebuilt", "weighed",
+    "parts_of", "rebuilt", "weighed", "signature_of", "closest", "did_you_mean",
+    "check_int", "check_number", "check_timeout", "check_choice", "check_flag", "check_scaler",
     "Together", "Waiting",
-    "Topology", "Neighbours", "neighbours", "mixes", "lossless", "keeps_copies", "takes_weights", "refuse_copies",
+    "Topology", "Neighbours", "neighbours", "mixes", "lossless", "keeps_copies", "takes_weights", "check_inner",
     "flatten_state", "restore_state", "mean_state",
     "ConfigMismatch", "DivergedError", "MissingExtra", "NonFiniteError",
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
-    "CheckpointError", "FrameError", "AuthenticationError",
+    "CheckpointError", "ClosedError", "FrameError", "AuthenticationError",
     "Field", "Message",
 ]  # fmt: skip

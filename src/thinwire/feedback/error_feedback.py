@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, reduce_with_residual, refuse_copies
+from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, check_inner, reduce_with_residual
 from .residuals import Kept, check_form, keep_for, no_residual, recall
 
 
@@ -28,9 +28,10 @@ class ErrorFeedback:
     residual: str = "fp32"
 
     carries_all = True
+    keeps_unsent = True
 
     def __post_init__(self) -> None:
-        refuse_copies("ErrorFeedback", self.inner)
+        check_inner("ErrorFeedback", self.inner)
         check_form("ErrorFeedback", self.residual)
 
     def init(self, spec: TensorSpec, key: Key) -> FeedbackState:

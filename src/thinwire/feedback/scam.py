@@ -20,7 +20,7 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
-    refuse_copies,
+    check_inner,
     saturate,
 )
 from .residuals import Kept, check_form, keep_for, no_residual, recall
@@ -46,7 +46,7 @@ class SCAM:
     residual: str = "fp32"
 
     def __post_init__(self) -> None:
-        refuse_copies("SCAM", self.inner)
+        check_inner("SCAM", self.inner)
         compressor = getattr(self.inner, "compressor", None)
         if not isinstance(compressor, Chooser):
             name = type(self.inner if compressor is None else compressor).__name__
