@@ -10,29 +10,25 @@ from types import TracebackType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from .. import __version__
-from ..core import (
-    Aggregator,
-    AllGather,
-    IncompatibleParts,
-    Label,
-    NonFiniteError,
-    Payload,
-    Program,
-    ProtocolError,
-    TensorSpec,
-    mixes,
-)
-from ..drivers.alone import Alone
+from ..core import Aggregator, NonFiniteError, Program, ProtocolError, TensorSpec
 from ..drivers.torch_dist import TorchDist
 from .adapting import adapting_of
-from .agreement import agree_on, compare_weights, heal_weights
+from .agreement import compare_weights, heal_weights
 from .gathering import agreed_state, state_of_all
-from .local_parts import LocalOptions, Merged, Rounds, trained_parameters
+from .local_parts import (
+    LocalOptions,
+    Merged,
+    Rounds,
+    leave_together,
+    refuse_closure,
+    refuse_gossip_with_moments,
+    trained_parameters,
+)
 from .moments import Averages
+from .opening import check_group, open_or_alone
 from .report import WireReport
 
 
@@ -54,6 +50,7 @@ class LocalWire:
         averaging_for: Callable[[dict[str, Tensor]], Averages] | None = None,
         group: Any = None,
     ) -> None:
+        check_group("local", group)
         self.parameters = trained_parameters(model, optimizer)
         self.options, self.optimizer, self.step, self.healed = options, optimizer, 0, 0
         self.buffers = {
@@ -65,31 +62,27 @@ class LocalWire:
         self.layers = [TensorSpec.of(name, p.detach()) for name, p in self.parameters.items()]
         rules = rules_for(self.layers)
         self.averaging = None if averaging_for is None else averaging_for(self.parameters)
-        if self.averaging is not None and any(mixes(rule) is not None for rule in rules.values()):
-            raise IncompatibleParts(
-                f"local: optimizer_state={options.optimizer_state!r} averages over all ranks, and the exchange is a "
-                'gossip among partners; use optimizer_state="local" with it'
-            )
-        together = dist.is_available() and dist.is_initialized()
-        self.driver: TorchDist | Alone = TorchDist(group, timeout_s=options.timeout_s) if together else Alone()
+        if self.averaging is not None:
+            refuse_gossip_with_moments(rules, options.optimizer_state)
+        self.rounds = rounds_for(self.parameters, rules, self.buffers)
         self.seconds = {"waiting": 0.0}
         self._carried: list[Future[None]] = []
         self._handles: list[Any] = []
+        self.driver = open_or_alone("local", self._facts(facts(rules)), options.timeout_s, group)
         try:
-            self.driver.run(agree_on(self._facts(rules, facts(rules))))
             self.driver.run(self._begin_alike())
-            self.rounds = rounds_for(self.parameters, rules, self.buffers)
         except BaseException:
             self.driver.close()
             raise
+        self.rounds.start_here()
         self.began = time.perf_counter()
-        if together:
+        if isinstance(self.driver, TorchDist):
             self.rounds.exchanger.clock = time.perf_counter
         if options.hooks:
-            self._handles.append(optimizer.register_step_pre_hook(lambda *_: self.before_step()))
+            self._handles.append(optimizer.register_step_pre_hook(self._before_hook))
             self._handles.append(optimizer.register_step_post_hook(lambda *_: self.after_step()))
 
-    def _facts(self, rules: Mapping[str, Aggregator[Any]], settings: Mapping[str, Any]) -> dict[str, Any]:
+    def _facts(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """In the order in which they are compared: causes before what follows from them."""
         return {
             "thinwire": __version__,
@@ -108,10 +101,16 @@ class LocalWire:
 
     # Around a step
 
+    def _before_hook(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self.rounds.settings.payload == "gradients":
+            refuse_closure(args, kwargs)
+        self.before_step()
+
     @torch.no_grad()
     def before_step(self) -> None:
         """Before the optimizer's step."""
-        self.rounds.exchanger.lr = max((float(group["lr"]) for group in self.optimizer.param_groups), default=None)
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups if "lr" in group]
+        self.rounds.exchanger.lr = max(rates, default=None)
         if self.rounds.settings.payload == "gradients":
             self._average_gradients()
         elif self.rounds.settings.overlap:
@@ -261,7 +260,7 @@ class LocalWire:
         """With all others: a rank that still has rounds to make would wait for us, and both are told at once."""
         self._wait()
         try:
-            self.driver.run(_gone())
+            self.driver.run(leave_together())
         except ProtocolError as error:
             raise ProtocolError(
                 f"local: this rank has made its {self.step} steps and others have more rounds to make; give all ranks "
@@ -294,7 +293,3 @@ class LocalWire:
         """One rank's state out of those of a world of another size."""
         moments = {} if self.averaging is None else self.averaging.merged([state["moments"] for state in states])
         return self.rounds.merged(states) | ({"moments": moments} if moments else {})
-
-
-def _gone() -> Program[None]:
-    yield AllGather(Payload((torch.ones(1, dtype=torch.uint8),)), (Label("", "the end of training", 1, 8.0),))

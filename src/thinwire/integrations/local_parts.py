@@ -8,13 +8,28 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
-from ..core import CompositionError, Program, World
+from ..core import (
+    Aggregator,
+    AllGather,
+    CompositionError,
+    IncompatibleParts,
+    Label,
+    Payload,
+    Program,
+    World,
+    check_choice,
+    check_flag,
+    check_int,
+    check_timeout,
+    mixes,
+)
 from ..exchange import Exchanger
 from .wire import ON_DIVERGENCE
+from .wrappers import plain_of
 
 BUFFERS = ("average", "local")
+ZERO_MEANS = {"small": "none", "check_every": "never", "most_bad_rounds": "never"}
 KEPT = ("local", "reset")  # what happens to the optimizer's state, if it is not averaged
 
 
@@ -40,6 +55,7 @@ class Rounds(Protocol):
     bad_in_a_row: int
     mixes: bool
 
+    def start_here(self) -> None: ...
     def average_gradients(
         self, gradients: Mapping[str, Tensor], step: int, world: World
     ) -> Program[dict[str, Tensor]]: ...
@@ -70,21 +86,25 @@ class LocalOptions:
     hooks: bool = True
 
     def __post_init__(self) -> None:
-        for name, known in (("buffers", BUFFERS), ("on_divergence", ON_DIVERGENCE)):
-            if getattr(self, name) not in known:
-                raise CompositionError(f"local: {name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
-        for name in ("small", "check_every", "most_bad_rounds"):
-            if getattr(self, name) < 0:
-                raise CompositionError(f"local: {name} must not be negative, got {getattr(self, name)}; 0 means never")
+        check_choice("local", "buffers", self.buffers, BUFFERS)
+        check_choice("local", "on_divergence", self.on_divergence, ON_DIVERGENCE)
+        if not isinstance(self.optimizer_state, str):
+            raise CompositionError(
+                f"local: optimizer_state is a text, {', '.join(KEPT)} or a composition such as 'uniform(bits=8)', got "
+                f"{self.optimizer_state!r}"
+            )
+        for name, zero in ZERO_MEANS.items():
+            check_int("local", name, getattr(self, name), 0, f"0 means {zero}")
+        check_int("local", "seed", self.seed)
+        check_timeout("local", "timeout_s", self.timeout_s)
+        check_flag("local", "hooks", self.hooks)
 
 
 def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The parameters that the optimizer changes, by name; a tied one has its first name, frozen ones are left out."""
-    if isinstance(model, DistributedDataParallel):
-        raise CompositionError(
-            "local: this model is wrapped in DistributedDataParallel, which averages gradients at every step; give the "
-            "plain module (model.module), or use attach to compress what DDP sends"
-        )
+    model = plain_of(model)
+    if not hasattr(optimizer, "param_groups"):
+        raise CompositionError(f"local: a torch.optim optimizer is needed, got {type(optimizer).__name__}")
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     named: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if id(p) in held and p.requires_grad}
     strangers = len(held - {id(p) for p in model.parameters()})
@@ -95,3 +115,25 @@ def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
     if not named:
         raise CompositionError("local: the optimizer has no parameter of this model that wants gradients")
     return named
+
+
+def refuse_gossip_with_moments(rules: Mapping[str, Aggregator[Any]], optimizer_state: str) -> None:
+    if any(mixes(rule) is not None for rule in rules.values()):
+        raise IncompatibleParts(
+            f"local: optimizer_state={optimizer_state!r} averages over all ranks, and the exchange is a gossip among "
+            'partners; use optimizer_state="local" with it'
+        )
+
+
+def refuse_closure(args: Any, kwargs: Any) -> None:
+    """For gradients, which are averaged before the optimizer's step: a closure would compute others inside it."""
+    if callable(kwargs.get("closure", args[1] if len(args) > 1 else None)):
+        raise IncompatibleParts(
+            'local: payload="gradients" averages gradients before optimizer.step(), and step(closure) computes them '
+            'inside it; call backward() before step(), or use payload="deltas"'
+        )
+
+
+def leave_together() -> Program[None]:
+    """A request that only meets its like: a rank with rounds to make is told that this one has none."""
+    yield AllGather(Payload((torch.ones(1, dtype=torch.uint8),)), (Label("", "the end of training", 1, 8.0),))

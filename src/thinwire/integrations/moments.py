@@ -12,12 +12,11 @@ import torch.distributed as dist
 
 from .. import __version__
 from ..core import CompositionError, NonFiniteError, Program, TensorSpec, World
-from ..drivers.alone import Alone
 from ..drivers.meter import Traffic
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
-from .agreement import agree_on
 from .gathering import agreed_state, state_of_all
+from .opening import open_or_alone
 from .report import WireReport
 
 
@@ -49,14 +48,9 @@ class MomentsWire:
         self.averaging = averaging
         self.layers: list[TensorSpec] = list(averaging.exchanger.layers.values())
         self.seconds = {"waiting": 0.0}
-        together = dist.is_available() and dist.is_initialized()
-        self.driver: TorchDist | Alone = TorchDist(group, timeout_s=timeout_s) if together else Alone()
         tensors = {layer.name: f"{list(layer.shape[1:])} {layer.dtype}" for layer in self.layers}
-        try:
-            self.driver.run(agree_on({"thinwire": __version__, **facts, "parameter": tensors}))
-        except BaseException:
-            self.driver.close()
-            raise
+        known = {"thinwire": __version__, **facts, "parameter": tensors}
+        self.driver = open_or_alone("moments", known, timeout_s, group)
 
     @torch.no_grad()
     def average(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,19 +13,36 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .. import __version__
 from ..aggregators import Dense
-from ..catalog import SMALL, to_text
-from ..core import Aggregator, CompositionError, IncompatibleParts, NonFiniteError, Program, TensorSpec, World, mixes
-from ..drivers.torch_dist import TorchDist
+from ..catalog import SMALL, part_text
+from ..core import (
+    Aggregator,
+    ClosedError,
+    CompositionError,
+    IncompatibleParts,
+    NonFiniteError,
+    Program,
+    TensorSpec,
+    World,
+    check_choice,
+    check_int,
+    check_scaler,
+    check_timeout,
+    mixes,
+)
 from ..exchange import Exchanger
 from .adapting import adapting_of
 from .agreement import agree_on, compare_weights, heal_weights
 from .ddp import DDPHook
 from .gathering import agreed_state, state_of_all
+from .opening import open_agreed
 from .report import WireReport
 from .rules import Wanted, assigned
+from .soundness import check_soundness
 from .times import now
 
 ON_DIVERGENCE = ("stop", "heal")
+ZERO_MEANS = {"warmup_steps": "none", "small": "none", "check_every": "never", "most_bad_steps": "never"}
+REPLACED = "was detached by a second attach to its model"
 DDP_SETTINGS = ("bucket_bytes_cap", "find_unused_parameters", "static_graph")  # all ranks need the same, too
 
 
@@ -42,13 +60,12 @@ class WireOptions:
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("warmup_steps", "small", "check_every"):
-            if getattr(self, name) < 0:
-                raise CompositionError(f"attach: {name} must not be negative, got {getattr(self, name)}; 0 means never")
-        if self.on_divergence not in ON_DIVERGENCE:
-            raise CompositionError(
-                f"attach: on_divergence must be one of {', '.join(ON_DIVERGENCE)}, got {self.on_divergence!r}"
-            )
+        check_scaler("attach", self.scaler)
+        for name, zero in ZERO_MEANS.items():
+            check_int("attach", name, getattr(self, name), 0, f"0 means {zero}")
+        check_int("attach", "seed", self.seed)
+        check_choice("attach", "on_divergence", self.on_divergence, ON_DIVERGENCE)
+        check_timeout("attach", "timeout_s", self.timeout_s)
 
 
 class Wire:
@@ -59,18 +76,19 @@ class Wire:
         model: DistributedDataParallel,
         wanted: Wanted | Mapping[str, Wanted],
         options: WireOptions,
-        let_go: Callable[[], None],
     ) -> None:
-        self.options, self._let_go = options, let_go
+        self.options, self.group = options, model.process_group
+        self.detached = ""  # by what, once it is
+        self.let_go: Callable[[], None] = lambda: None  # takes it off its model
         self.parameters = reduced_parameters(model)
         self._ddp = {name: getattr(model, name) for name in DDP_SETTINGS}
         self.layers = [TensorSpec(name, tuple(p.shape), p.dtype, p.device) for p, name in self.parameters.items()]
-        self.driver = TorchDist(model.process_group, timeout_s=options.timeout_s)
+        self.compressed = self._assemble(wanted, "attach")
+        self.plain = Exchanger(self.layers, Dense())
+        self.driver = open_agreed("attach", self._facts(self.compressed.rules), options.timeout_s, self.group)
         self.healed = self.bad_in_a_row = 0
         self.attached_at = now()
         self.warmup_until, self.paused = options.warmup_steps, False
-        self.compressed = self._exchanger(wanted)
-        self.plain = Exchanger(self.layers, Dense())
         scale = options.scaler.get_scale if options.scaler is not None and options.scaler.is_enabled() else None
         # in a static graph an unused parameter never has a gradient, so there is nothing of it to lose
         used = model.reducer._get_local_used_map if model.find_unused_parameters and not model.static_graph else _no_map
@@ -81,12 +99,18 @@ class Wire:
         self.hook.at_rest += [self._heal_weights]
         self.hook.after += [self._count_bad_steps]
 
-    def _exchanger(self, wanted: Wanted | Mapping[str, Wanted]) -> Exchanger:
-        rules = assigned(self.layers, wanted, self.options.small)
-        refuse_gossip(rules)
-        self.driver.run(agree_on(self._facts(rules)))
+    def _assemble(self, wanted: Wanted | Mapping[str, Wanted], caller: str) -> Exchanger:
+        """What one rank can check alone: nothing is sent."""
+        rules = assigned(self.layers, wanted, self.options.small, caller)
+        refuse_gossip(rules, caller)
+        check_soundness(caller, self.layers, rules, self.group)
         exchanger = Exchanger(self.layers, rules, seed=self.options.seed)
         exchanger.clock = now
+        return exchanger
+
+    def _exchanger(self, wanted: Wanted | Mapping[str, Wanted]) -> Exchanger:
+        exchanger = self._assemble(wanted, "change")
+        self.driver.run(agree_on(self._facts(exchanger.rules)))
         return exchanger
 
     def _facts(self, rules: Mapping[str, Aggregator[Any]]) -> dict[str, Any]:
@@ -98,7 +122,7 @@ class Wire:
             "DDP": self._ddp,
             "parameters in order": [layer.name for layer in self.layers],
             "parameter": {layer.name: f"{list(layer.shape)} {layer.dtype}" for layer in self.layers},
-            "composition": {name: to_text(rule) for name, rule in rules.items()},
+            "composition": {name: part_text(rule) for name, rule in rules.items()},
         }
 
     # What happens around a step
@@ -134,20 +158,33 @@ class Wire:
 
     def pause(self) -> None:
         """Average densely from the next step on; residuals wait."""
+        self._check_attached("pause")
         self.paused = True
 
     def resume(self) -> None:
+        self._check_attached("resume")
         self.paused = False
 
     def detach(self) -> None:
-        """Average as DDP does from the next step on; attach again to compress again."""
-        self._let_go()
+        """Average as DDP does from the next step on; attach again to compress again. Once detached, it does nothing."""
+        if self.detached == REPLACED:
+            warnings.warn(f"detach: this handle {REPLACED}; the model stays with the newer handle", stacklevel=2)
+        elif not self.detached:
+            self.let_go()
+
+    def _check_attached(self, method: str) -> None:
+        if self.detached:
+            raise ClosedError(
+                f"{method}: this handle {self.detached}, and has no connections any more; use the handle of the last "
+                "attach, or attach again"
+            )
 
     def change(self, wanted: Wanted | Mapping[str, Wanted]) -> None:
         """Another composition from the next step on; residuals that both compositions keep are taken over.
 
         The history of plans begins anew: its entries are those of one composition's menus.
         """
+        self._check_attached("change")
         before, after = self.compressed, self._exchanger(wanted)
         before.settle()
         for name, state in after.memory.items():
@@ -173,11 +210,13 @@ class Wire:
 
     def state_dict(self, gather: bool = True) -> dict[str, Any]:
         """Plain tensors and numbers by parameter name, of all ranks; gather=False: this rank's alone, silently."""
+        self._check_attached("state_dict")
         mine = self.compressed.state_dict() | {"step": self.hook.step, "paused": self.paused}
         return state_of_all(mine, self.driver, gather)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken; if the world has another size, with the mean of all residuals."""
+        self._check_attached("load_state_dict")
         mine = agreed_state(state, self.driver, self.compressed)
         self.hook.step, self.paused = int(mine["step"]), bool(mine["paused"])
         self.compressed.load_state_dict(mine)
@@ -200,11 +239,11 @@ def _no_map() -> None:
     return None
 
 
-def refuse_gossip(rules: Mapping[str, Aggregator[Any]]) -> None:
+def refuse_gossip(rules: Mapping[str, Aggregator[Any]], caller: str = "attach") -> None:
     """DDP takes all replicas to be equal."""
     for name, rule in rules.items():
         if (topology := mixes(rule)) is not None:
             raise IncompatibleParts(
-                f"attach: {name}: {to_text(rule)} gives each rank a mixture of its own over {to_text(topology)}, and "
-                "DDP needs equal replicas; use thinwire.local(model, optimizer, exchange=...) around the plain module"
+                f"{caller}: {name}: {part_text(rule)} gives each rank a mixture of its own over {part_text(topology)}, "
+                "and DDP needs equal replicas; use thinwire.local(model, optimizer, exchange=...) around the module"
             )
