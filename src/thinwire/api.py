@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -158,6 +159,8 @@ def average_moments(
     check_flag("moments", "now", now)
     moments = moments_of(composition)
     averaging = Averaging(AdamMoments(optimizer), moments, small=small, seed=seed)
+    layers = [replace(s, shape=s.shape[1:]) for s in averaging.adam.layers if len(s.shape) > 2 and s.numel >= 2 * small]
+    check_soundness("moments", layers, dict.fromkeys((s.name for s in layers), moments.exchange), group, bias=False)
     facts = {"moments": moments_text(moments), "setting": {"small": small, "seed": seed}}
     wire = MomentsWire(averaging, facts, timeout_s, group)
     if now:

@@ -24,18 +24,22 @@ SAMPLED = 1 << 16  # elements of the tensor on which a compressor's error is mea
 
 
 def check_soundness(
-    caller: str, layers: Sequence[TensorSpec], rules: Mapping[str, Aggregator[Any]], group: Any = None
+    caller: str,
+    layers: Sequence[TensorSpec],
+    rules: Mapping[str, Aggregator[Any]],
+    group: Any = None,
+    bias: bool = True,
 ) -> None:
     """Refuse EF21 around what is no contraction; warn (`warnings.warn`) of a biased compressor without a memory.
 
-    group: its rank 0 gives the warnings.
+    group: its rank 0 gives the warnings. bias: whether a bias matters.
     """
     shared: dict[int, tuple[Aggregator[Any], list[TensorSpec]]] = {}  # the layers of a pattern share one object
     for layer in layers:
         shared.setdefault(id(rules[layer.name]), (rules[layer.name], []))[1].append(layer)
     found: dict[str, None] = {}  # in order, each text once
     for rule, own in shared.values():
-        found |= dict.fromkeys([*_about_ef21(caller, rule, own), *_about_bias(caller, rule, own)])
+        found |= dict.fromkeys([*_about_ef21(caller, rule, own), *(_about_bias(caller, rule, own) if bias else ())])
     for text in found if rank_in(group) == 0 else ():
         warnings.warn(text, stacklevel=_callers())
 
