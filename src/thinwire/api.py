@@ -51,7 +51,11 @@ def attach(
     options = WireOptions(scaler, warmup_steps, small, seed, check_every, on_divergence, most_bad_steps, timeout_s)
     ddp = ddp_of(model)
     wire = Wire(ddp, composition, options)
-    Slot.of(ddp).hold(wire)  # last: a refusal leaves the model as it was
+    try:
+        Slot.of(ddp).hold(wire)  # last: a refusal leaves the model as it was
+    except BaseException:
+        wire.driver.close()
+        raise
     return wire
 
 
