@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .catalog import SMALL, to_text
 from .core import Aggregator, CompositionError, TensorSpec
 from .drivers.meter import Traffic
+from .integrations.compositions import find_fall_backs
 from .integrations.local import LocalWire
 from .integrations.local_parts import KEPT, LocalOptions
 from .integrations.moments import MomentsWire, move
@@ -105,6 +106,9 @@ def local(
     def facts(rules: Mapping[str, Aggregator[Any]]) -> dict[str, Any]:
         return {"rounds": sync_text(settings), "exchange": {name: to_text(rule) for name, rule in rules.items()}}
 
+    def fall_backs_for(layers: Sequence[TensorSpec]) -> dict[str, str]:
+        return find_fall_backs(layers, exchange, small)
+
     moments = None if optimizer_state in KEPT else _moments_of(optimizer_state, payload)
 
     def averaging_for(parameters: dict[str, Tensor]) -> Averaging:
@@ -112,7 +116,7 @@ def local(
         return Averaging(AdamMoments(optimizer, parameters), moments, small=small, seed=seed)
 
     averaging = None if moments is None else averaging_for
-    return LocalWire(model, optimizer, options, rules_for, rounds_for, facts, averaging, group)
+    return LocalWire(model, optimizer, options, rules_for, rounds_for, facts, averaging, group, fall_backs_for)
 
 
 def _moments_of(optimizer_state: str, payload: str) -> Moments:

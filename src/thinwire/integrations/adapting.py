@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..aggregators.ladder import knob_of, with_setting
-from ..catalog import to_text
 from ..core import Aggregator, CompositionError, Plan
 from ..drivers.meter import Meter
 from ..exchange import Exchanger
+from .compositions import text_of
 
 MOST_ENTRIES = 8
 
@@ -29,7 +29,7 @@ class Adapting(NamedTuple):
 
     def lines(self, steps: int) -> list[str]:
         first = (
-            f"  adapting   {self.decisions} decision{'' if self.decisions == 1 else 's'}, "
+            f"  adapting     {self.decisions} decision{'' if self.decisions == 1 else 's'}, "
             f"{1e3 * self.seconds / max(1, steps):.3g} ms a step, {100 * self.share:.2g} % of the time, "
             f"{self.nbytes / 1e3:.3g} kB of plans"
         )
@@ -57,13 +57,13 @@ def entry_text(entry: Aggregator[Any]) -> str:
     """With the number that was turned, though a text leaves it out where it is the default."""
     found = knob_of(entry)
     if found is None:
-        return to_text(entry)
+        return text_of(entry)
     knob, own = found
     for other in (own / 2,) if isinstance(own, float) else (own + 1, own - 1):
         with suppress(CompositionError):  # a text always has what is not the default
-            changed = to_text(with_setting(entry, knob.name, other))
+            changed = text_of(with_setting(entry, knob.name, other))
             return changed.replace(f"{knob.name}={other}", f"{knob.name}={own}", 1)
-    return to_text(entry)
+    return text_of(entry)
 
 
 def adapting_of(exchanger: Exchanger, meter: Meter, elapsed_s: float) -> Adapting | None:

@@ -13,27 +13,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .. import __version__
-from ..core import (
-    Aggregator,
-    AllGather,
-    IncompatibleParts,
-    Label,
-    NonFiniteError,
-    Payload,
-    Program,
-    ProtocolError,
-    TensorSpec,
-    mixes,
-)
+from ..core import Aggregator, IncompatibleParts, NonFiniteError, Program, ProtocolError, TensorSpec, mixes
 from ..drivers.alone import Alone
 from ..drivers.torch_dist import TorchDist
 from .adapting import adapting_of
-from .agreement import agree_on, compare_weights, heal_weights
+from .agreement import agree_on, compare_weights, end_together, heal_weights
+from .complex_layers import as_real, as_real_spec, like
+from .compositions import Compositions, describe_rules
+from .device_copies import warn_of_copies
 from .gathering import agreed_state, state_of_all
-from .local_parts import LocalOptions, Merged, Rounds, trained_parameters
+from .local_parts import LocalOptions, Merged, Rounds, averaged_buffers, settings_of, trained_parameters
 from .moments import Averages
-from .report import WireReport
+from .nonfinite import BadSteps
+from .report import Subject, WireReport, repr_of
+
+COUNT_STEPS = "it leaves out steps, so call wire.before_step() and wire.after_step() around each yourself (hooks=False)"
 
 
 class LocalWire:
@@ -53,17 +47,16 @@ class LocalWire:
         facts: Callable[[Mapping[str, Aggregator[Any]]], Mapping[str, Any]],
         averaging_for: Callable[[dict[str, Tensor]], Averages] | None = None,
         group: Any = None,
+        fall_backs_for: Callable[[Sequence[TensorSpec]], Mapping[str, str]] = lambda _: {},
     ) -> None:
         self.parameters = trained_parameters(model, optimizer)
         self.options, self.optimizer, self.step, self.healed = options, optimizer, 0, 0
-        self.buffers = {
-            name: buffer
-            for name, buffer in model.named_buffers()
-            if options.buffers == "average" and buffer.is_floating_point()
-        }
-        self.tensors = {**self.parameters, **self.buffers}
-        self.layers = [TensorSpec.of(name, p.detach()) for name, p in self.parameters.items()]
-        rules = rules_for(self.layers)
+        self.buffers = averaged_buffers(model) if options.buffers == "average" else {}
+        weights = {name: as_real(p.detach()) if p.is_complex() else p for name, p in self.parameters.items()}
+        self.tensors = {**weights, **self.buffers}
+        self._forms = [TensorSpec.of(name, p.detach()) for name, p in self.parameters.items()]
+        self.layers = [as_real_spec(form) for form in self._forms]
+        rules = rules_for(self._forms)
         self.averaging = None if averaging_for is None else averaging_for(self.parameters)
         if self.averaging is not None and any(mixes(rule) is not None for rule in rules.values()):
             raise IncompatibleParts(
@@ -76,29 +69,24 @@ class LocalWire:
         self._carried: list[Future[None]] = []
         self._handles: list[Any] = []
         try:
-            self.driver.run(agree_on(self._facts(rules, facts(rules))))
+            self.driver.run(agree_on(settings_of(options, optimizer, self.layers) | (settings := {**facts(rules)})))
             self.driver.run(self._begin_alike())
-            self.rounds = rounds_for(self.parameters, rules, self.buffers)
+            self.rounds = rounds_for(weights, rules, self.buffers)
         except BaseException:
             self.driver.close()
             raise
+        self._described = {"rounds": str(settings["rounds"])}
+        if self.averaging is not None:
+            self._described["moments"] = options.optimizer_state
+        self._fall_backs = fall_backs_for(self._forms)
+        self._bad_rounds = BadSteps(model, self.layers, "most_bad_rounds", give=COUNT_STEPS if options.hooks else "")
+        self._told_of_copies = self._is_closed = False
         self.began = time.perf_counter()
         if together:
             self.rounds.exchanger.clock = time.perf_counter
         if options.hooks:
             self._handles.append(optimizer.register_step_pre_hook(lambda *_: self.before_step()))
             self._handles.append(optimizer.register_step_post_hook(lambda *_: self.after_step()))
-
-    def _facts(self, rules: Mapping[str, Aggregator[Any]], settings: Mapping[str, Any]) -> dict[str, Any]:
-        """In the order in which they are compared: causes before what follows from them."""
-        return {
-            "thinwire": __version__,
-            "setting": {k: v for k, v in vars(self.options).items() if isinstance(v, int | float | str)},
-            "optimizer": type(self.optimizer).__name__,
-            "parameters in order": list(self.parameters),
-            "parameter": {layer.name: f"{list(layer.shape)} {layer.dtype}" for layer in self.layers},
-            **settings,
-        }
 
     def _begin_alike(self) -> Program[None]:
         """Rank 0's weights and buffers for all, as DDP does it; only what differs is sent."""
@@ -140,11 +128,11 @@ class LocalWire:
         given = {}
         for name, parameter in self.parameters.items():
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            given[name] = gradient.to_dense() if gradient.layout != torch.strided else gradient
+            given[name] = as_real(gradient.to_dense() if gradient.layout != torch.strided else gradient)
         with self._timing():
             averages = self.driver.run(self.rounds.average_gradients(given, self.step, self.driver.world))
-        for name, parameter in self.parameters.items():
-            parameter.grad = averages.get(name)  # None after a bad step: weights and moments stay as they are
+        for name, parameter in self.parameters.items():  # None after a bad step: weights and moments stay as they are
+            parameter.grad = like(averages[name], parameter) if name in averages else None
         self._count_bad_rounds()
 
     def _wait(self) -> None:
@@ -177,12 +165,10 @@ class LocalWire:
             self.optimizer.state.pop(self.parameters[name], None)
 
     def _count_bad_rounds(self) -> None:
-        most = self.options.most_bad_rounds
-        if most and self.rounds.bad_in_a_row >= most:
-            raise NonFiniteError(
-                f"step {self.step}: {most} rounds in a row had a NaN or an infinity on some rank; the log of that rank "
-                "names the parameters. Lower the learning rate, clip gradients, or raise most_bad_rounds"
-            )
+        if not self._told_of_copies:
+            self._told_of_copies = True
+            warn_of_copies("local", self.layers, self.driver, "round")
+        self._bad_rounds.check(self.step, self.rounds.bad_in_a_row, self.options.most_bad_rounds)
 
     def _check_anchors(self, merged: int) -> None:
         """What all ranks hold alike after a round, unless they gossip."""
@@ -233,16 +219,34 @@ class LocalWire:
         """What was sent and saved, and how long steps stood still, as this rank counted. Prints as a table."""
         self._wait()
         dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
-        exchanger, meter = self.rounds.exchanger, self.driver.meter
-        adapting = adapting_of(exchanger, meter, time.perf_counter() - self.began)
-        skipped = exchanger.skipped_steps
-        return WireReport.of(meter, self.driver.world, self.step, dense, self.seconds, skipped, self.healed, adapting)
+        exchanger, driver = self.rounds.exchanger, self.driver
+        adapting = adapting_of(exchanger, driver.meter, time.perf_counter() - self.began)
+        about = Subject(self._compositions, self._state, facts=self._described)
+        return WireReport.of(
+            driver.meter, driver.world, self.step, dense, self.seconds, exchanger.skipped_steps, self.healed, adapting,
+            about,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return repr_of(self, self._compositions, self.step, self.driver.world, self._state)
+
+    @property
+    def _compositions(self) -> Compositions:
+        return describe_rules(
+            {layer.name: self.rounds.exchanger.rules[layer.name] for layer in self.layers},
+            self._fall_backs,
+            [form.name for form in self._forms if form.dtype.is_complex],
+        )
+
+    @property
+    def _state(self) -> str:
+        return "closed" if self._is_closed else ""
 
     def close(self) -> None:
         """Finish what travels and let the optimizer go; weights stay each rank's own."""
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        self._handles, self._is_closed = [], True
         self.driver.close()
 
     def __enter__(self) -> LocalWire:
@@ -261,7 +265,7 @@ class LocalWire:
         """With all others: a rank that still has rounds to make would wait for us, and both are told at once."""
         self._wait()
         try:
-            self.driver.run(_gone())
+            self.driver.run(end_together())
         except ProtocolError as error:
             raise ProtocolError(
                 f"local: this rank has made its {self.step} steps and others have more rounds to make; give all ranks "
@@ -294,7 +298,3 @@ class LocalWire:
         """One rank's state out of those of a world of another size."""
         moments = {} if self.averaging is None else self.averaging.merged([state["moments"] for state in states])
         return self.rounds.merged(states) | ({"moments": moments} if moments else {})
-
-
-def _gone() -> Program[None]:
-    yield AllGather(Payload((torch.ones(1, dtype=torch.uint8),)), (Label("", "the end of training", 1, 8.0),))

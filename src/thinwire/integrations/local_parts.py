@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..core import CompositionError, Program, World
+from .. import __version__
+from ..core import CompositionError, Program, TensorSpec, World
 from ..exchange import Exchanger
+from .complex_layers import as_real
 from .wire import ON_DIVERGENCE
 
 BUFFERS = ("average", "local")
@@ -76,6 +78,24 @@ class LocalOptions:
         for name in ("small", "check_every", "most_bad_rounds"):
             if getattr(self, name) < 0:
                 raise CompositionError(f"local: {name} must not be negative, got {getattr(self, name)}; 0 means never")
+
+
+def settings_of(
+    options: LocalOptions, optimizer: torch.optim.Optimizer, layers: Sequence[TensorSpec]
+) -> dict[str, Any]:
+    """In the order in which they are compared: causes before what follows from them."""
+    return {
+        "thinwire": __version__,
+        "setting": {k: v for k, v in vars(options).items() if isinstance(v, int | float | str)},
+        "optimizer": type(optimizer).__name__,
+        "parameters in order": [layer.name for layer in layers],
+        "parameter": {layer.name: f"{list(layer.shape)} {layer.dtype}" for layer in layers},
+    }
+
+
+def averaged_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Those that have a mean; complex ones as pairs of reals."""
+    return {n: as_real(b) for n, b in model.named_buffers() if b.is_floating_point() or b.is_complex()}
 
 
 def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -11,14 +11,16 @@ import torch
 import torch.distributed as dist
 
 from .. import __version__
+from ..aggregators import Dense
 from ..core import CompositionError, NonFiniteError, Program, TensorSpec, World
 from ..drivers.alone import Alone
 from ..drivers.meter import Traffic
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
 from .agreement import agree_on
+from .compositions import Compositions, small_reason
 from .gathering import agreed_state, state_of_all
-from .report import WireReport
+from .report import Subject, WireReport, repr_of
 
 
 class Averages(Protocol):
@@ -26,7 +28,10 @@ class Averages(Protocol):
 
     exchanger: Exchanger
     rounds: int
+    small: int
 
+    @property
+    def titles(self) -> Mapping[str, str]: ...
     def average(self, world: World, names: Iterable[str] | None = None) -> Program[bool]: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
@@ -48,7 +53,7 @@ class MomentsWire:
     ) -> None:
         self.averaging = averaging
         self.layers: list[TensorSpec] = list(averaging.exchanger.layers.values())
-        self.seconds = {"waiting": 0.0}
+        self.seconds, self._composition, self._is_closed = {"waiting": 0.0}, str(facts["moments"]), False
         together = dist.is_available() and dist.is_initialized()
         self.driver: TorchDist | Alone = TorchDist(group, timeout_s=timeout_s) if together else Alone()
         tensors = {layer.name: f"{list(layer.shape[1:])} {layer.dtype}" for layer in self.layers}
@@ -73,8 +78,29 @@ class MomentsWire:
     def report(self) -> WireReport:
         """What was sent and saved, as this rank counted. Prints as a table."""
         dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
-        skipped, rounds = self.averaging.exchanger.skipped_steps, self.averaging.rounds
-        return WireReport.of(self.driver.meter, self.driver.world, rounds, dense, self.seconds, skipped, 0)
+        exchanger, rounds, driver = self.averaging.exchanger, self.averaging.rounds, self.driver
+        about = Subject(self._compositions, self._state, "round", "dense", titles=self.averaging.titles)
+        return WireReport.of(
+            driver.meter, driver.world, rounds, dense, self.seconds, exchanger.skipped_steps, 0, None, about
+        )
+
+    def __repr__(self) -> str:
+        return repr_of(self, self._compositions, self.averaging.rounds, self.driver.world, self._state, "round")
+
+    @property
+    def _state(self) -> str:
+        return "closed" if self._is_closed else ""
+
+    @property
+    def _compositions(self) -> Compositions:
+        """Those of pairs are called by the text they were made of."""
+        rules = self.averaging.exchanger.rules
+        texts = {name: "dense()" if isinstance(rule, Dense) else self._composition for name, rule in rules.items()}
+        if self._composition.removeprefix("moments(").startswith("dense()"):
+            return Compositions(texts, {})
+        forms = [TensorSpec(layer.name, layer.shape[1:]) for layer in self.layers]  # m and v have the same form
+        reasons = {form.name: small_reason(form, self.averaging.small) for form in forms}
+        return Compositions(texts, {name: reason for name, reason in reasons.items() if reason is not None})
 
     def state_dict(self, gather: bool = True) -> dict[str, Any]:
         """Memories of all ranks; gather=False: this rank's alone, silently. Save the optimizer's state beside it."""
@@ -86,6 +112,7 @@ class MomentsWire:
         self.averaging.load_state_dict(agreed_state(state, self.driver, self.averaging))
 
     def close(self) -> None:
+        self._is_closed = True
         self.driver.close()
 
     def __enter__(self) -> MomentsWire:

@@ -13,19 +13,25 @@ from torch.nn.parallel import DistributedDataParallel
 from .. import __version__
 from ..aggregators import Dense
 from ..catalog import SMALL, to_text
-from ..core import Aggregator, CompositionError, IncompatibleParts, NonFiniteError, Program, TensorSpec, World, mixes
+from ..core import Aggregator, CompositionError, IncompatibleParts, Program, TensorSpec, World, mixes
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
 from .adapting import adapting_of
 from .agreement import agree_on, compare_weights, heal_weights
+from .complex_layers import as_real_spec
+from .compositions import Compositions, describe_rules, find_fall_backs
 from .ddp import DDPHook
+from .device_copies import warn_of_copies
 from .gathering import agreed_state, state_of_all
-from .report import WireReport
+from .nonfinite import BadSteps
+from .report import Subject, WireReport, is_closed, repr_of
 from .rules import Wanted, assigned
 from .times import now
+from .unreduced import UnreducedParameters
 
 ON_DIVERGENCE = ("stop", "heal")
 DDP_SETTINGS = ("bucket_bytes_cap", "find_unused_parameters", "static_graph")  # all ranks need the same, too
+GIVE_SCALER = "give it to thinwire.attach(model, ..., scaler=scaler)"
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,11 @@ class Wire:
     ) -> None:
         self.options, self._let_go = options, let_go
         self.parameters = reduced_parameters(model)
+        self._unreduced = UnreducedParameters(model, self.parameters)
         self._ddp = {name: getattr(model, name) for name in DDP_SETTINGS}
-        self.layers = [TensorSpec(name, tuple(p.shape), p.dtype, p.device) for p, name in self.parameters.items()]
+        self._ddp |= {"ignores parameters": True} if self._unreduced.ignored else {}
+        self._forms = [TensorSpec(name, tuple(p.shape), p.dtype, p.device) for p, name in self.parameters.items()]
+        self.layers = [as_real_spec(form) for form in self._forms]
         self.driver = TorchDist(model.process_group, timeout_s=options.timeout_s)
         self.healed = self.bad_in_a_row = 0
         self.attached_at = now()
@@ -76,17 +85,21 @@ class Wire:
         used = model.reducer._get_local_used_map if model.find_unused_parameters and not model.static_graph else _no_map
         self.hook = DDPHook(self.plain, self.driver, self.parameters, scale, used)
         self.hook.backward_ended = model.static_graph and not model._static_graph_delay_allreduce_enqueued
-        self._drifted: list[int] = []  # places of weights that differ between ranks, to be healed
+        self._compared: tuple[list[str], list[Tensor]] = ([], [])  # by the last check
+        self._drifted: list[int] = []  # places in it of weights that differ between ranks, to be healed
+        self._bad_steps = BadSteps(model, self.layers, "most_bad_steps", options.scaler, GIVE_SCALER)
+        self._told_of_copies = False
         self.hook.before += [self._choose_exchanger, self._check_weights]
         self.hook.at_rest += [self._heal_weights]
-        self.hook.after += [self._count_bad_steps]
+        self.hook.after += [self._warn_of_copies, self._count_bad_steps]
 
     def _exchanger(self, wanted: Wanted | Mapping[str, Wanted]) -> Exchanger:
-        rules = assigned(self.layers, wanted, self.options.small)
+        rules = assigned(self._forms, wanted, self.options.small)
         refuse_gossip(rules)
         self.driver.run(agree_on(self._facts(rules)))
         exchanger = Exchanger(self.layers, rules, seed=self.options.seed)
         exchanger.clock = now
+        self._fall_backs = find_fall_backs(self._forms, wanted, self.options.small)
         return exchanger
 
     def _facts(self, rules: Mapping[str, Aggregator[Any]]) -> dict[str, Any]:
@@ -112,23 +125,30 @@ class Wire:
     def _check_weights(self, step: int, world: World) -> Program[None]:
         every = self.options.check_every
         if every and step % every == 0:
-            stop = self.options.on_divergence == "stop"
-            names, weights = list(self.parameters.values()), list(self.parameters)
-            self._drifted = yield from compare_weights(names, weights, step, stop=stop, idle=self.hook.idle)
+            unfrozen, stop = self._unreduced.unfrozen(), self.options.on_divergence == "stop"
+            self._unreduced.warn_of(unfrozen)
+            names, weights = self._compared = (
+                [*self.parameters.values(), *unfrozen],
+                [*self.parameters, *unfrozen.values()],
+            )
+            self._drifted = yield from compare_weights(
+                names, weights, step, stop=stop, idle=self.hook.idle, unreduced=unfrozen
+            )
+            yield from self._unreduced.compare_ignored(step)
 
     def _heal_weights(self, step: int, world: World) -> Program[None]:
         places, self._drifted = self._drifted, []
-        yield from heal_weights(list(self.parameters.values()), list(self.parameters), places, step)
+        yield from heal_weights(*self._compared, places, step)
         self.healed += len(places)
 
     def _count_bad_steps(self, good: bool) -> None:
         self.bad_in_a_row = 0 if good else self.bad_in_a_row + 1
-        most = self.options.most_bad_steps
-        if most and self.bad_in_a_row >= most:
-            raise NonFiniteError(
-                f"step {self.hook.step}: {most} steps in a row had a NaN or an infinity on some rank; the log of that "
-                "rank names the parameters. Lower the learning rate, clip gradients, or raise most_bad_steps"
-            )
+        self._bad_steps.check(self.hook.step, self.bad_in_a_row, self.options.most_bad_steps)
+
+    def _warn_of_copies(self, good: bool) -> None:
+        if not self._told_of_copies:
+            self._told_of_copies = True
+            warn_of_copies("attach", self.layers, self.driver, "step")
 
     # What a user may do between steps
 
@@ -162,8 +182,24 @@ class Wire:
         dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
         hook, driver = self.hook, self.driver
         adapting = adapting_of(self.compressed, driver.meter, now() - self.attached_at)
-        times = hook.times.sums
-        return WireReport.of(driver.meter, driver.world, hook.step, dense, times, self._skipped, self.healed, adapting)
+        about = Subject(self._compositions, self._state)
+        return WireReport.of(
+            driver.meter, driver.world, hook.step, dense, hook.times.sums, self._skipped, self.healed, adapting, about
+        )
+
+    def __repr__(self) -> str:
+        return repr_of(self, self._compositions, self.hook.step, self.driver.world, self._state)
+
+    @property
+    def _compositions(self) -> Compositions:
+        complex_names = [form.name for form in self._forms if form.dtype.is_complex]
+        return describe_rules(self.compressed.rules, self._fall_backs, complex_names)
+
+    @property
+    def _state(self) -> str:
+        if is_closed(self.driver):
+            return "detached"
+        return "paused" if self.paused else "warming up" if self.hook.step < self.warmup_until else ""
 
     @property
     def _skipped(self) -> int:

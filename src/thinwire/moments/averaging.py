@@ -25,11 +25,16 @@ class Averaging:
     """
 
     def __init__(self, adam: AdamMoments, moments: Moments, *, small: int = SMALL, seed: int = 0) -> None:
-        self.adam, self.moments = adam, moments
+        self.adam, self.moments, self.small = adam, moments, small
         whole = for_pairs(moments)
         self.rules = {spec.name: carried(spec, whole, Dense(), small) for spec in adam.layers}
         self.exchanger = Exchanger(adam.layers, self.rules, seed=seed)
         self.rounds = 0
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """Layers in a reader's words."""
+        return self.adam.titles()
 
     def average(self, world: World, names: Iterable[str] | None = None) -> Program[bool]:
         """All ranks' m and v of these parameters (of all) become their average; True if all had numbers.
