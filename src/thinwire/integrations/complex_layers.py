@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
 
 from ..core import TensorSpec
 
@@ -20,6 +21,19 @@ def as_real_spec(spec: TensorSpec) -> TensorSpec:
     if not spec.dtype.is_complex:
         return spec
     return TensorSpec(spec.name, (*spec.shape, 2), spec.dtype.to_real(), spec.device)
+
+
+def bucket_gradients(bucket: GradBucket) -> list[Tensor]:
+    """A bucket's gradients as views of its buffer, those of complex parameters as pairs of reals.
+
+    DDP gives the hook a real view of a complex buffer, but cuts it by the numbers of complex elements, so that its own
+    `bucket.gradients()` are wrong there. Parameters of one bucket have one type.
+    """
+    parameters = bucket.parameters()
+    if not any(parameter.is_complex() for parameter in parameters):
+        return bucket.gradients()
+    pieces = bucket.buffer().view(-1).split([2 * parameter.numel() for parameter in parameters])
+    return [piece.view(*p.shape, 2) for piece, p in zip(pieces, parameters, strict=True)]
 
 
 def like(tensor: Tensor, form: Tensor) -> Tensor:

@@ -74,9 +74,10 @@ def _width(groups: Sequence[tuple[str, list[str]]]) -> int:
 def text_of(part: Any) -> str:
     """The composition text of a part; of one that is not in the catalog, what its class says of it."""
     try:
-        return to_text(part)
+        text = to_text(part)
     except CompositionError:
-        return re.sub(r"<(?:[\w.<>]+\.)?(\w+) object at 0x[0-9a-f]+>", r"\1(...)", repr(part))  # no addresses
+        text = repr(part)
+    return re.sub(r"<(?:[^<>]|<locals>)*?(\w+) object at 0x[0-9a-f]+>", r"\1(...)", text)  # no addresses
 
 
 def describe_rules(

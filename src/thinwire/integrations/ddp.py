@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import GradBucket
 from ..core import AllReduce, Op, Program, World, reduce_labels
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
-from .complex_layers import as_real
+from .complex_layers import bucket_gradients
 from .sparse_rows import sparse_mean
 from .times import Times, now
 
@@ -68,7 +68,7 @@ class DDPHook:
         if buffer.layout == torch.sparse_coo:
             self._submit(self._exchange_rows(names[0], buffer, self._answers, at))
         else:
-            self._submit(self._exchange(dict(zip(names, map(as_real, bucket.gradients()), strict=True))), ahead=True)
+            self._submit(self._exchange(dict(zip(names, bucket_gradients(bucket), strict=True))), ahead=True)
         self._seen += len(names)
         self.times.add("in hooks", began)
         if self._seen == len(self.names):  # bucket.is_last() is wrong in the first step of a static graph

@@ -36,13 +36,11 @@ class BadSteps:
         self.option, self.give = option, give
         self.float16_weights = any(layer.dtype == torch.float16 for layer in layers)
         self.autocast = AutocastWatch(model)
-        self._first_scale: float | None = None  # of the given scaler, at the first bad step in a row
         self._has_warned = False
 
     def check(self, step: int, in_a_row: int, most: int) -> None:
         """Raise NonFiniteError if so many are too many; at the first, warn of a GradScaler that is not known."""
         if in_a_row == 1:
-            self._first_scale = None if self.scaler is None else self.scaler.get_scale()
             self._warn_of_scaler()
         if most and in_a_row >= most:
             raise NonFiniteError(
@@ -75,18 +73,13 @@ class BadSteps:
         return self._slower()
 
     def _known(self, scale: float) -> str:
-        if self._first_scale is not None and scale >= self._first_scale and scale > 1:
-            return (
-                f"The GradScaler's scale stayed at {_power(scale)} meanwhile: call scaler.update() after "
-                f"scaler.step(optimizer). {self._slower()}"
-            )
         if scale > LARGE_SCALE:
             return f"The GradScaler's scale is {_power(scale)} and still coming down. {self._too_large(scale)}"
         return f"The GradScaler's scale has come down to {_power(scale)}, so it is hardly the cause. {self._slower()}"
 
     def _unknown(self, scale: float) -> str:
         what = f"A GradScaler with scale {_power(scale)} is in use"
-        return f"{what}, and thinwire does not know it: {self.give}" if self.give else what
+        return f"{what}, and was not given here: {self.give}" if self.give else what
 
     def _too_large(self, scale: float) -> str:
         start = f"Start with GradScaler(init_scale={LARGE_SCALE:.0f}), or raise {self.option}"
