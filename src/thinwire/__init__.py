@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .core import (
         AuthenticationError,
         CheckpointError,
+        ClosedError,
         CompositionError,
         ConfigMismatch,
         DecodeError,
@@ -43,7 +44,7 @@ _HOME = {
     "ImportanceSolver": "importance", "ModuleObjective": "importance", "Refresher": "importance",
     "loopback": "core", "TensorSpec": "core", "World": "core",
     "ThinwireError": "core", "CompositionError": "core", "DecodeError": "core", "IncompatibleParts": "core",
-    "PeerLostError": "core", "ProtocolError": "core", "CheckpointError": "core",
+    "PeerLostError": "core", "ProtocolError": "core", "CheckpointError": "core", "ClosedError": "core",
     "ConfigMismatch": "core", "DivergedError": "core", "NonFiniteError": "core",
     "FrameError": "core", "AuthenticationError": "core",
 }  # fmt: skip
@@ -53,7 +54,8 @@ __all__ = [
     "attach", "local", "moments", "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist", "loopback",
     "TensorSpec", "World", "ImportanceSolver", "ModuleObjective", "Refresher",
     "ThinwireError", "CompositionError", "DecodeError", "IncompatibleParts", "PeerLostError", "ProtocolError",
-    "CheckpointError", "ConfigMismatch", "DivergedError", "NonFiniteError", "FrameError", "AuthenticationError",
+    "CheckpointError", "ClosedError", "ConfigMismatch", "DivergedError", "NonFiniteError", "FrameError",
+    "AuthenticationError",
     "__version__",
 ]  # fmt: skip
 

@@ -134,7 +134,7 @@ class Exchanger:
         if self.waiting.held and not tensors:
             return {}  # all of them wait: there is nothing to say yet
         ctx = self._context(step, world)
-        if not self._buckets and self.clock is not None:
+        if self.clock is not None and not self._buckets:
             self._began = self.clock()
         bucket, self._buckets = self._buckets, self._buckets + 1
         bad = [name for name, tensor in tensors.items() if not all_finite(tensor)]
@@ -149,7 +149,8 @@ class Exchanger:
         self._alone |= alone
         seen = self._seen if alone else self._observed(reduced, given, bucket, ctx)
         values = self._values(reduced, given, into)  # may find what cannot be decoded: then nothing is pending
-        self._pending |= {name: self._heard(name, out) if alone else out.state for name, out in reduced.items()}
+        kept = {name: self.memory[name] if out.heard is None else out.heard for name, out in reduced.items()}
+        self._pending |= kept if alone else {name: out.state for name, out in reduced.items()}
         self._seen = seen
         return values
 
@@ -172,9 +173,6 @@ class Exchanger:
             for name, seen in all_seen.items():
                 self.watch(self.layers[name], seen)
         return state
-
-    def _heard(self, name: str, out: Reduced[Any]) -> Any:
-        return self.memory[name] if out.heard is None else out.heard
 
     def _values(
         self, reduced: Mapping[str, Reduced[Any]], given: Mapping[str, Tensor], into: Mapping[str, Tensor] | None
@@ -209,24 +207,27 @@ class Exchanger:
         If it was bad here while partners went on, what they took from this rank is committed, and the answer is False.
         A caller that knows of something bad beside these layers says good=False; all ranks must say alike.
         """
-        missing = self.waiting.drop()
-        if missing:
+        if missing := self.waiting.drop():
             log.warning("the step is skipped: what is exchanged as one waited in vain for %s", ", ".join(missing))
         good = good and not self._bad and not missing
         if good:
             self.memory |= self._pending
             self.controller_state = self._seen
-        else:
-            self._seen = self.controller_state
         good = good and not self._alone
         self.skipped_steps += not good
-        self._pending, self._bad, self._alone, self._buckets = {}, False, False, 0
+        self.abandon()
         return good
+
+    def abandon(self) -> None:
+        """Forget what is pending, as if the open step had not begun: one of its exchanges failed. Local and silent."""
+        self.waiting.drop()
+        self._seen = self.controller_state
+        self._pending, self._bad, self._alone, self._buckets = {}, False, False, 0
 
     def adaptation(self) -> dict[str, Any]:
         """What choosing has done: changes of plan, seconds it took here, and what the controller says of itself."""
-        told = {"decisions": len(self.plans), **explained(self.controller, self.controller_state)}
-        return told | {"changes": len(self.plans), "seconds": self.adapting_s}
+        explanation = explained(self.controller, self.controller_state)
+        return {"decisions": len(self.plans), **explanation, "changes": len(self.plans), "seconds": self.adapting_s}
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and numbers, enough to continue with the same next step."""
@@ -248,13 +249,12 @@ class Exchanger:
         memory = {name: restore_state(self.memory[name], flat) for name, flat in state["layers"].items()}
         controller_state = restore_state(self.controller_state, state["controller"])
         self.importance.replace_all(state["importance"])
-        self.memory, self.controller_state, self._seen = memory, controller_state, controller_state
+        self.memory, self.controller_state = memory, controller_state
         self.plan = dict(state["plan"])
         entries = zip(state["plans"]["steps"].tolist(), state["plans"]["entries"].tolist(), strict=True)
         self.plans = [(step, dict(zip(sorted(self.layers), row, strict=True))) for step, row in entries]
         self.skipped_steps, self.lr = int(state["skipped_steps"]), float(state["lr"]) or None
-        self._pending, self._bad, self._alone, self._buckets = {}, False, False, 0
-        self.waiting.drop()
+        self.abandon()
 
     def _history(self) -> dict[str, Tensor]:
         """Steps, and a row of entries for each, in the order of sorted names."""

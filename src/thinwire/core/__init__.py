@@ -18,6 +18,7 @@ from .context import Context, Key, Plan, derive_key
 from .errors import (
     AuthenticationError,
     CheckpointError,
+    ClosedError,
     CompositionError,
     ConfigMismatch,
     DecodeError,
@@ -102,6 +103,6 @@ __all__ = [
     "flatten_state", "restore_state", "mean_state",
     "ConfigMismatch", "DivergedError", "MissingExtra", "NonFiniteError",
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
-    "CheckpointError", "FrameError", "AuthenticationError",
+    "CheckpointError", "ClosedError", "FrameError", "AuthenticationError",
     "Field", "Message",
 ]  # fmt: skip

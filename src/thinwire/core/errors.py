@@ -49,6 +49,10 @@ class PeerLostError(ThinwireError, ConnectionError):
     peer = ""  # its name, where peers have names
 
 
+class ClosedError(ThinwireError, RuntimeError):
+    """A handle or a driver was used after it had been closed or detached."""
+
+
 class ConfigMismatch(ThinwireError, ValueError):
     """Ranks were given different settings; the text names the field, the values and the ranks. Nothing was trained."""
 

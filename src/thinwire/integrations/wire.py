@@ -173,6 +173,7 @@ class Wire:
 
     def state_dict(self, gather: bool = True) -> dict[str, Any]:
         """Plain tensors and numbers by parameter name, of all ranks; gather=False: this rank's alone, silently."""
+        self.hook.abandon_open_step()
         mine = self.compressed.state_dict() | {"step": self.hook.step, "paused": self.paused}
         return state_of_all(mine, self.driver, gather)
 
