@@ -67,12 +67,14 @@ class Pool:
 
 
 def _serve(rank, folder, pipe):
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded
     import torch
     import torch.distributed as dist
 
     from thinwire import TorchDist
+    from thinwire.drivers.processes import loopback_device
 
+    os.environ["GLOO_SOCKET_IFNAME"] = loopback_device()
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder) / "store"), SIZE)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=SIZE, timeout=timedelta(seconds=60))

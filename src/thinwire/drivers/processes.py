@@ -22,10 +22,17 @@ from typing import Any, TextIO
 from ..core import PeerLostError
 
 Tell = Callable[[Any], None]
+
+
+def loopback_device() -> str:
+    """What this system calls its loopback device: lo on Linux, lo0 on macOS and the BSDs."""
+    return "lo0" if sys.platform.startswith(("darwin", "freebsd", "openbsd", "netbsd", "dragonfly")) else "lo"
+
+
 # What workers have if their parent has nothing else. glibc gives large memory back to the system when it is freed and
 # gets it page by page again: a GPT's step with a large vocabulary takes half as long if it keeps it.
 ENVIRONMENT = {
-    "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": loopback_device(), "OMP_NUM_THREADS": "1",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
 }  # fmt: skip
 
