@@ -5,7 +5,7 @@ INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check 
 
 .PHONY: demo test check docs setup exits clean
 
-demo: $(VENV)/.lab  ## run the main job on the embedded data; ends with a report to open
+demo: $(VENV)/.base  ## run the main job on the embedded data; ends with a report to open
 	$(VENV)/bin/thinwire run demo
 
 test: check  ## lint, types, and the whole test suite
@@ -29,10 +29,6 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (torch is large: a minute or two) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) -e .
-	@touch $@
-
-$(VENV)/.lab: $(VENV)/.base
-	$(INSTALL) -e ".[lab]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base

@@ -85,7 +85,7 @@ class Pool:
 
 
 def _serve(rank, folder, pipe):
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded
     errors = (Path(folder) / f"{rank}.err").open("w", buffering=1)
     os.dup2(errors.fileno(), 2)  # each rank's own, whatever pytest does with ours
     sys.stderr = errors
@@ -94,7 +94,9 @@ def _serve(rank, folder, pipe):
     import torch.distributed as dist
 
     from thinwire import TorchDist
+    from thinwire.drivers.processes import loopback_device
 
+    os.environ["GLOO_SOCKET_IFNAME"] = loopback_device()
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder) / "store"), SIZE)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=SIZE, timeout=timedelta(seconds=60))

@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 
 from laboratory import run_here
+from thinwire.drivers.processes import loopback_device
 from thinwire.experiments.laboratory import plan_of, read_experiment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ENVIRONMENT = {**os.environ, "PYTHONFAULTHANDLER": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {
+    **os.environ, "PYTHONFAULTHANDLER": "1", "GLOO_SOCKET_IFNAME": loopback_device(), "OMP_NUM_THREADS": "1",
+}  # fmt: skip
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
 RESNET = ("ddp_resnet.py", "--synthetic", "--steps", 3, "--batch", 2, "--width", 8)
 GPT = ("ddp_gpt.py", "--steps", 3, "--batch", 2, "--width", 48, "--layers", 2, "--context", 32)

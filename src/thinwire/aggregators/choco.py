@@ -65,7 +65,7 @@ class Choco:
         near = neighbours(self.topology, ctx.world, ctx.step)
         news = narrow(saturate(wide - state.own), spec.dtype)
         mine = self.compressor.encode(news, ctx.key(spec.name, rank))
-        answers: Gathered = yield swap_with(near, mine, self.topology, spec.name)
+        answers: Gathered = yield swap_with(near, mine, self.topology, spec)
         mixed = state.mixed
         for source, payload in zip(near.incoming, answers, strict=True):
             if source not in answers.absent:  # who was bad keeps its belief of itself, so we keep ours of it

@@ -11,6 +11,7 @@ import math
 import os
 from pathlib import Path
 
+from .figures import add_json
 from .parsers import SubParsers, add_service, service_of, tls_of
 from .telling import now_and_then
 
@@ -28,7 +29,7 @@ def add_to(commands: SubParsers) -> None:
     parser.add_argument("--deadline", type=float, default=60.0, metavar="S", help="seconds to wait for one; default 60")
     parser.add_argument("--max-client-weight", type=float, default=math.inf, help="examples that count, at most")
     parser.add_argument("--store", type=Path, metavar="FOLDER", help="store the model there in the end")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what came of it to FILE, too")
+    add_json(parser, "what came of it")
     parser.set_defaults(command=run)
 
 
