@@ -16,9 +16,10 @@ from .. import checkpoint
 from ..core import CompositionError, PeerLostError, TensorSpec, shard_sizes
 from ..drivers.sockets import Connection, Listener, Secret, Tls, read_secret
 from ..sync.client import FederatedClient
-from ..sync.federated import Federation, Rounds
+from ..sync.federated import Federation
 from ..sync.members import Pace
 from ..sync.optimizers import SGD
+from ..sync.sampling import Rounds
 from ..sync.server import Server
 from ..sync.serving import handler, join, take_part
 from ..sync.uplink import specs_of

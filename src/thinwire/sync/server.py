@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core import CompositionError, Message, Payload, flatten_state, restore_state
 from .downlink import Changes, PersonalCopies, dense_payload
 from .members import ASYNCHRONOUS, Member, Members, Pace
-from .messages import Refused, answered, check_life, check_settled, expect_step, new_life, reply, whole
+from .messages import INTERNAL, Refused, answered, check_life, check_settled, expect_step, new_life, reply, whole
 from .optimizers import ServerOptimizer, stepped
 from .uplink import Intake, check_form, digest_of, form_of, specs_of
 
@@ -82,7 +82,7 @@ class Server:
 
     def _refused(self, sender: str, refusal: Refused) -> None:
         self.refusals[refusal.reason] += 1
-        if sender in self.members.all:
+        if sender in self.members.all and refusal.reason != INTERNAL:
             self.members.all[sender].refused += 1
 
     def expire(self, now: float) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -9,12 +10,13 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from ..core import Message, ProtocolError
+from ..core import Message, NonFiniteError, ProtocolError
 from .client import FederatedClient
 from .messages import JOIN_AGAIN, Ask
-from .party import said
+from .party import Party, said
 from .worker import Worker
 
+log = logging.getLogger("thinwire")
 L = TypeVar("L")
 
 
@@ -63,10 +65,13 @@ def join(
     gradient: Callable[[Mapping[str, Tensor], int], Mapping[str, Tensor]],
     steps: int,
     pause: Callable[[], None] = lambda: time.sleep(0.01),
+    *,
+    most_bad_steps: int = 10,
 ) -> int:
     """The loop of a worker: join, then `steps` times pull, compute, push; how many updates were accepted.
 
-    gradient(weights, step) must not keep the weights. Whoever was taken for dead joins again and goes on.
+    gradient(weights, step) must not keep the weights. Whoever was taken for dead joins again and goes on. A gradient
+    with a NaN or an infinity is not sent and logged; after most_bad_steps in a row it leaves with a NonFiniteError.
     """
     before = worker.accepted
     if worker.unanswered is not None:  # an earlier loop was cut off: the server knows whether it has had this
@@ -76,7 +81,8 @@ def join(
         _pull(ask, worker, pause)
         message = worker.push(gradient(worker.weights, worker.step))
         if message is None:
-            worker.step += 1  # NaN or infinity: nothing was sent
+            worker.step += 1
+            _report_bad(ask, worker, worker.step - 1, most_bad_steps, "step")
             continue
         reply = ask(message)
         if not worker.settle(reply) and reply.fields.get("reason") in JOIN_AGAIN:
@@ -100,11 +106,14 @@ def take_part(
     client: FederatedClient,
     train: Callable[[Mapping[str, Tensor], int], tuple[Mapping[str, Tensor], int]],
     pause: Callable[[], None] = lambda: time.sleep(0.01),
+    *,
+    most_bad_rounds: int = 10,
 ) -> int:
     """The loop of a federated client until the server is done; in how many rounds its update was accepted.
 
     train(weights, round) gives the weights after local training and the number of examples; it must not change those
-    it is given.
+    it is given. If they hold a NaN or an infinity, the server is told that this round has no update of this client;
+    after most_bad_rounds in a row (0: never) it leaves with a NonFiniteError.
     """
     accepted = 0
     if client.unanswered is not None:  # an earlier loop was cut off: the server knows whether it has had this
@@ -122,4 +131,16 @@ def take_part(
             accepted += client.settle(reply)
             if reply.fields.get("reason") in JOIN_AGAIN:
                 client.welcomed(ask(client.join()))
+        else:
+            ask(client.skip())  # a server that was restarted says `unknown`; so it does to the next pull
+            _report_bad(ask, client, client.round, most_bad_rounds, "round")
     return accepted
+
+
+def _report_bad(ask: Ask, party: Party, step: int, most: int, unit: str) -> None:
+    log.warning("%s: %s %d has no update: NaN or infinity in %s", party.name, unit, step, party.bad_layers)
+    try:
+        party.check_bad(most, unit)
+    except NonFiniteError:
+        ask(Message("leave", party.name))  # so that nothing waits for it
+        raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,8 +35,9 @@ from ..core.programs import answer_alone, drive
 from ..exchange import Exchanger
 from ..feedback import DGC, EF21, SCAM, ErrorFeedback
 from ..feedback.residuals import keep, recall
-from .messages import Refused
+from .messages import INTERNAL, Refused
 
+log = logging.getLogger("thinwire")
 _ALONE = World(0, 1)
 
 
@@ -205,7 +207,7 @@ class Intake:
         values = {}
         for spec, count in zip(self.layers, self.counts, strict=True):
             mine = Payload(tuple(next(parts) for _ in range(count)))
-            values[spec.name] = self._value(sender, spec, self._decode(mine, spec, ctx.key(spec.name, 0)))
+            values[spec.name] = self._value(sender, spec, self._decode(mine, spec, ctx.key(spec.name, 0), sender))
         return values
 
     def commit(self, sender: str, values: Mapping[str, Tensor]) -> None:
@@ -215,13 +217,15 @@ class Intake:
     def forget(self, sender: str) -> None:
         self.beliefs.pop(sender, None)
 
-    def _decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+    def _decode(self, payload: Payload, spec: TensorSpec, key: Key, sender: str) -> Tensor:
         try:
             decoded = self.way.compressor.decode(payload.to(spec.device), spec, key)
         except DecodeError as error:
             raise Refused("payload", f"{spec.name}: {error}") from error
-        except Exception as error:  # a decoder's own fault: the others' round goes on all the same
-            raise Refused("payload", f"{spec.name}: not decoded ({type(error).__name__}: {error})") from error
+        except Exception as error:  # a fault of this decoder, not of the client: the others' round goes on all the same
+            name = type(self.way.compressor).__name__
+            log.exception("%s failed to decode layer %r of an update of %r", name, spec.name, sender)
+            raise Refused(INTERNAL, f"{spec.name}: an error of the server's own {name}; see its log") from error
         if decoded.shape != spec.shape or decoded.dtype != spec.dtype:
             got = f"{tuple(decoded.shape)} {decoded.dtype}"
             raise Refused("payload", f"{spec.name} is {spec.shape} {spec.dtype}, got {got}")
