@@ -64,7 +64,7 @@ class Federation:
         self.digest = digest_of(self.form)
         self.expected, self.most_clients = expected or rounds.clients, most_clients
         self.clients: dict[str, Client] = {}
-        self.round, self.life = 0, new_life()
+        self.round, self.life, self.run = 0, new_life(), new_life()
         self.resumed = False  # by a state: then no time is known until somebody says what time it is
         self.opened: float | None = None  # when this round began; None before the first
         self.sampled: list[str] = []
@@ -128,7 +128,7 @@ class Federation:
             self._open(now)
         elif self.opened is not None and not self.done and not self.sampled and self._eligible():
             self._open(now)  # a round of nobody: all who were there had been refused too often
-        return reply(message, "welcome", {"reset": reset, "life": self.life})
+        return reply(message, "welcome", {"reset": reset, "life": self.life, "run": self.run})
 
     def _pull(self, message: Message) -> Message:
         if message.sender not in self.clients:
@@ -181,7 +181,7 @@ class Federation:
             raise Refused("unknown", f"{message.sender!r} has not joined; join first")
         self.clients[message.sender].has_left = True
         if message.sender in self.sampled and message.sender not in self.answers:
-            self.answers[message.sender] = Refused(NO_UPDATE, f"{message.sender!r} has left")
+            self.sampled.remove(message.sender)  # if it was the last one, the round waits for a newcomer
         return reply(message, "bye")
 
     def _take(self, message: Message, round: int) -> None:
@@ -254,6 +254,7 @@ class Federation:
             "updates": {name: [list(payload.parts), weight] for name, (payload, weight) in self.updates.items()},
             "left": {name: dict(values) for name, values in self.left.items()},
             "answers": answers,
+            "run": self.run,
             "refusals": dict(self.refusals),
             "history": [dict(counts) for counts in self.history],
         }
@@ -269,5 +270,5 @@ class Federation:
         self.updates = {name: (Payload(tuple(parts)), weight) for name, (parts, weight) in state["updates"].items()}
         self.left = {name: dict(values) for name, values in state.get("left", {}).items()}
         self.answers = {name: None if a is None else Refused(*a) for name, a in state["answers"].items()}
-        self.life, self.resumed = new_life(), True
+        self.life, self.run, self.resumed = new_life(), state.get("run", self.run), True
         self.refusals, self.history = Counter(state["refusals"]), list(state["history"])

@@ -68,7 +68,10 @@ def check_settled(message: Message, ours: int) -> None:
 
 
 def new_life() -> str:
-    """A word for the time from a server's start, or from loading its state, to its end; nothing is computed from it."""
+    """A word for the time from a server's start, or from loading its state, to its end; nothing is computed from it.
+
+    A server's `run` is such a word, too, but is stored: the same for all lives of one training.
+    """
     return secrets.token_hex(8)
 
 

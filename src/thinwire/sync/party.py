@@ -28,6 +28,7 @@ class Party:
         self.digest = digest_of(self.form)
         self.weights: dict[str, Tensor] = {}
         self.life = ""  # of the server that welcomed it
+        self.run = ""  # of the training that server holds
         self.settled = -1  # the last update that was accepted: its step or round
         self.unanswered: Message | None = None
         self.bad_in_a_row = 0  # updates with a NaN or an infinity since the last good one
@@ -36,7 +37,7 @@ class Party:
     def welcomed(self, reply: Message) -> None:
         if reply.kind != "welcome":
             raise ProtocolError(f"{self.name} asked to join: {said(reply)}")
-        self.life = str(reply.fields.get("life"))
+        self.life, self.run = str(reply.fields.get("life")), str(reply.fields.get("run"))
         if reply.fields.get("reset"):  # one side has lost its memory, so both begin anew
             self.uplink.reset()
             self.settled = -1

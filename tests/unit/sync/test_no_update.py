@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from thinwire.core import Message, NonFiniteError
+from thinwire.core import CompositionError, Message, NonFiniteError
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.federated import Federation
 from thinwire.sync.optimizers import SGD
@@ -100,12 +100,25 @@ def test_who_left_is_sampled_again_when_it_joins_again():
     client = FederatedClient("a", server.layers)
     client.welcomed(server.handle(client.join(), 0.0))
     assert server.sampled == ["a"] and server.handle(Message("leave", "a"), 0.0).kind == "bye"
-    assert server.round == 1 and server.sampled == []  # closed without it; a newcomer is waited for
+    assert server.round == 0 and server.sampled == []  # a newcomer is waited for
     other = federation(1, 2)
     other.load_state_dict(server.state_dict())
     assert other.clients["a"].has_left
     client.welcomed(other.handle(client.join(), 0.0))
-    assert other.sampled == ["a"] and not other.clients["a"].has_left
+    assert other.sampled == ["a"] and not other.clients["a"].has_left and other.round == 0
+
+
+def test_a_round_closes_when_the_last_client_it_waits_for_leaves():
+    server = federation(2, 3)
+    one, two = (FederatedClient(name, server.layers) for name in "ab")
+    for client in (one, two):
+        client.welcomed(server.handle(client.join(), 0.0))
+    assert one.begin(server.handle(one.pull(), 0.0))
+    assert one.settle(server.handle(one.push({n: w + 1 for n, w in one.weights.items()}, 1), 0.0)) and server.round == 0
+    assert server.handle(Message("leave", "b"), 0.0).kind == "bye"
+    assert server.round == 1 and server.history[0]["accepted"] == 1 and server.sampled == ["a"]
+    server.handle(Message("leave", "a"), 0.0)
+    assert server.round == 1 and torch.equal(server.weights["b"], torch.ones(2))
 
 
 def test_a_skip_is_answered_alike_again_and_late_and_refused_from_strangers():
@@ -149,6 +162,15 @@ def test_a_worker_whose_gradients_are_nan_says_so_and_stops(caplog):
         join(handler(server), worker, gradient, 100, most_bad_steps=4)
     assert calls == [0, 1, 2, 3] and "a: step 3 has no update" in caplog.text
     assert server.members.present() == []  # it took its leave: no other worker waits for it
+
+
+def test_a_negative_number_of_bad_rounds_is_refused_at_once():
+    server = federation(1, 8)
+    with pytest.raises(CompositionError, match="most_bad_rounds must not be negative, got -3"):
+        take_part(handler(server), FederatedClient("a", server.layers), train(1.0), most_bad_rounds=-3)
+    with pytest.raises(CompositionError, match="most_bad_steps must not be negative"):
+        join(handler(server), Worker("a", server.layers), lambda w, s: w, 1, most_bad_steps=-1)
+    assert server.clients == {}
 
 
 class Broken:
