@@ -83,7 +83,7 @@ from .requests import (
     wire_bytes,
 )
 from .shapes import Dims, folded, matrix_dims, near_square, tensor_dims, unfolded
-from .state import flatten_state, mean_state, restore_state
+from .state import flatten_state, mean_state, require_keys, restore_state
 from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, saturate
 from .together import Together, Waiting
 
@@ -102,7 +102,7 @@ __all__ = [
     "parts_of", "rebuilt", "weighed",
     "Together", "Waiting",
     "Topology", "Neighbours", "neighbours", "mixes", "lossless", "keeps_copies", "takes_weights", "refuse_copies",
-    "flatten_state", "restore_state", "mean_state",
+    "flatten_state", "restore_state", "mean_state", "require_keys",
     "Held", "LayerMemory", "give", "held_by", "some_of", "split_kind", "take_over", "target_of",
     "ConfigMismatch", "DivergedError", "MissingExtra", "NonFiniteError",
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",

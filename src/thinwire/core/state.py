@@ -58,6 +58,13 @@ def _like(form: Leaf, stored: Leaf, name: str) -> Leaf:
     return stored.detach().to(form.device).clone()
 
 
+def require_keys(state: Mapping[str, Any], keys: Sequence[str], owner: str) -> None:
+    """A CheckpointError that names what a stored state lacks."""
+    if missing := [key for key in keys if key not in state]:
+        have = ", ".join(map(str, state)) or "nothing"
+        raise CheckpointError(f"stored state lacks {', '.join(missing)}, which {owner} needs; it has {have}")
+
+
 def mean_state(states: Sequence[Any], as_tensor: Callable[[Any], Any] = lambda state: None) -> Any:
     """One memory for several: tensors are averaged, so that what was still to be sent is; numbers are the first one's.
 

@@ -21,6 +21,7 @@ from ..core import (
     mean_state,
     plans_of_tensors,
     plans_to_tensors,
+    require_keys,
     restore_state,
     some_of,
     take_over,
@@ -73,8 +74,7 @@ class Stored:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a stored memory; what is missing or does not fit is a CheckpointError, and nothing changes."""
-        if missing := [key for key in STORED if key not in state]:
-            raise CheckpointError(f"stored state lacks {', '.join(missing)}; an Exchanger stores {', '.join(STORED)}")
+        require_keys(state, STORED, "an Exchanger")
         if odd := sorted(state["layers"].keys() ^ self.layers.keys()):
             raise CheckpointError(f"stored layers differ from this model's in {', '.join(odd)}")
         memory = {name: self._restored(name, flat) for name, flat in state["layers"].items()}
@@ -86,6 +86,30 @@ class Stored:
         self.skipped_steps, self.lr = int(state["skipped_steps"]), float(state["lr"]) or None
         self._forget_step()
         self.waiting.drop()
+
+    def load_what_fits(self, state: Mapping[str, Any]) -> list[str]:
+        """Take over what a stored state has for the layers here; what it has for others, or does not fit, in words."""
+        require_keys(state, STORED, "an Exchanger")
+        dropped = []
+        for name, flat in state["layers"].items():
+            if name not in self.layers:
+                dropped += [f"{name} is not in this model: its memory is dropped"] if flat else []
+                continue
+            try:
+                self.memory[name] = self._restored(name, flat)
+            except CheckpointError as error:
+                dropped.append(f"{error}: it begins anew")
+        for name, w in state["importance"].items() if self._importance.wanted else ():
+            if name in self.layers and w.numel() == self.layers[name].numel:
+                self._importance[name] = w
+        self.skipped_steps, self.lr = int(state["skipped_steps"]), float(state["lr"]) or None
+        if state["layers"].keys() == self.layers.keys():
+            try:
+                self.controller_state = self._seen = self._restored_controller(state)
+                self.plan, self.plans = dict(state["plan"]), plans_of_tensors(state["plans"], sorted(self.layers))
+            except CheckpointError as error:
+                dropped.append(f"{error}: it begins anew")
+        return dropped
 
     def _restored(self, name: str, flat: Mapping[str, Any]) -> Any:
         try:

@@ -73,7 +73,10 @@ class Worker:
 
     def step(self, step: int, lr: float, watched: bool) -> Program[None]:
         self.clock.step = step
-        self.exchanger.lr = lr
+        if self.rounds is None:
+            self.exchanger.lr = lr
+        else:
+            self.rounds.lr = lr
         with self.clock.timing("compute"):
             self.loss, gradients = self.learner.gradients(step)
         if self.rounds is not None:
