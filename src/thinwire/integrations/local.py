@@ -34,6 +34,7 @@ from .local_parts import LocalOptions, Merged, Rounds, trained_parameters
 from .local_state import LocalState
 from .moments import Averages
 from .report import WireReport
+from .resuming import has_steps, warn_of_empty_memory
 
 
 class LocalWire(LocalState):
@@ -112,6 +113,10 @@ class LocalWire(LocalState):
     @torch.no_grad()
     def before_step(self) -> None:
         """Before the optimizer's step."""
+        if self.fresh:
+            self.fresh = False
+            if has_steps(self.optimizer, self.parameters.values()):
+                warn_of_empty_memory("local")
         rates = [float(group["lr"]) for group in self.optimizer.param_groups if "lr" in group]
         self.rounds.lr = max(rates, default=None)
         if self.rounds.settings.payload == "gradients":

@@ -21,6 +21,7 @@ from ..core import (
     Program,
     TensorSpec,
     World,
+    flatten_state,
     mixes,
     require_keys,
 )
@@ -185,6 +186,11 @@ class Wire:
         return self.compressed.skipped_steps + self.plain.skipped_steps
 
     # State
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the composition keeps anything from step to step."""
+        return any(map(flatten_state, self.compressed.memory.values()))
 
     def state_dict(self, gather: bool = True) -> dict[str, Any]:
         """Tensors, numbers and the composition's text, of all ranks; gather=False: this rank's alone, silently."""
