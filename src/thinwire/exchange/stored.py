@@ -74,9 +74,7 @@ class Stored:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a stored memory; what is missing or does not fit is a CheckpointError, and nothing changes."""
-        require_keys(state, STORED, "an Exchanger")
-        if odd := sorted(state["layers"].keys() ^ self.layers.keys()):
-            raise CheckpointError(f"stored layers differ from this model's in {', '.join(odd)}")
+        self._check_layers(state)
         memory = {name: self._restored(name, flat) for name, flat in state["layers"].items()}
         controller_state = self._restored_controller(state)
         self._importance.replace_all(state["importance"])
@@ -86,6 +84,11 @@ class Stored:
         self.skipped_steps, self.lr = int(state["skipped_steps"]), float(state["lr"]) or None
         self._forget_step()
         self.waiting.drop()
+
+    def _check_layers(self, state: Mapping[str, Any]) -> None:
+        require_keys(state, STORED, "an Exchanger")
+        if odd := sorted(state["layers"].keys() ^ self.layers.keys()):
+            raise CheckpointError(f"stored layers differ from this model's in {', '.join(odd)}")
 
     def load_what_fits(self, state: Mapping[str, Any]) -> list[str]:
         """Take over what a stored state has for the layers here; what it has for others, or does not fit, in words."""
@@ -147,6 +150,8 @@ class Stored:
 
     def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """One rank's state out of those of a world of another size: mean residuals lose nothing."""
+        for state in states:
+            self._check_layers(state)
         layers = {name: self._merged_layer(name, [state["layers"][name] for state in states]) for name in self.layers}
         importance = {
             name: mean_state([state["importance"][name] for state in states]) for name in states[0]["importance"]

@@ -6,6 +6,8 @@ keys of the handle are read, and `load_state_dict` makes of them what this numbe
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any, Protocol
 
@@ -21,6 +23,7 @@ from ..core import CheckpointError, some_of
 class Loads(Protocol):
     """A handle of `attach`, `local` or `moments.average`."""
 
+    def state_dict(self, gather: bool = True) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> list[str]: ...
 
 
@@ -42,7 +45,20 @@ def load_dcp(handle: Loads, folder: str | PathLike[str], key: str = "wire", stri
     Raises:
         CheckpointError: the folder holds no such checkpoint, or nothing under that key.
     """
-    return handle.load_state_dict(read_dcp(folder, key), strict)
+    state = read_dcp(folder, key)
+    forms = [own for rank, own in handle.state_dict(gather=False).items() if rank.startswith("rank")]
+    for rank in [name for name in state if name.startswith("rank")]:
+        _add_empty(state[rank], forms[0])
+    return handle.load_state_dict(state, strict)
+
+
+def _add_empty(state: dict[str, Any], form: Mapping[str, Any]) -> None:
+    """Put mappings back where they were empty: DCP stores leaves only."""
+    for name, inside in form.items():
+        if isinstance(inside, Mapping):
+            own = state.setdefault(name, {})
+            if name != "flights":  # those of the form are its own
+                _add_empty(own, inside)
 
 
 def read_dcp(folder: str | PathLike[str], key: str) -> dict[str, Any]:
@@ -64,7 +80,9 @@ def read_dcp(folder: str | PathLike[str], key: str) -> dict[str, Any]:
         for name, kind in stored.items()
     }
     try:
-        load(flat, storage_reader=reader, no_dist=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # no_dist is meant
+            load(flat, storage_reader=reader, no_dist=True)
     except CheckpointException as error:  # a BaseException
         raise CheckpointError(f"{folder}: {error}") from error
     state: dict[str, Any] = {}
