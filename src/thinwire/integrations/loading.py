@@ -107,10 +107,10 @@ def _fitted(memory: Memory, texts: Texts | None, own: State, driver: Runs) -> tu
     stored: Any = own
     for key in memory.path:
         stored = stored.get(key) if isinstance(stored, Mapping) else None
+    if stored is None:
+        return own, [f"the stored state has no memory of the {memory.kind}: it stays as it is"]
     ours = memory.exchanger
     fresh = Exchanger(list(ours.layers.values()), ours.rules, seed=ours.seed)
-    if stored is None:
-        return _placed(own, memory.path, fresh.state_dict()), [f"there is no stored memory of the {memory.kind}"]
     try:
         rules = dict(ours.rules) if texts is None else dict(memory.rules_of(texts))
     except CompositionError as error:

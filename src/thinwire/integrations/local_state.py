@@ -46,7 +46,7 @@ class LocalState:
         require_keys(mine, ("step",), "the handle of local")
         self._wait()
         self.rounds.load_state_dict(mine)
-        if self.averaging is not None:
+        if self.averaging is not None and (strict or "moments" in mine):
             self.averaging.load_state_dict(mine.get("moments", {}))
         self.step, self.fresh = int(mine["step"]), False
         return dropped
@@ -57,7 +57,7 @@ class LocalState:
 
     def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """One rank's state out of those of a world of another size."""
-        for state in states if self.averaging is not None else ():
-            require_keys(state, ("moments",), "a handle that averages moments")
-        moments = {} if self.averaging is None else self.averaging.merged([state["moments"] for state in states])
-        return self.rounds.merged(states) | ({"moments": moments} if moments else {})
+        whole = self.rounds.merged(states)
+        if self.averaging is not None and all("moments" in state for state in states):
+            whole["moments"] = self.averaging.merged([state["moments"] for state in states])
+        return whole
