@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from .drivers.torch_dist import TorchDist
     from .exchange import Exchanger
     from .importance import ImportanceSolver, ModuleObjective, Refresher
+    from .integrations.torch_checkpoint import load_dcp
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "attach": "api", "local": "api", "parse": "catalog", "to_text": "catalog", "Exchanger": "exchange",
+    "attach": "api", "local": "api", "load_dcp": "integrations.torch_checkpoint",
+    "parse": "catalog", "to_text": "catalog", "Exchanger": "exchange",
     "lockstep": "drivers.lockstep", "Meter": "drivers.meter", "TorchDist": "drivers.torch_dist",
     "ImportanceSolver": "importance", "ModuleObjective": "importance", "Refresher": "importance",
     "loopback": "core", "TensorSpec": "core", "World": "core",
@@ -51,8 +53,8 @@ _HOME = {
 _ROOMS = ("moments",)  # whole modules
 
 __all__ = [
-    "attach", "local", "moments", "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist", "loopback",
-    "TensorSpec", "World", "ImportanceSolver", "ModuleObjective", "Refresher",
+    "attach", "local", "load_dcp", "moments", "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist",
+    "loopback", "TensorSpec", "World", "ImportanceSolver", "ModuleObjective", "Refresher",
     "ThinwireError", "CompositionError", "DecodeError", "IncompatibleParts", "PeerLostError", "ProtocolError",
     "CheckpointError", "ClosedError", "ConfigMismatch", "DivergedError", "NonFiniteError", "FrameError",
     "AuthenticationError",

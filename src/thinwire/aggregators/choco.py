@@ -76,3 +76,6 @@ class Choco:
         after = ChocoState(saturate(state.own + ours), saturate(mixed + ours * near.own))
         value = saturate(wide + (after.mixed - after.own) * self.gamma)
         return Reduced(value, wide, after, heard)
+
+    def target(self, tensor: Tensor, spec: TensorSpec, state: ChocoState, ctx: Context) -> Tensor:
+        return saturate(tensor.to(spec.work_dtype) - state.own)

@@ -61,7 +61,9 @@ class Worker:
             self.rounds = Rounds(sync, parameters, rules, seed=seed)
             self.exchanger = self.rounds.exchanger
             if rank == 0:
-                self.rounds.before_exchange = lambda given: self.watch.look_on(self.exchanger.targets(given))
+                self.rounds.before_exchange = lambda given: self.watch.look_on(
+                    self.exchanger.targets(given, self.world)
+                )
         self.exchanger.watch = self.watch.see
         self.exchanger.clock = now if group.driver == "processes" else None  # in lockstep runs must repeat
         moments = method.averaged()
@@ -75,9 +77,15 @@ class Worker:
         self.clock = Clock(experiment.trace_steps if group.driver == "processes" else 0, log)
         self.loss, self.gradient_norm = math.nan, math.nan
 
+    def _look_on(self, given: Mapping[str, Tensor]) -> None:
+        self.watch.look_on(self.exchanger.targets(given, self.world))
+
     def step(self, step: int, lr: float, watched: bool) -> Program[None]:
         self.clock.step = step
-        self.exchanger.lr = lr
+        if self.rounds is None:
+            self.exchanger.lr = lr
+        else:
+            self.rounds.lr = lr
         with self.clock.timing("compute"):
             self.loss, gradients = self.learner.gradients(step)
         if self.rounds is not None:
@@ -87,7 +95,7 @@ class Worker:
             point = {name: p.detach() for name, p in self.learner.parameters.items()}
             program = self.refresher.refresh(self.learner.objective(step), point, gradients, lr, step, self.world)
             yield from self.clock.timed(program, "solver")
-        self.watch.look_at(self.exchanger.targets(gradients) if watched else {})
+        self.watch.look_at(self.exchanger.targets(gradients, self.world) if watched else {})
         averages = yield from self._exchange(gradients, step)
         with self.clock.timing("compute"):
             self._apply(averages, lr, watched)

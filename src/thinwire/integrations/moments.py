@@ -11,13 +11,14 @@ import torch
 import torch.distributed as dist
 
 from .. import __version__
-from ..core import CompositionError, NonFiniteError, Program, TensorSpec, World
+from ..core import Aggregator, CompositionError, NonFiniteError, Program, TensorSpec, World
 from ..drivers.alone import Alone
 from ..drivers.meter import Traffic
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
 from .agreement import agree_on
-from .gathering import agreed_state, state_of_all
+from .gathering import state_of_all
+from .loading import Memory, load_own
 from .report import WireReport
 
 
@@ -27,6 +28,9 @@ class Averages(Protocol):
     exchanger: Exchanger
     rounds: int
 
+    @property
+    def text(self) -> str: ...
+    def rules_of(self, text: str) -> Mapping[str, Aggregator[Any]]: ...
     def average(self, world: World, names: Iterable[str] | None = None) -> Program[bool]: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
@@ -38,6 +42,12 @@ class Moves(Protocol):
 
     def send(self, to: int) -> Program[None]: ...
     def receive(self, source: int) -> Program[None]: ...
+
+
+def memory_of_moments(averaging: Averages, *path: str) -> Memory:
+    """One text serves all parameters."""
+    texts = {"moments": averaging.text}
+    return Memory("moments", texts, averaging.exchanger, path, lambda stored: averaging.rules_of(stored["moments"]))
 
 
 class MomentsWire:
@@ -78,12 +88,18 @@ class MomentsWire:
 
     def state_dict(self, gather: bool = True) -> dict[str, Any]:
         """Memories of all ranks; gather=False: this rank's alone, silently. Save the optimizer's state beside it."""
-        mine = self.averaging.state_dict()
-        return state_of_all(mine | {"step": self.averaging.rounds}, self.driver, gather)
+        mine, memory = self.averaging.state_dict(), memory_of_moments(self.averaging, "exchanger")
+        return state_of_all(mine | {"step": self.averaging.rounds}, {memory.kind: memory.texts}, self.driver, gather)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; if the world has another size, with the mean of all memories."""
-        self.averaging.load_state_dict(agreed_state(state, self.driver, self.averaging))
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
+        """Go on where `state_dict` was taken; if the world has another size, with the mean of all memories.
+
+        strict=False takes over what fits of a state of another composition; what is dropped is returned and logged.
+        """
+        memories = [memory_of_moments(self.averaging, "exchanger")]
+        mine, dropped = load_own(state, self.driver, self.averaging, memories, strict)
+        self.averaging.load_state_dict(mine)
+        return dropped
 
     def close(self) -> None:
         self.driver.close()
