@@ -47,6 +47,11 @@ class PeerLostError(ThinwireError, ConnectionError):
     """Another rank closed its connection or did not answer in time."""
 
     peer = ""  # its name, where peers have names
+    log = ""  # its whole error output, where we started it
+
+
+class ClosedError(ThinwireError, RuntimeError):
+    """A handle or a driver was used after it had been closed or detached."""
 
 
 class ConfigMismatch(ThinwireError, ValueError):

@@ -32,7 +32,7 @@ def bucket_gradients(bucket: GradBucket) -> list[Tensor]:
     parameters = bucket.parameters()
     if not any(parameter.is_complex() for parameter in parameters):
         return bucket.gradients()
-    pieces = bucket.buffer().view(-1).split([2 * parameter.numel() for parameter in parameters])
+    pieces = torch.split(bucket.buffer().view(-1), [2 * parameter.numel() for parameter in parameters])
     return [piece.view(*p.shape, 2) for piece, p in zip(pieces, parameters, strict=True)]
 
 

@@ -21,16 +21,17 @@ from .agreement import agree_on, compare_weights, end_together, heal_weights
 from .complex_layers import as_real, as_real_spec, like
 from .compositions import Compositions, describe_rules
 from .device_copies import warn_of_copies
-from .gathering import agreed_state, state_of_all
 from .local_parts import LocalOptions, Merged, Rounds, averaged_buffers, settings_of, trained_parameters
+from .local_state import LocalState
 from .moments import Averages
 from .nonfinite import BadSteps
 from .report import Subject, WireReport, repr_of
+from .resuming import has_steps, warn_of_empty_memory
 
 COUNT_STEPS = "it leaves out steps, so call wire.before_step() and wire.after_step() around each yourself (hooks=False)"
 
 
-class LocalWire:
+class LocalWire(LocalState):
     """Carries one model's rounds. Made by `local`, on every rank alike; so are its methods called.
 
     It counts the optimizer's steps by hooks. With hooks=False call `before_step()` and `after_step()` around each step
@@ -51,6 +52,7 @@ class LocalWire:
     ) -> None:
         self.parameters = trained_parameters(model, optimizer)
         self.options, self.optimizer, self.step, self.healed = options, optimizer, 0, 0
+        self.fresh = True  # no step was made and no state was loaded
         self.buffers = averaged_buffers(model) if options.buffers == "average" else {}
         weights = {name: as_real(p.detach()) if p.is_complex() else p for name, p in self.parameters.items()}
         self.tensors = {**weights, **self.buffers}
@@ -99,7 +101,12 @@ class LocalWire:
     @torch.no_grad()
     def before_step(self) -> None:
         """Before the optimizer's step."""
-        self.rounds.exchanger.lr = max((float(group["lr"]) for group in self.optimizer.param_groups), default=None)
+        if self.fresh:
+            self.fresh = False
+            if has_steps(self.optimizer, self.parameters.values()):
+                warn_of_empty_memory("local")
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups if "lr" in group]
+        self.rounds.lr = max(rates, default=None)
         if self.rounds.settings.payload == "gradients":
             self._average_gradients()
         elif self.rounds.settings.overlap:
@@ -271,30 +278,3 @@ class LocalWire:
                 f"local: this rank has made its {self.step} steps and others have more rounds to make; give all ranks "
                 f"as many batches. {error}"
             ) from error
-
-    # State
-
-    def state_dict(self, gather: bool = True) -> dict[str, Any]:
-        """Anchors, momentum, flights and memories, of all ranks; gather=False: this rank's alone, silently.
-
-        Weights and the optimizer's state are each rank's own between rounds: save those of every rank beside it.
-        """
-        self._wait()
-        mine = self.rounds.state_dict() | {"step": self.step}
-        if self.averaging is not None:
-            mine["moments"] = self.averaging.state_dict()
-        return state_of_all(mine, self.driver, gather)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; if the world has another size, with the mean of anchors and residuals."""
-        mine = agreed_state(state, self.driver, self)
-        self._wait()
-        self.rounds.load_state_dict(mine)
-        if self.averaging is not None:
-            self.averaging.load_state_dict(mine["moments"])
-        self.step = int(mine["step"])
-
-    def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """One rank's state out of those of a world of another size."""
-        moments = {} if self.averaging is None else self.averaging.merged([state["moments"] for state in states])
-        return self.rounds.merged(states) | ({"moments": moments} if moments else {})

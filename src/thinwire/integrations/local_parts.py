@@ -41,6 +41,7 @@ class Rounds(Protocol):
     rounds: int
     bad_in_a_row: int
     mixes: bool
+    lr: float | None
 
     def average_gradients(
         self, gradients: Mapping[str, Tensor], step: int, world: World

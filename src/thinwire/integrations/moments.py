@@ -12,14 +12,15 @@ import torch.distributed as dist
 
 from .. import __version__
 from ..aggregators import Dense
-from ..core import CompositionError, NonFiniteError, Program, TensorSpec, World
+from ..core import Aggregator, CompositionError, NonFiniteError, Program, TensorSpec, World
 from ..drivers.alone import Alone
 from ..drivers.meter import Traffic
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
 from .agreement import agree_on
 from .compositions import Compositions, small_reason
-from .gathering import agreed_state, state_of_all
+from .gathering import state_of_all
+from .loading import Memory, load_own
 from .report import Subject, WireReport, repr_of
 
 
@@ -32,6 +33,9 @@ class Averages(Protocol):
 
     @property
     def titles(self) -> Mapping[str, str]: ...
+    @property
+    def text(self) -> str: ...
+    def rules_of(self, text: str) -> Mapping[str, Aggregator[Any]]: ...
     def average(self, world: World, names: Iterable[str] | None = None) -> Program[bool]: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
@@ -45,6 +49,12 @@ class Moves(Protocol):
     def receive(self, source: int) -> Program[None]: ...
 
 
+def memory_of_moments(averaging: Averages, *path: str) -> Memory:
+    """One text serves all parameters."""
+    texts = {"moments": averaging.text}
+    return Memory("moments", texts, averaging.exchanger, path, lambda stored: averaging.rules_of(stored["moments"]))
+
+
 class MomentsWire:
     """Averages one optimizer's moments. Made by `thinwire.moments.average`, on every rank alike; so it is used."""
 
@@ -53,7 +63,7 @@ class MomentsWire:
     ) -> None:
         self.averaging = averaging
         self.layers: list[TensorSpec] = list(averaging.exchanger.layers.values())
-        self.seconds, self._composition, self._is_closed = {"waiting": 0.0}, str(facts["moments"]), False
+        self.seconds, self._is_closed = {"waiting": 0.0}, False
         together = dist.is_available() and dist.is_initialized()
         self.driver: TorchDist | Alone = TorchDist(group, timeout_s=timeout_s) if together else Alone()
         tensors = {layer.name: f"{list(layer.shape[1:])} {layer.dtype}" for layer in self.layers}
@@ -95,8 +105,8 @@ class MomentsWire:
     def _compositions(self) -> Compositions:
         """Those of pairs are called by the text they were made of."""
         rules = self.averaging.exchanger.rules
-        texts = {name: "dense()" if isinstance(rule, Dense) else self._composition for name, rule in rules.items()}
-        if self._composition.removeprefix("moments(").startswith("dense()"):
+        texts = {name: "dense()" if isinstance(rule, Dense) else self.averaging.text for name, rule in rules.items()}
+        if self.averaging.text.removeprefix("moments(").startswith("dense()"):
             return Compositions(texts, {})
         forms = [TensorSpec(layer.name, layer.shape[1:]) for layer in self.layers]  # m and v have the same form
         reasons = {form.name: small_reason(form, self.averaging.small) for form in forms}
@@ -104,12 +114,18 @@ class MomentsWire:
 
     def state_dict(self, gather: bool = True) -> dict[str, Any]:
         """Memories of all ranks; gather=False: this rank's alone, silently. Save the optimizer's state beside it."""
-        mine = self.averaging.state_dict()
-        return state_of_all(mine | {"step": self.averaging.rounds}, self.driver, gather)
+        mine, memory = self.averaging.state_dict(), memory_of_moments(self.averaging, "exchanger")
+        return state_of_all(mine | {"step": self.averaging.rounds}, {memory.kind: memory.texts}, self.driver, gather)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; if the world has another size, with the mean of all memories."""
-        self.averaging.load_state_dict(agreed_state(state, self.driver, self.averaging))
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
+        """Go on where `state_dict` was taken; if the world has another size, with the mean of all memories.
+
+        strict=False takes over what fits of a state of another composition; what is dropped is returned and logged.
+        """
+        memories = [memory_of_moments(self.averaging, "exchanger")]
+        mine, dropped = load_own(state, self.driver, self.averaging, memories, strict)
+        self.averaging.load_state_dict(mine)
+        return dropped
 
     def close(self) -> None:
         self._is_closed = True

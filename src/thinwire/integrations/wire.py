@@ -13,7 +13,17 @@ from torch.nn.parallel import DistributedDataParallel
 from .. import __version__
 from ..aggregators import Dense
 from ..catalog import SMALL, to_text
-from ..core import Aggregator, CompositionError, IncompatibleParts, Program, TensorSpec, World, mixes
+from ..core import (
+    Aggregator,
+    CompositionError,
+    IncompatibleParts,
+    Program,
+    TensorSpec,
+    World,
+    flatten_state,
+    mixes,
+    require_keys,
+)
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
 from .adapting import adapting_of
@@ -22,7 +32,8 @@ from .complex_layers import as_real_spec
 from .compositions import Compositions, describe_rules, find_fall_backs
 from .ddp import DDPHook
 from .device_copies import warn_of_copies
-from .gathering import agreed_state, state_of_all
+from .gathering import state_of_all
+from .loading import load_own, log, memory_of
 from .nonfinite import BadSteps
 from .report import Subject, WireReport, is_closed, repr_of
 from .rules import Wanted, assigned
@@ -76,6 +87,7 @@ class Wire:
         self.layers = [as_real_spec(form) for form in self._forms]
         self.driver = TorchDist(model.process_group, timeout_s=options.timeout_s)
         self.healed = self.bad_in_a_row = 0
+        self.fresh = True  # no step was made and no state was loaded
         self.attached_at = now()
         self.warmup_until, self.paused = options.warmup_steps, False
         self.compressed = self._exchanger(wanted)
@@ -163,19 +175,22 @@ class Wire:
         """Average as DDP does from the next step on; attach again to compress again."""
         self._let_go()
 
-    def change(self, wanted: Wanted | Mapping[str, Wanted]) -> None:
-        """Another composition from the next step on; residuals that both compositions keep are taken over.
+    def change(self, wanted: Wanted | Mapping[str, Wanted]) -> list[str]:
+        """Another composition from the next step on, with the memory of the present one.
 
-        The history of plans begins anew: its entries are those of one composition's menus.
+        Residuals go over whatever their form and wherever they are kept, velocities between dgc, estimates between
+        ef21; importance stays where the new composition takes one, in the same mapping. A controller goes on if
+        nothing changed for it; else it begins anew, and so does the history of plans.
+
+        Returns:
+            What the new composition has no place for and is dropped, one text each; they are logged as warnings, too.
         """
         before, after = self.compressed, self._exchanger(wanted)
-        before.settle()
-        for name, state in after.memory.items():
-            old = before.memory[name]
-            if hasattr(state, "residual") and hasattr(old, "residual") and type(state.residual) is type(old.residual):
-                after.memory[name] = state._replace(residual=old.residual)
-        after.skipped_steps, after.adapting_s, after.lr = before.skipped_steps, before.adapting_s, before.lr
+        dropped = after.take_over(before, self.hook.step, self.driver.world)
         self.compressed = after
+        for text in dropped:
+            log.warning("change: %s", text)
+        return dropped
 
     def report(self) -> WireReport:
         """What was sent and saved, and where the time went, as this rank counted. Prints as a table."""
@@ -207,16 +222,37 @@ class Wire:
 
     # State
 
-    def state_dict(self, gather: bool = True) -> dict[str, Any]:
-        """Plain tensors and numbers by parameter name, of all ranks; gather=False: this rank's alone, silently."""
-        mine = self.compressed.state_dict() | {"step": self.hook.step, "paused": self.paused}
-        return state_of_all(mine, self.driver, gather)
+    @property
+    def remembers(self) -> bool:
+        """Whether the composition keeps anything from step to step."""
+        return any(map(flatten_state, self.compressed.memory.values()))
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken; if the world has another size, with the mean of all residuals."""
-        mine = agreed_state(state, self.driver, self.compressed)
-        self.hook.step, self.paused = int(mine["step"]), bool(mine["paused"])
+    def state_dict(self, gather: bool = True) -> dict[str, Any]:
+        """Tensors, numbers and the composition's text, of all ranks; gather=False: this rank's alone, silently."""
+        self.hook.abandon_open_step()
+        mine = self.compressed.state_dict() | {"step": self.hook.step, "paused": self.paused}
+        memory = memory_of(self.compressed)
+        return state_of_all(mine, {memory.kind: memory.texts}, self.driver, gather)
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
+        """Continue where `state_dict` was taken; with another number of ranks, with the mean of all residuals.
+
+        Args:
+            state: what `state_dict` gave.
+            strict: False takes over what fits of a state of another composition, as `change` does.
+
+        Returns:
+            What was dropped, one text each; with strict there is nothing.
+
+        Raises:
+            ConfigMismatch: strict, and the state is of another composition; or ranks were given different states.
+            CheckpointError: the state lacks something, or a tensor has another shape.
+        """
+        mine, dropped = load_own(state, self.driver, self.compressed, [memory_of(self.compressed)], strict)
+        require_keys(mine, ("step", "paused"), "the handle of attach")
         self.compressed.load_state_dict(mine)
+        self.hook.step, self.paused, self.fresh = int(mine["step"]), bool(mine["paused"]), False
+        return dropped
 
 
 def reduced_parameters(model: DistributedDataParallel) -> dict[Tensor, str]:
