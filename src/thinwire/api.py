@@ -22,7 +22,8 @@ from .integrations.opening import check_group
 from .integrations.rules import Wanted, assigned
 from .integrations.slot import Slot
 from .integrations.soundness import check_soundness
-from .integrations.wire import Wire, WireOptions
+from .integrations.wire import Wire
+from .integrations.wire_options import WireOptions
 from .integrations.wrappers import ddp_of
 from .moments import AdamMoments, Averaging, Moments, Moving, in_order, moments_of, moments_text, parse_moments
 from .sync import Local, Outer, Rounds, SyncPolicy, parse_outer, parse_policy, sync_text

@@ -25,7 +25,7 @@ from ..core import (
 )
 from ..exchange import Exchanger
 from .complex_layers import as_real
-from .wire import ON_DIVERGENCE
+from .wire_options import ON_DIVERGENCE
 from .wrappers import plain_of
 
 BUFFERS = ("average", "local")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import __version__
 from ..aggregators import Dense
-from ..catalog import SMALL, part_text
+from ..catalog import part_text
 from ..core import (
     Aggregator,
     ClosedError,
@@ -22,10 +20,6 @@ from ..core import (
     Program,
     TensorSpec,
     World,
-    check_choice,
-    check_int,
-    check_scaler,
-    check_timeout,
     flatten_state,
     mixes,
     require_keys,
@@ -46,34 +40,11 @@ from .rules import Wanted, assigned
 from .soundness import check_soundness
 from .times import now
 from .unreduced import UnreducedParameters
+from .wire_options import WireOptions
 
-ON_DIVERGENCE = ("stop", "heal")
-ZERO_MEANS = {"warmup_steps": "none", "small": "none", "check_every": "never", "most_bad_steps": "never"}
 REPLACED = "was detached by a second attach to its model"
 DDP_SETTINGS = ("bucket_bytes_cap", "find_unused_parameters", "static_graph")  # all ranks need the same, too
 GIVE_SCALER = "give it to thinwire.attach(model, ..., scaler=scaler)"
-
-
-@dataclass(frozen=True)
-class WireOptions:
-    """What `attach` takes beside the composition."""
-
-    scaler: GradScaler | None = None
-    warmup_steps: int = 0
-    small: int = SMALL
-    seed: int = 0
-    check_every: int = 100
-    on_divergence: str = "stop"
-    most_bad_steps: int = 10
-    timeout_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        check_scaler("attach", self.scaler)
-        for name, zero in ZERO_MEANS.items():
-            check_int("attach", name, getattr(self, name), 0, f"0 means {zero}")
-        check_int("attach", "seed", self.seed)
-        check_choice("attach", "on_divergence", self.on_divergence, ON_DIVERGENCE)
-        check_timeout("attach", "timeout_s", self.timeout_s)
 
 
 class Wire:
