@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check docs setup clean
+.PHONY: demo test check docs setup exits clean
 
-demo: $(VENV)/.lab  ## run the main job on the embedded data; ends with a report to open
+demo: $(VENV)/.base  ## run the main job on the embedded data; ends with a report to open
 	$(VENV)/bin/thinwire run demo
 
 test: check  ## lint, types, and the whole test suite
@@ -15,6 +15,9 @@ check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+exits: $(VENV)/.dev  ## 395 training jobs that end without a word, by Ctrl-C or by an error: none may die by a signal (some minutes)
+	$(VENV)/bin/python tools/exits.py --idle 200 --plain 100 --interrupt-all 30 --interrupt-one 30 --error 30 --silent 5
 
 docs: $(VENV)/.dev  ## the documentation as a site, in site/; opens from disk
 	$(VENV)/bin/mkdocs build --strict
@@ -26,10 +29,6 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (torch is large: a minute or two) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) -e .
-	@touch $@
-
-$(VENV)/.lab: $(VENV)/.base
-	$(INSTALL) -e ".[lab]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base

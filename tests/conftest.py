@@ -1,3 +1,4 @@
+import os
 import signal
 
 import pytest
@@ -7,6 +8,7 @@ from pool import Pool
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C, and so would every process they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+os.environ["PYTHONFAULTHANDLER"] = "1"  # every process that a test starts tells where it was if a signal ends it
 
 
 @pytest.fixture(scope="session")

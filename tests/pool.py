@@ -6,8 +6,10 @@ jobs.py, because workers import them by name.
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
 import traceback
@@ -38,9 +40,18 @@ class Pool:
         answers = []
         for pipe, _ in self.workers[:size]:
             if not pipe.poll(max(0.0, deadline - time.monotonic())):
+                words = self._last_words()
                 self.close()
-                raise TimeoutError(f"{job.__name__} did not end on all of {size} ranks in {within_s} s")
-            answers.append(pipe.recv())
+                raise TimeoutError(f"{job.__name__} did not end on all of {size} ranks in {within_s} s\n{words}")
+            try:
+                answers.append(pipe.recv())
+            except (EOFError, ConnectionError):
+                codes = [process.join(2.0) or process.exitcode for _, process in self.workers]
+                words = self._last_words()
+                self.close()
+                raise RankFailed(
+                    [None] * size, f"a rank ended in {job.__name__}; exit codes {codes}\n{words}"
+                ) from None
         errors = [error for _, error in answers]
         if any(errors):
             if any(error is None or error[0] != "ProtocolError" for error in errors):
@@ -55,9 +66,16 @@ class Pool:
             process.join()
         self.workers = []
 
+    def _last_words(self):
+        """What each rank wrote to its own stderr."""
+        return "\n".join(
+            f"rank {r}: {(self.folder / f'{r}.err').read_text()[-3000:]}" for r in range(len(self.workers))
+        )
+
     def _start(self):
         context = multiprocessing.get_context("spawn")
         folder = tempfile.mkdtemp(prefix="thinwire-pool-")
+        self.folder = Path(folder)
         for rank in range(SIZE):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(rank, folder, theirs), daemon=True)
@@ -67,12 +85,18 @@ class Pool:
 
 
 def _serve(rank, folder, pipe):
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded
+    errors = (Path(folder) / f"{rank}.err").open("w", buffering=1)
+    os.dup2(errors.fileno(), 2)  # each rank's own, whatever pytest does with ours
+    sys.stderr = errors
+    faulthandler.enable(errors)
     import torch
     import torch.distributed as dist
 
     from thinwire import TorchDist
+    from thinwire.drivers.processes import loopback_device
 
+    os.environ["GLOO_SOCKET_IFNAME"] = loopback_device()
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder) / "store"), SIZE)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=SIZE, timeout=timedelta(seconds=60))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .core import (
         AuthenticationError,
         CheckpointError,
+        ClosedError,
         CompositionError,
         ConfigMismatch,
         DecodeError,
@@ -34,26 +35,29 @@ if TYPE_CHECKING:
     from .drivers.torch_dist import TorchDist
     from .exchange import Exchanger
     from .importance import ImportanceSolver, ModuleObjective, Refresher
+    from .integrations.torch_checkpoint import load_dcp
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "attach": "api", "local": "api", "parse": "catalog", "to_text": "catalog", "Exchanger": "exchange",
+    "attach": "api", "local": "api", "load_dcp": "integrations.torch_checkpoint",
+    "parse": "catalog", "to_text": "catalog", "Exchanger": "exchange",
     "lockstep": "drivers.lockstep", "Meter": "drivers.meter", "TorchDist": "drivers.torch_dist",
     "ImportanceSolver": "importance", "ModuleObjective": "importance", "Refresher": "importance",
     "loopback": "core", "TensorSpec": "core", "World": "core",
     "ThinwireError": "core", "CompositionError": "core", "DecodeError": "core", "IncompatibleParts": "core",
-    "PeerLostError": "core", "ProtocolError": "core", "CheckpointError": "core",
+    "PeerLostError": "core", "ProtocolError": "core", "CheckpointError": "core", "ClosedError": "core",
     "ConfigMismatch": "core", "DivergedError": "core", "NonFiniteError": "core",
     "FrameError": "core", "AuthenticationError": "core",
 }  # fmt: skip
 _ROOMS = ("moments",)  # whole modules
 
 __all__ = [
-    "attach", "local", "moments", "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist", "loopback",
-    "TensorSpec", "World", "ImportanceSolver", "ModuleObjective", "Refresher",
+    "attach", "local", "load_dcp", "moments", "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist",
+    "loopback", "TensorSpec", "World", "ImportanceSolver", "ModuleObjective", "Refresher",
     "ThinwireError", "CompositionError", "DecodeError", "IncompatibleParts", "PeerLostError", "ProtocolError",
-    "CheckpointError", "ConfigMismatch", "DivergedError", "NonFiniteError", "FrameError", "AuthenticationError",
+    "CheckpointError", "ClosedError", "ConfigMismatch", "DivergedError", "NonFiniteError", "FrameError",
+    "AuthenticationError",
     "__version__",
 ]  # fmt: skip
 

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .catalog import SMALL, part_text
 from .core import Aggregator, CompositionError, TensorSpec, check_flag, check_int, check_timeout
 from .drivers.meter import Traffic
+from .integrations.compositions import find_fall_backs
 from .integrations.local import LocalWire
 from .integrations.local_parts import KEPT, LocalOptions
 from .integrations.moments import MomentsWire, move
@@ -21,7 +22,8 @@ from .integrations.opening import check_group
 from .integrations.rules import Wanted, assigned
 from .integrations.slot import Slot
 from .integrations.soundness import check_soundness
-from .integrations.wire import Wire, WireOptions
+from .integrations.wire import Wire
+from .integrations.wire_options import WireOptions
 from .integrations.wrappers import ddp_of
 from .moments import AdamMoments, Averaging, Moments, Moving, in_order, moments_of, moments_text, parse_moments
 from .sync import Local, Outer, Rounds, SyncPolicy, parse_outer, parse_policy, sync_text
@@ -118,6 +120,9 @@ def local(
             "exchange": {name: part_text(rule) for name, rule in rules.items()},
         }
 
+    def fall_backs_for(layers: Sequence[TensorSpec]) -> dict[str, str]:
+        return find_fall_backs(layers, exchange, small)
+
     moments = None if optimizer_state in KEPT else _moments_of(optimizer_state, payload)
 
     def averaging_for(parameters: dict[str, Tensor]) -> Averaging:
@@ -125,7 +130,7 @@ def local(
         return Averaging(AdamMoments(optimizer, parameters), moments, small=small, seed=seed)
 
     averaging = None if moments is None else averaging_for
-    return LocalWire(model, optimizer, options, rules_for, rounds_for, facts, averaging, group)
+    return LocalWire(model, optimizer, options, rules_for, rounds_for, facts, averaging, group, fall_backs_for)
 
 
 def _moments_of(optimizer_state: str, payload: str) -> Moments:

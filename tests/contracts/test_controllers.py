@@ -10,7 +10,6 @@ from contracts.test_aggregators import as_bytes_and_back, assert_same
 from drawn import CONTROLLER_TEXTS, draw
 from thinwire import Exchanger, TensorSpec, World, lockstep, parse
 from thinwire.controllers.several import menu_part
-from thinwire.core import flatten_state
 from thinwire.drivers.lockstep import _answer
 
 EVERY = pytest.mark.parametrize("text", CONTROLLER_TEXTS)
@@ -69,16 +68,42 @@ def test_two_equal_runs_choose_alike(text):
 def test_a_bad_step_leaves_no_trace(text):
     everybody = workers(text)
     for step in range(8):
+        before = [(e.state_dict(), list(e.plans)) for e in everybody]
         lockstep([e.begin(step, World(r, 3)) for r, e in enumerate(everybody)])
-        before = [(dict(e.plan), flatten_state(e.controller_state)) for e in everybody]
         given = [tensors_of(step, rank) for rank in range(3)]
         given[step % 3]["b.w"][0] = math.nan if step % 2 else -math.inf
         lockstep([e.exchange(t, step, World(r, 3)) for r, (e, t) in enumerate(zip(everybody, given, strict=True))])
-        for exchanger, (plan, state) in zip(everybody, before, strict=True):
+        for exchanger, (state, plans) in zip(everybody, before, strict=True):
             assert not exchanger.settle()
-            assert exchanger.plan == plan
-            assert_same(flatten_state(exchanger.controller_state), state)
-    train(everybody, range(8, 12))
+            assert_same(exchanger.state_dict() | {"skipped_steps": step}, state)
+            assert exchanger.plans == plans
+        train(everybody, [step])  # good steps between
+
+
+@EVERY
+def test_bad_steps_change_no_later_step(text):
+    """The weights and plans of the good steps are those of a run that never saw the bad ones."""
+    straight, disturbed = workers(text), workers(text)
+    for step in range(9):
+        _, expected = train(straight, [step])
+        train(disturbed, [step], tensors=lambda *_: {s.name: draw("zeros", s.shape) + math.nan for s in LAYERS})
+        _, got = train(disturbed, [step])
+        for a, b in zip(expected, got, strict=True):
+            assert_same(a, b)
+        assert [e.plans for e in disturbed] == [e.plans for e in straight]
+
+
+@EVERY
+def test_a_bad_step_in_a_gossip_keeps_one_plan_on_all_ranks(text):
+    """There the other ranks go on, so the plan of that step stays for the bad one, too."""
+    rules = {spec.name: parse(text) for spec in LAYERS} | {"d": parse("gossip(identity(), ring())")}
+    everybody = [Exchanger(LAYERS, rules, seed=7) for _ in range(3)]
+    for step in range(9):
+        given = [tensors_of(step, rank) for rank in range(3)]
+        if step % 2:
+            given[1]["d"][:] = math.nan
+        lockstep([e.round(t, step, World(r, 3)) for r, (e, t) in enumerate(zip(everybody, given, strict=True))])
+        assert all(e.plan == everybody[0].plan and e.plans == everybody[0].plans for e in everybody)
 
 
 @EVERY

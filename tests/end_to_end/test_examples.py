@@ -6,27 +6,35 @@ import runpy
 import socket
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from laboratory import run_here
+from thinwire.drivers.processes import loopback_device
 from thinwire.experiments.laboratory import plan_of, read_experiment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {
+    **os.environ, "PYTHONFAULTHANDLER": "1", "GLOO_SOCKET_IFNAME": loopback_device(), "OMP_NUM_THREADS": "1",
+}  # fmt: skip
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
 RESNET = ("ddp_resnet.py", "--synthetic", "--steps", 3, "--batch", 2, "--width", 8)
 GPT = ("ddp_gpt.py", "--steps", 3, "--batch", 2, "--width", 48, "--layers", 2, "--context", 32)
 
 
 def run(*arguments):
-    """What an example prints; if it fails, its own error text."""
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)], env=ENVIRONMENT, capture_output=True, text=True, timeout=90
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    """What an example prints; if it fails, its own error text and that of every rank."""
+    with tempfile.TemporaryDirectory() as logs:
+        if arguments[: len(TORCHRUN)] == TORCHRUN:  # each rank's stderr goes into a file of its own
+            arguments = (*TORCHRUN, "--log-dir", logs, "--redirects", "2", *arguments[len(TORCHRUN) :])
+        done = subprocess.run(
+            [sys.executable, *map(str, arguments)], env=ENVIRONMENT, capture_output=True, text=True, timeout=90
+        )
+        ranks = [f"{path.parent.name}: {path.read_text()[-3000:]}" for path in sorted(Path(logs).rglob("stderr.log"))]
+    assert done.returncode == 0, "\n".join([done.stderr[-2000:], *ranks])
     return done.stdout
 
 

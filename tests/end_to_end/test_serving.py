@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -91,3 +93,50 @@ def test_a_limit_that_is_none_is_refused_in_one_line(limit):
     found = start("serve", "digits", f"--max-frame={limit}")
     _, errors = found.communicate(timeout=60)
     assert found.returncode == 2 and "MiB from 1 to" in errors and "Traceback" not in errors
+
+
+@pytest.mark.timeout(300)
+def test_a_server_that_was_killed_is_resumed_and_workers_that_were_told_go_on(tmp_path):
+    """The other worker stops and says why; nothing begins from zero."""
+    state, common = (
+        tmp_path / "state",
+        ("serve", "digits", "--workers", "2", "--lr", "0.5", "--store", str(tmp_path / "state")),
+    )
+    processes = [start(*common, "--store-every", "20")]
+    try:
+        address = listening(processes[0])
+        join = ("join", "digits", address, "--steps", "300", "--retry", "100")
+        told = start(*join, "--share", "0/2", "--follow-restarts")
+        untold = start(*join, "--share", "1/2")
+        processes += [told, untold]
+        wait_until(lambda: stored_updates(state) >= 100, 60)
+        processes[0].send_signal(signal.SIGKILL)
+        processes[0].wait(30)
+        stored = stored_updates(state)
+        resumed = start(*common, "--address", address, "--store-every", "20", "--resume")
+        processes.append(resumed)
+        line = next(line for line in resumed.stderr if "listening" in line)
+        _, errors = untold.communicate(timeout=60)
+        assert untold.returncode == 75 and "the server was restarted" in errors and "--follow-restarts" in errors
+        out, errors = told.communicate(timeout=100)
+        assert told.returncode == 0, errors
+        result = json.loads(resumed.communicate(timeout=60)[0])
+    finally:
+        for process in processes:
+            process.kill()
+    found = re.search(r"after (\d+) updates: .*?loss ([0-9.]+)", line)
+    assert found and int(found[1]) == stored and float(found[2]) < 1.0, line  # it begins at 2.3
+    assert resumed.returncode == 0 and result["updates"] > stored and result["loss"] < float(found[2]) + 0.05
+    assert json.loads(out)["accepted"] >= 290 and stored_updates(state) == result["updates"]
+
+
+def stored_updates(folder):
+    """Of the newest state that is there."""
+    return max((int(path.name.split("-")[3]) for path in folder.glob("save-*")), default=0)
+
+
+def wait_until(true, seconds):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)

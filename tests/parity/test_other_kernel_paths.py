@@ -9,8 +9,13 @@ from pathlib import Path
 from drawn import COMPOSITION_TEXTS
 from thinwire import parse
 from thinwire.core import mixes
+from thinwire.drivers.processes import loopback_device
 
-HERE = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+HERE = {
+    "GLOO_SOCKET_IFNAME": loopback_device(),
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": str(Path(__file__).parent.parent),
+}
 THERE = HERE | {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 FACTORISED = ("powersgd", "svd", "projection", "tt", "cp(", "sketch", "union", "impk", "qsgd", "sign")
 

@@ -25,6 +25,7 @@ STOREYS = [
     {"experiments"},
     {"bench"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}
 

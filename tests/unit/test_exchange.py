@@ -4,7 +4,17 @@ import pytest
 import torch
 
 from drawn import draw
-from thinwire import Exchanger, IncompatibleParts, ProtocolError, TensorSpec, World, lockstep, loopback, parse
+from thinwire import (
+    CheckpointError,
+    Exchanger,
+    IncompatibleParts,
+    ProtocolError,
+    TensorSpec,
+    World,
+    lockstep,
+    loopback,
+    parse,
+)
 from thinwire.controllers import Fixed
 
 W = TensorSpec("w", (6,))
@@ -110,12 +120,18 @@ def test_wrong_set_ups_are_refused():
 def test_stored_memory_of_another_model_is_refused():
     exchanger = Exchanger([W], parse("ef(dense())"))
     state = exchanger.state_dict()
-    with pytest.raises(KeyError, match="differ"):
+    with pytest.raises(CheckpointError, match="differ from this model's in other, w"):
         Exchanger([TensorSpec("other", (6,))], parse("ef(dense())")).load_state_dict(state)
-    with pytest.raises(ValueError, match="residual"):
+    with pytest.raises(CheckpointError, match="w: stored memory 'residual'"):
         Exchanger([TensorSpec("w", (7,))], parse("ef(dense())")).load_state_dict(state)
-    with pytest.raises(ValueError, match="float64"):
+    with pytest.raises(CheckpointError, match="float64"):
         Exchanger([TensorSpec("w", (6,), torch.float64)], parse("ef(dense())")).load_state_dict(state)
+    with pytest.raises(CheckpointError, match="w: stored memory lacks 'velocity'; it has"):
+        Exchanger([W], parse("dgc(dense())")).load_state_dict(state)
+    with pytest.raises(CheckpointError, match="controller: stored memory lacks 'begun'"):
+        Exchanger([W], parse("ef(adapt(topk(density=0.1), by=lgreco()))")).load_state_dict(state)
+    with pytest.raises(CheckpointError, match="stored state lacks plan, plans, controller"):
+        exchanger.load_state_dict({"layers": {}})
 
 
 def test_layers_may_have_aggregators_of_their_own():

@@ -65,7 +65,7 @@ class Choco:
         near = neighbours(self.topology, ctx.world, ctx.step)
         news = narrow(saturate(wide - state.own), spec.dtype)
         mine = self.compressor.encode(news, ctx.key(spec.name, rank))
-        answers: Gathered = yield swap_with(near, mine, self.topology, spec.name)
+        answers: Gathered = yield swap_with(near, mine, self.topology, spec)
         mixed = state.mixed
         for source, payload in zip(near.incoming, answers, strict=True):
             if source not in answers.absent:  # who was bad keeps its belief of itself, so we keep ours of it
@@ -76,3 +76,6 @@ class Choco:
         after = ChocoState(saturate(state.own + ours), saturate(mixed + ours * near.own))
         value = saturate(wide + (after.mixed - after.own) * self.gamma)
         return Reduced(value, wide, after, heard)
+
+    def target(self, tensor: Tensor, spec: TensorSpec, state: ChocoState, ctx: Context) -> Tensor:
+        return saturate(tensor.to(spec.work_dtype) - state.own)

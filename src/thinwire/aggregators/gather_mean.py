@@ -59,7 +59,7 @@ class GatherMean:
         return compressor_errors_along(self, tensor, spec, entries, key, exact)
 
     def _gather(self, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
-        payloads: Gathered = yield AllGather(mine, payload_labels(spec.name, mine))
+        payloads: Gathered = yield AllGather(mine, payload_labels(spec.name, mine), expects=spec.nbytes)
         decoded: list[Tensor] = []  # not functools.cache: dearer to make than most payloads are to decode
 
         def sent() -> Tensor:

@@ -70,7 +70,7 @@ class Gossip:
     ) -> Program[Reduced[tuple[()]]]:
         rank = ctx.world.rank
         near = neighbours(self.topology, ctx.world, ctx.step)
-        answers: Gathered = yield swap_with(near, mine, self.topology, spec.name)
+        answers: Gathered = yield swap_with(near, mine, self.topology, spec)
         heard, near = dict(zip(near.incoming, answers, strict=True)), without(near, answers.absent)
         ours = cache(lambda: decoded(self.compressor, mine, spec, ctx, rank))
         own = ours() if self.own == "decoded" else tensor.to(spec.work_dtype)

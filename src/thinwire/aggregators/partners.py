@@ -17,7 +17,7 @@ from ..core import (
 )
 
 
-def swap_with(near: Neighbours, mine: Payload, topology: Topology, layer: str) -> Swap:
+def swap_with(near: Neighbours, mine: Payload, topology: Topology, spec: TensorSpec) -> Swap:
     """Our payload to all who hear us, theirs from all whom we hear. It is labelled once, however many get it."""
     return Swap(
         outgoing=tuple((to, mine) for to in near.receivers),
@@ -25,7 +25,8 @@ def swap_with(near: Neighbours, mine: Payload, topology: Topology, layer: str) -
         form=types_of(mine),
         among=repr(topology),
         forgiving=True,
-        labels=payload_labels(layer, mine),
+        expects=spec.nbytes,
+        labels=payload_labels(spec.name, mine),
     )
 
 

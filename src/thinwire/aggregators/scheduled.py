@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,12 +13,16 @@ from ..core import (
     Aggregator,
     CompositionError,
     Context,
+    Held,
     IncompatibleParts,
     Key,
     Program,
     Reduced,
     TensorSpec,
+    give,
+    held_by,
     reduce_with_residual,
+    target_of,
 )
 from .ladder import with_setting
 
@@ -65,6 +70,15 @@ class Scheduled:
         self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: Any, ctx: Context
     ) -> Program[tuple[Reduced[Any], Tensor]]:
         return (yield from reduce_with_residual(self._now(ctx), tensor, residual, spec, state, ctx))
+
+    def target(self, tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Tensor:
+        return target_of(self.inner, tensor, spec, state, ctx)
+
+    def holds(self, state: Any, spec: TensorSpec) -> list[Held]:
+        return held_by(self.inner, state, spec)
+
+    def take(self, state: Any, spec: TensorSpec, held: Sequence[Held], ctx: Context) -> tuple[Any, list[Held]]:
+        return give(self.inner, state, spec, held, ctx)
 
     def _now(self, ctx: Context) -> Aggregator[Any]:
         return cast("Aggregator[Any]", with_setting(self.inner, "density", self.density(ctx.step)))

@@ -59,7 +59,7 @@ class Server:
             sources=tuple(everybody) if rank < owners else (),
             form=types_of(mine[0]),
             among=f"workers to servers ({owners})",
-            expects=max(payload.nbytes for payload in mine),
+            expects=spec.nbytes,
             labels=leaving_labels(spec.name, mine, rank) or payload_labels(spec.name, mine[0]),
         )
         mean, answer = None, None

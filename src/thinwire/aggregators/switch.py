@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from ..core import (
     CompositionError,
     Context,
     Controller,
+    Held,
     Key,
     Menu,
     Program,
@@ -20,7 +22,10 @@ from ..core import (
     Reduced,
     TensorSpec,
     flatten_state,
+    give,
+    held_by,
     reduce_with_residual,
+    target_of,
 )
 from .ladder import ladder
 
@@ -53,6 +58,28 @@ class Delegates:
         entry, shelf = self._entry(spec, ctx)
         out, rest = yield from reduce_with_residual(entry, tensor, residual, spec, state.entries[shelf], ctx)
         return _outside(out, state, shelf), rest
+
+    def target(self, tensor: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context) -> Tensor:
+        entry, shelf = self._entry(spec, ctx)
+        return target_of(entry, tensor, spec, state.entries[shelf], ctx)
+
+    def holds(self, state: SwitchState, spec: TensorSpec) -> list[Held]:
+        """Of all entries, those included that the plan does not give: what waits there is to be sent, too."""
+        return [one for at, own in enumerate(state.entries) for one in held_by(self._owner(at), own, spec)]
+
+    def take(
+        self, state: SwitchState, spec: TensorSpec, held: Sequence[Held], ctx: Context
+    ) -> tuple[SwitchState, list[Held]]:
+        """The entry that the plan gives comes first, so that what waits is sent soon; the others may use the rest."""
+        _, first = self._entry(spec, ctx)
+        entries, rest = list(state.entries), list(held)
+        for shelf in (first, *(at for at in range(len(entries)) if at != first)):
+            entries[shelf], rest = give(self._owner(shelf), entries[shelf], spec, rest, ctx)
+        return SwitchState(tuple(entries)), rest
+
+    def _owner(self, shelf: int) -> Aggregator[Any]:
+        """Of the entries that share a memory, the one that it was made for."""
+        return next(e for e, at in zip(reversed(self.menu), reversed(self.shelves), strict=True) if at == shelf)
 
     def _entry(self, spec: TensorSpec, ctx: Context) -> tuple[Aggregator[Any], int]:
         at = ctx.plan[spec.name]

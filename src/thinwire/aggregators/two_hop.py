@@ -50,13 +50,13 @@ class TwoHop:
         rank, size = ctx.world
         cut = Pieces(spec, size)
         mine = encode_pieces(self.compressor, tensor, cut, ctx.key(spec.name, rank))
-        boxes: Gathered = yield AllToAll(mine, leaving_labels(spec.name, mine, rank))
+        boxes: Gathered = yield AllToAll(mine, leaving_labels(spec.name, mine, rank), expects=spec.nbytes)
         sent = decoded_pieces(self.compressor, mine, cut, ctx, rank)
         owned = cut.specs[rank]
         mean = mean_of_pieces(self.compressor, boxes, owned, ctx, rank)
         again, keys = share_of(self.compressor, size), [second_key(ctx, spec.name, r) for r in range(size)]
         answer = again.encode(narrow(mean, spec.dtype), keys[rank])
-        answers: Gathered = yield AllGather(answer, payload_labels(spec.name, answer))
+        answers: Gathered = yield AllGather(answer, payload_labels(spec.name, answer), expects=spec.nbytes)
 
         def whole(out: Tensor | None) -> Tensor:
             del out

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from .figures import add_json
 from .parsers import SubParsers, rate
 
 
@@ -18,7 +19,7 @@ def add_to(commands: SubParsers) -> None:
     kernels = what.add_parser("kernels", help="hot loops, in multiples of one memory copy; one thread, CPU time")
     kernels.add_argument("--mb", type=float, default=25.0, help="size of the tensor; default 25")
     kernels.add_argument("--repetitions", type=int, default=9, metavar="N", help="medians of so many; default 9")
-    kernels.add_argument("--json", type=Path, metavar="FILE", help="write the table's figures to FILE, too")
+    add_json(kernels, "the table's figures")
     kernels.set_defaults(command=run_kernels)
     ddp = what.add_parser("ddp", help="a step of DDP, plain, with torch's hooks and with ours; needs root")
     ddp.add_argument("--model", choices=("resnet18", "gpt"), action="append", help="may be repeated; default: both")
@@ -29,7 +30,7 @@ def add_to(commands: SubParsers) -> None:
         help="of the links: lo, none, 1gbit ...; may be repeated; default: lo, 1gbit, 100mbit",
     )
     ddp.add_argument("--steps", type=int, default=60, metavar="N", help="of each method; default 60")
-    ddp.add_argument("--json", type=Path, metavar="FILE", help="write the tables' figures to FILE, too")
+    add_json(ddp, "the tables' figures")
     ddp.add_argument("--figures", type=Path, metavar="FOLDER", help="draw step time against rate, one SVG a model")
     ddp.add_argument("--no-peers", action="store_true", help="only our own methods, beside the floor")
     ddp.add_argument("--trace", type=Path, metavar="FOLDER", help="what every thread of ours did, for Perfetto")

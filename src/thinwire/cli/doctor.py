@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .figures import add_json
 from .parsers import SubParsers
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_to(commands: SubParsers) -> None:
     parser = commands.add_parser("doctor", help="is all well here? versions, links, self-test", description=__doc__)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's figures to FILE, too")
+    add_json(parser, "the table's figures")
     parser.set_defaults(command=run)
 
 

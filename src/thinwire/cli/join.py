@@ -22,6 +22,18 @@ def add_to(commands: SubParsers) -> None:
     parser.add_argument("--share", type=share, metavar="I/N", help="of the data: part I of N, from 0; default all")
     parser.add_argument("--steps", type=int, default=100, metavar="N", help="updates, or local steps in each round")
     parser.add_argument("--lr", type=float, default=0.05, help="of local steps in federated rounds; default 0.05")
+    parser.add_argument(
+        "--most-bad-rounds", type=int, default=10, metavar="N",
+        help="stop after so many rounds (or steps) in a row with NaN; 0 never; default 10",
+    )  # fmt: skip
+    parser.add_argument(
+        "--retry", type=float, default=30.0, metavar="S", help="how long to call a server that is away; default 30 s"
+    )
+    parser.add_argument(
+        "--follow-restarts",
+        action="store_true",
+        help="go on when the server was restarted with --resume; default: stop",
+    )
     parser.set_defaults(command=run)
 
 
@@ -45,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
     found = work(
         service_of(options), options.address, name_of(options), options.share or (0, 1), options.steps,
         options.lr, options.data, secret_of(options.secret_file, os.environ), tls_of(options), now_and_then(),
+        options.most_bad_rounds, options.follow_restarts, options.retry,
     )  # fmt: skip
     print(json.dumps(found))
     return 0

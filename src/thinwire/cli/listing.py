@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 from ..experiments.named import SUMMARIES
+from .figures import add_json
 from .parsers import SubParsers
 
 
 def add_to(commands: SubParsers) -> None:
     parser = commands.add_parser("list", help="list the experiments", description=__doc__)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write names and summaries to FILE, too")
+    add_json(parser, "names and summaries")
     parser.set_defaults(command=show)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from .. import __version__
 from . import bench, doctor, join, listing, operators, run, serve, show, testbed, verify_wire
+from .figures import json_to_stdout
 
 COMMANDS = (run, show, listing, operators, serve, join, testbed, verify_wire, doctor, bench)
 EXIT_CODES = {  # by name: torch is not loaded yet
@@ -32,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     130 interrupted; errors are one line, not a traceback."""
     options = parser().parse_args(arguments)
     try:
-        return int(options.command(options))
+        with json_to_stdout(options):
+            return int(options.command(options))
     except KeyboardInterrupt:
         print("thinwire: interrupted", file=sys.stderr)
         return 130

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
+from .figures import add_json
 from .parsers import SubParsers
 
 
 def add_to(commands: SubParsers) -> None:
     parser = commands.add_parser("operators", help="list all parts with wire cost and contract", description=__doc__)
     parser.add_argument("--markdown", action="store_true", help="print the table of the docs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's figures to FILE, too")
+    add_json(parser, "the table's figures")
     parser.set_defaults(command=show)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..experiments.named import SUMMARIES
+from .figures import add_json
 from .parsers import SubParsers
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def add_to(commands: SubParsers) -> None:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processes", type=int, metavar="N", help="at most so many side by side (default: all cores)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the tables' figures to FILE, too")
+    add_json(parser, "the tables' figures")
     parser.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write the curves there, for TensorBoard")
 
 

@@ -9,17 +9,18 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from .figures import add_json
 from .parsers import SubParsers
 
 
 def add_to(commands: SubParsers) -> None:
     parser = commands.add_parser("show", help="show the tables of a run", description="Show the tables of a run.")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of a run")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the tables' figures to FILE, too")
+    add_json(parser, "the tables' figures")
     parser.set_defaults(command=show)
     parser = commands.add_parser("compare", help="compare two runs", description="Compare final figures of two runs.")
     parser.add_argument("folders", type=Path, nargs=2, metavar=("A", "B"), help="folders of runs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's figures to FILE, too")
+    add_json(parser, "the table's figures")
     parser.set_defaults(command=compare)
     parser = commands.add_parser("report", help="write a run's report again", description="Write a run's report again.")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of a run")

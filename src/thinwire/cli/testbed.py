@@ -7,9 +7,9 @@ import json
 import signal
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .figures import add_json
 from .parsers import SubParsers, rate
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _network_options(parser: argparse.ArgumentParser) -> None:
         "--rate", type=rate, default="none", metavar="RATE",
         help="of each worker's link, either way, as 100mbit; none: not shaped (default); lo: all on one host",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's figures to FILE, too")
+    add_json(parser, "the table's figures")
 
 
 def _workers(text: str) -> int:

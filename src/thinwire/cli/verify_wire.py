@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .figures import add_json
 from .parsers import SubParsers
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def add_to(commands: SubParsers) -> None:
     parser.add_argument("--workers", type=_workers, default=2, metavar="N", help="how many (default: 2)")
     parser.add_argument("--numel", type=_count, default=1_000_000, metavar="N", help="of the layer (default: 1000000)")
     parser.add_argument("--steps", type=_count, default=5, metavar="N", help="how many are counted (default: 5)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's figures to FILE, too")
+    add_json(parser, "the table's figures")
     parser.set_defaults(command=run)
 
 

@@ -12,6 +12,8 @@ from .choosing import (
     Seen,
     TakesMenus,
     compressor_errors_along,
+    plans_of_tensors,
+    plans_to_tensors,
 )
 from .composition import parts_of, rebuilt, weighed
 from .context import Context, Key, Plan, derive_key
@@ -31,6 +33,7 @@ from .errors import (
     ProtocolError,
     ThinwireError,
 )
+from .memories import Held, LayerMemory, give, held_by, some_of, split_kind, take_over, target_of
 from .messages import Field, Message
 from .mixing import (
     Neighbours,
@@ -90,7 +93,7 @@ from .requests import (
 )
 from .shapes import Dims, folded, matrix_dims, near_square, tensor_dims, unfolded
 from .signatures import signature_of
-from .state import flatten_state, mean_state, restore_state
+from .state import flatten_state, mean_state, require_keys, restore_state
 from .suggestions import closest, did_you_mean
 from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, saturate
 from .together import Together, Waiting
@@ -103,7 +106,7 @@ __all__ = [
     "Context", "Key", "Plan", "derive_key",
     "Contract", "Compressor", "Chooser", "Weighable", "Aggregator", "Controller", "FusesResidual",
     "Menu", "Choices", "OffersMenu", "TakesMenus", "PricedAlong", "ExpectsBytes", "Explains", "MeasuresWorld",
-    "compressor_errors_along", "reduced_bytes",
+    "compressor_errors_along", "plans_of_tensors", "plans_to_tensors", "reduced_bytes",
     "DecodesMean", "SubtractsSent", "Reduced", "Seen", "adds_up", "decodes_mean", "subtracts_sent",
     "reduce_and_subtract", "reduce_with_residual",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
@@ -111,7 +114,8 @@ __all__ = [
     "check_int", "check_number", "check_timeout", "check_choice", "check_flag", "check_scaler",
     "Together", "Waiting",
     "Topology", "Neighbours", "neighbours", "mixes", "lossless", "keeps_copies", "takes_weights", "check_inner",
-    "flatten_state", "restore_state", "mean_state",
+    "flatten_state", "restore_state", "mean_state", "require_keys",
+    "Held", "LayerMemory", "give", "held_by", "some_of", "split_kind", "take_over", "target_of",
     "ConfigMismatch", "DivergedError", "MissingExtra", "NonFiniteError",
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
     "CheckpointError", "ClosedError", "FrameError", "AuthenticationError",

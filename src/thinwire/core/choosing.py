@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from .context import Context, Key, Plan
@@ -111,3 +112,16 @@ class TakesMenus(Protocol):
     def given(self, choices: Choices) -> Controller[Any]:
         """The same controller for these layers and their menus; others are not its business."""
         ...
+
+
+def plans_to_tensors(plans: Sequence[tuple[int, Plan]], names: Sequence[str]) -> dict[str, Tensor]:
+    """Steps, and a row of entries for each, in the order of these names."""
+    rows = [[plan[name] for name in names] for _, plan in plans]
+    steps = torch.tensor([step for step, _ in plans], dtype=torch.int64)
+    return {"steps": steps, "entries": torch.tensor(rows, dtype=torch.int32).view(len(rows), len(names))}
+
+
+def plans_of_tensors(stored: Mapping[str, Tensor], names: Sequence[str]) -> list[tuple[int, Plan]]:
+    """What `plans_to_tensors` was given."""
+    entries = zip(stored["steps"].tolist(), stored["entries"].tolist(), strict=True)
+    return [(step, dict(zip(names, row, strict=True))) for step, row in entries]

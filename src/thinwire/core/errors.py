@@ -47,6 +47,7 @@ class PeerLostError(ThinwireError, ConnectionError):
     """Another rank closed its connection or did not answer in time."""
 
     peer = ""  # its name, where peers have names
+    log = ""  # its whole error output, where we started it
 
 
 class ClosedError(ThinwireError, RuntimeError):

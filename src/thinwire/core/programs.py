@@ -213,6 +213,7 @@ def _group(request: Request) -> tuple[str, ...]:
 
 def _merge_group(group: dict[int, Request]) -> Program[dict[int, Any]]:
     labels = tuple([label for request in group.values() for label in request.labels])
+    expects = sum(request.expects for request in group.values() if not isinstance(request, AllReduce))
     first = next(iter(group.values()))
     if isinstance(first, AllReduce):
         tensors = [request.tensor for request in group.values() if isinstance(request, AllReduce)]
@@ -223,12 +224,12 @@ def _merge_group(group: dict[int, Request]) -> Program[dict[int, Any]]:
     if isinstance(first, AllToAll):
         by_request = [request.payloads for request in group.values() if isinstance(request, AllToAll)]
         joined = tuple(map(_join, zip(*by_request, strict=True)))
-        received = yield replace(first, payloads=joined, labels=labels)
+        received = yield replace(first, payloads=joined, labels=labels, expects=expects)
         return dict(zip(group, _cut_all(received, [len(p[0].parts) for p in by_request]), strict=True))
     if isinstance(first, Swap):
-        return (yield from _merge_swaps(first, group, labels))
+        return (yield from _merge_swaps(first, group, labels, expects))
     payloads = [r.payload for r in group.values() if isinstance(r, AllGather | Broadcast)]
-    answer = yield replace(first, payload=_join(payloads), labels=labels)
+    answer = yield replace(first, payload=_join(payloads), labels=labels, expects=expects)
     counts = [len(payload.parts) for payload in payloads]
     if isinstance(first, Broadcast):
         return dict(zip(group, _cut(answer, counts), strict=True))
@@ -236,7 +237,9 @@ def _merge_group(group: dict[int, Request]) -> Program[dict[int, Any]]:
     return dict(zip(group, gathered, strict=True))
 
 
-def _merge_swaps(first: Swap, group: dict[int, Request], labels: tuple[Label, ...]) -> Program[dict[int, Any]]:
+def _merge_swaps(
+    first: Swap, group: dict[int, Request], labels: tuple[Label, ...], expects: int
+) -> Program[dict[int, Any]]:
     swaps = [request for request in group.values() if isinstance(request, Swap)]
     if odd := [swap for swap in swaps if (swap.receivers, swap.sources) != (first.receivers, first.sources)]:
         raise ProtocolError(
@@ -247,7 +250,6 @@ def _merge_swaps(first: Swap, group: dict[int, Request], labels: tuple[Label, ..
     joined = tuple(zip(first.receivers, map(_join, zip(*boxes, strict=True)), strict=True))
     form = tuple(dtype for swap in swaps for dtype in swap.form)
     forgiving = all(swap.forgiving for swap in swaps)
-    expects = sum(swap.expects for swap in swaps)
     received = yield replace(first, outgoing=joined, form=form, forgiving=forgiving, expects=expects, labels=labels)
     return dict(zip(group, _cut_all(received, [len(swap.form) for swap in swaps]), strict=True))
 

@@ -57,30 +57,43 @@ class AllReduce:
 
 @dataclass(frozen=True, eq=False)
 class AllGather:
-    """Answered with the payloads of all ranks (`Gathered`). Their lengths may differ, their form may not."""
+    """Answered with the payloads of all ranks (`Gathered`). Their lengths may differ, their form may not.
+
+    expects: about how many bytes may come from one rank, where its own payload may be much shorter; with it, a driver
+    tells a long message from a header that is wrong. It is not sent.
+    """
 
     payload: Payload
     labels: tuple[Label, ...] = ()
     step: int = 0
+    expects: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class AllToAll:
-    """payloads[r] goes to rank r; answered with what all ranks sent to this one (`Gathered`). All of one form."""
+    """payloads[r] goes to rank r; answered with what all ranks sent to this one (`Gathered`). All of one form.
+
+    expects: as in AllGather.
+    """
 
     payloads: tuple[Payload, ...]
     labels: tuple[Label, ...] = ()
     step: int = 0
+    expects: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Broadcast:
-    """Answered with root's payload. On other ranks the payload is a form only: as many parts, of the same types."""
+    """Answered with root's payload. On other ranks the payload is a form only: as many parts, of the same types.
+
+    expects: as in AllGather; ranks whose form is much shorter than root's payload say it here.
+    """
 
     payload: Payload
     root: int = 0
     labels: tuple[Label, ...] = ()
     step: int = 0
+    expects: int = 0
 
 
 @dataclass(frozen=True, eq=False)

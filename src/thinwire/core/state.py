@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from .errors import CheckpointError
+
 Leaf: TypeAlias = Tensor | int | float | bool
 
 
@@ -36,7 +38,7 @@ def restore_state(form: Any, flat: Mapping[str, Leaf], prefix: str = "") -> Any:
     """A memory of the same form as `form` with the stored values; a missing or misshapen entry is named."""
     if isinstance(form, Tensor | int | float):
         if prefix not in flat:
-            raise KeyError(f"stored memory lacks {prefix!r}; it has {sorted(flat)}")
+            raise CheckpointError(f"stored memory lacks {prefix!r}; it has {sorted(flat)}")
         return _like(form, flat[prefix], prefix)
     values = [
         restore_state(v, flat, f"{prefix}.{n}" if prefix else n) for n, v in zip(_fields(form), form, strict=True)
@@ -50,10 +52,17 @@ def _like(form: Leaf, stored: Leaf, name: str) -> Leaf:
     stored = torch.as_tensor(stored)
     if (stored.dtype, stored.shape) != (form.dtype, form.shape):
         ours = f"{tuple(form.shape)} {form.dtype}"
-        raise ValueError(
+        raise CheckpointError(
             f"stored memory {name!r} is {tuple(stored.shape)} {stored.dtype}, this composition keeps {ours}"
         )
     return stored.detach().to(form.device).clone()
+
+
+def require_keys(state: Mapping[str, Any], keys: Sequence[str], owner: str) -> None:
+    """A CheckpointError that names what a stored state lacks."""
+    if missing := [key for key in keys if key not in state]:
+        have = ", ".join(map(str, state)) or "nothing"
+        raise CheckpointError(f"stored state lacks {', '.join(missing)}, which {owner} needs; it has {have}")
 
 
 def mean_state(states: Sequence[Any], as_tensor: Callable[[Any], Any] = lambda state: None) -> Any:

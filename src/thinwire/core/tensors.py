@@ -33,6 +33,11 @@ class TensorSpec:
         return math.prod(self.shape)
 
     @property
+    def nbytes(self) -> int:
+        """Of the dense tensor."""
+        return self.numel * self.dtype.itemsize
+
+    @property
     def work_dtype(self) -> torch.dtype:
         """The type sums and memories are kept in: half precision is too short for them."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..core import Program, Request, World
+from ..core import ClosedError, Program, Request, World
 from ..core.programs import answer_alone, drive
+from .comm_thread import CLOSED
 from .meter import Meter
 
 T = TypeVar("T")
@@ -19,13 +20,16 @@ class Alone:
 
     def __init__(self) -> None:
         self.world, self.meter = World(0, 1), Meter()
+        self._closed = False
 
     @torch.no_grad()
     def run(self, program: Program[T]) -> T:
+        self._check_open()
         return drive(program, self._perform)
 
     def submit(self, program: Program[T], ahead: bool = False) -> Future[T]:
-        """Done at once: there is nobody to wait for."""
+        """Done at once: there is no other rank to wait for."""
+        self._check_open()
         done: Future[T] = Future()
         try:
             done.set_result(self.run(program))
@@ -33,9 +37,15 @@ class Alone:
             done.set_exception(error)
         return done
 
-    def barrier(self) -> None: ...
+    def barrier(self) -> None:
+        self._check_open()
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(CLOSED)
 
     def _perform(self, request: Request) -> Any:
         self.meter.record(request, self.world, 0, 0, 0, 0)

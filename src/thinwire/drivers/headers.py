@@ -16,7 +16,7 @@ from ..wire import lengths_bytes
 
 _FORM = struct.Struct("<IIQ")
 HEADER_BYTES = _FORM.size
-_MOST_BYTES = 1 << 26  # a message may be so long, or eight times our own, before we believe its header
+_MOST_BYTES = 1 << 26  # a message may be so long, and eight times our own or what the request expects, to be believed
 
 
 class Header(NamedTuple):
@@ -41,11 +41,19 @@ def headers_of(request: Request, size: int) -> list[Header]:
 
 
 def check_lengths(headers: Mapping[int, Header], own: int, request: Request) -> None:
-    """No message is believed to be much longer than our own longest; memory is taken for it only after this."""
-    longest = _MOST_BYTES + 8 * own
+    """No message is believed to be much longer than our own longest, or than what the request expects.
+
+    Memory is taken for it only after this. Our own says little where a rank may send next to nothing (a threshold, a
+    gradient of zeros, a form); what is expected then follows from the layers.
+    """
+    expected = 0 if isinstance(request, AllReduce) else request.expects
+    longest = _MOST_BYTES + 8 * max(own, expected)
     for rank, header in headers.items():
         if header.nbytes > longest:
-            raise DecodeError(f"step {request.step}: rank {rank} announces {header.nbytes} B, at most {longest} fit")
+            raise DecodeError(
+                f"step {request.step}: rank {rank} announces {header.nbytes} B for {describe(request)}, at most "
+                f"{longest} B are taken; a program that sends so much must say it in the request's `expects`"
+            )
 
 
 def framed_bytes(request: Request, to: int) -> int:

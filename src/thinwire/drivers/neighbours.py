@@ -25,7 +25,7 @@ def swap(request: Swap, peers: Peers) -> Gathered:
                 f"step {request.step}: ranks disagree: rank {peers.world.rank} asks {describe(request)}, "
                 f"rank {source} asks something else (step {header.step}); look into that rank's own log"
             )
-    check_lengths(headers, max(request.expects, *(header.nbytes for header in mine)), request)
+    check_lengths(headers, max(header.nbytes for header in mine), request)
     packed = {id(payload): pack_payload(payload) for payload in dict.fromkeys(p for _, p in request.outgoing)}
     leaving = {to: packed[id(payload)] for to, payload in request.outgoing}  # often one payload for all
     blobs = _deliver(request, leaving, {source: header.nbytes for source, header in headers.items()}, peers)

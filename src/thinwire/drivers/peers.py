@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -17,6 +18,8 @@ from ..core import PeerLostError, Request, World, describe
 _Started: TypeAlias = tuple[int, Any]  # the other rank, and the work to wait for
 RING_BYTES = 1 << 17  # shorter messages are sent to all at once: a ring's hops would cost more time than they save
 _GLOO_SENDER, _GLOO_RECEIVER = 96, 48  # bytes of gloo's own that each side of a message sends
+
+_HANG_UP_TAG = 1  # all messages have 0
 
 _made: Counter[tuple[int, ...]] = Counter()  # drivers made so far among the same ranks
 
@@ -110,6 +113,19 @@ class Peers:
         self.received += into.numel()
         self.messages[1] += 1
         return self.wires.recv([into], source, 0)
+
+    def hang_up(self) -> None:
+        """Make every wait for a peer fail at once, from any thread; nothing can be sent or received after it.
+
+        gloo closes all connections of a group when one of its waits runs out of time (its `abort` leaves waits as they
+        are). So this waits for a message that no rank sends. Where a peer has closed its connection, the wait ends at
+        once without that effect, and the next peer is tried.
+        """
+        for peer in range(self.world.size):
+            if peer != self.world.rank:
+                with suppress(RuntimeError):
+                    work = self.wires.recv([torch.empty(1, dtype=torch.uint8)], peer, _HANG_UP_TAG)
+                    work.wait(timedelta(milliseconds=1))
 
     def wait(self, work: dist.Work, peer: int | None, request: Request) -> None:
         try:

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,10 +23,17 @@ from typing import Any, TextIO
 from ..core import PeerLostError
 
 Tell = Callable[[Any], None]
+
+
+def loopback_device() -> str:
+    """What this system calls its loopback device: lo on Linux, lo0 on macOS and the BSDs."""
+    return "lo0" if sys.platform.startswith(("darwin", "freebsd", "openbsd", "netbsd", "dragonfly")) else "lo"
+
+
 # What workers have if their parent has nothing else. glibc gives large memory back to the system when it is freed and
 # gets it page by page again: a GPT's step with a large vocabulary takes half as long if it keeps it.
 ENVIRONMENT = {
-    "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": loopback_device(), "OMP_NUM_THREADS": "1",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
 }  # fmt: skip
 
@@ -94,8 +102,9 @@ class _Worker:
                 except Exception as error:  # raised by those who wait: this thread has nobody to tell
                     self.error = error
 
-    def last_words(self) -> str:
-        return self._errors.read_text(errors="replace").strip()[-2000:]
+    def log(self) -> str:
+        """All that it wrote to standard error."""
+        return self._errors.read_text(errors="replace").strip()
 
     def end(self) -> None:
         if self.process.poll() is None:
@@ -113,7 +122,10 @@ def _watch(workers: Sequence[_Worker], deadline: float, stop: threading.Event) -
         for worker in running:
             if worker.process.poll() not in (None, 0):
                 blamed = _at_fault(workers) or worker
-                raise PeerLostError(f"rank {blamed.rank} of {len(workers)} failed:\n{blamed.last_words()}")
+                log = blamed.log()
+                lost = PeerLostError(f"rank {blamed.rank} of {len(workers)} failed:\n{last_lines(log)}")
+                lost.log = log
+                raise lost
         running = [worker for worker in running if worker.process.poll() is None]
         if running and time.monotonic() > deadline:
             raise PeerLostError(f"ranks {[w.rank for w in running]} of {len(workers)} did not finish in time")
@@ -134,11 +146,40 @@ def _at_fault(workers: Sequence[_Worker], patience_s: float = 5.0) -> _Worker | 
     deadline = time.monotonic() + patience_s
     while True:
         failed = [worker for worker in workers if worker.process.poll() not in (None, 0)]
-        alone = next((worker for worker in failed if "PeerLostError" not in worker.last_words()), None)
+        alone = next((worker for worker in failed if "PeerLostError" not in last_lines(worker.log())), None)
         ended = all(worker.process.poll() is not None for worker in workers)
         if alone or ended or time.monotonic() > deadline:
             return alone
         time.sleep(0.01)
+
+
+def last_lines(log: str, most_characters: int = 2000) -> str:
+    """The last lines of a log, whole ones: as many as there is room for, and one at the least."""
+    lines: list[str] = []
+    room = most_characters
+    for line in reversed(log.splitlines()):
+        room -= len(line) + 1
+        if lines and room < 0:
+            lines.append("...")
+            break
+        lines.append(line)
+    return "\n".join(reversed(lines))
+
+
+_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # what torch writes before each line of a traceback
+_TRACEBACK = "Traceback (most recent call last):"
+_MAX_ERROR_LINES = 20
+
+
+def error_text(log: str) -> str:
+    """What a rank died of: the error of its last traceback, in whole lines; without one, the last lines of its log."""
+    head, found, trace = _RANK.sub("", log).rpartition(_TRACEBACK)
+    lines = trace.splitlines()[1:] if found else []
+    begin = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), None)
+    if begin is None:
+        return last_lines(head + found + trace)
+    end = begin + _MAX_ERROR_LINES
+    return "\n".join(lines[begin:end] + ["..."] * (len(lines) > end))
 
 
 def _worker(order: dict[str, Any]) -> None:

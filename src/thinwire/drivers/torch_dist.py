@@ -83,27 +83,30 @@ class TorchDist:
         self.world = self.peers.world
         self.ordered = ordered
         self.meter = meter or Meter()
-        self._thread, self._ahead = CommThread(), CommThread("thinwire-ahead")
+        self._thread = CommThread(hang_up=self.peers.hang_up)
+        self._ahead = CommThread("thinwire-ahead")
         self._in_order: Future[Any] | None = None  # the last program that nothing overtakes
         self._failure: BaseException | None = None
         self._buffer = torch.empty(0, dtype=torch.uint8)
 
     def run(self, program: Program[T]) -> T:
         """Run a program in this thread; each of its requests is performed by the communication thread."""
+        self._thread.check_open()
         return drive(program, lambda request: self._thread.submit(lambda: self._perform(request)).result())
 
-    def submit(self, program: Program[T], ahead: bool = False) -> Future[T]:
+    def submit(self, program: Program[T], ahead: bool = False, after: Future[Any] | None = None) -> Future[T]:
         """Queue a whole program for the communication thread; requests of two programs never interleave.
 
         ahead: what it computes before its first request may be done while earlier programs wait for answers to theirs,
-        if they were queued with `ahead`, too. It must not depend on what those find out.
+        if they were queued with `ahead`, too. It must not depend on what those find out. after: a program queued
+        before; if that one failed, this one sends nothing and fails with the same error.
         """
         if not ahead:
-            self._in_order = self._thread.submit(lambda: self._drive(program))
+            self._in_order = self._thread.submit(lambda: self._drive(program, after))
             return self._in_order
         before = self._in_order
         begun = self._ahead.submit(lambda: self._begin(program, before))
-        return self._thread.submit(lambda: self._drive(program, begun))
+        return self._thread.submit(lambda: self._drive(program, after, begun))
 
     def barrier(self) -> None:
         """Return when all ranks have called it. For saving and the like: it belongs to no algorithm, and no meter."""
@@ -123,7 +126,11 @@ class TorchDist:
         self.close()
 
     @torch.no_grad()  # grad mode belongs to a thread
-    def _drive(self, program: Program[T], begun: Future[Request | Ended[T]] | None = None) -> T:
+    def _drive(
+        self, program: Program[T], after: Future[Any] | None, begun: Future[Request | Ended[T]] | None = None
+    ) -> T:
+        if after is not None and (error := after.exception()) is not None:  # it is done: jobs keep their order
+            raise error
         first = None if begun is None else begun.result()
         return first.result if isinstance(first, Ended) else drive(program, self._perform, first)
 

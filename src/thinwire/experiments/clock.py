@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ..core import Program
+from .request_log import RequestLog
 
 T = TypeVar("T")
 now = time.perf_counter  # CLOCK_MONOTONIC on Linux: the same in all processes
@@ -24,11 +26,12 @@ class Span(NamedTuple):
 
 
 class Clock:
-    """One rank's readings. Requests are kept one by one: who waited for whom is known only when all ranks' are seen."""
+    """One rank's readings. Sums are kept; the times of single requests go to the file `log`, if there is one."""
 
-    def __init__(self, keep_steps: int = 0) -> None:
+    def __init__(self, keep_steps: int = 0, log: Path | None = None) -> None:
         self.sums: dict[str, float] = {}
-        self.requests: list[tuple[float, float]] = []  # asked, answered
+        self.requests = RequestLog(log)
+        self.request_s = 0.0  # from asking to the answer, all requests together
         self.spans: list[Span] = []
         self.keep_steps = keep_steps
         self.step, self.bucket = 0, -1
@@ -56,7 +59,8 @@ class Clock:
             self._add(what, began, asked)
             answer = yield request
             answered = now()
-            self.requests.append((asked, answered))
+            self.request_s += answered - asked
+            self.requests.add(asked, answered)
             self._keep("request", asked, answered)
 
     def _add(self, what: str, began: float, ended: float) -> None:
@@ -74,10 +78,25 @@ class Clock:
     def elapsed(self) -> float:
         """Seconds of training so far, measuring left out."""
         own = sum(seconds for what, seconds in self.sums.items() if what != "measure")
-        return own + sum(answered - asked for asked, answered in self.requests)
+        return own + self.request_s
 
     def to_dict(self) -> dict[str, Any]:
-        return {"sums": self.sums, "requests": self.requests, "spans": self.spans}
+        """For the process that gathers all ranks' clocks; `requests` is the file of their times."""
+        self.requests.flush()
+        return {"sums": self.sums, "requests": str(self.requests.path), "spans": self.spans}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of the same size however long the run is."""
+        self.requests.flush()  # before the checkpoint, which tells how many of them count
+        return {"sums": self.sums, "requests": self.requests.count, "request_s": self.request_s}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.sums = dict(state["sums"])
+        self.requests.go_on_from(state["requests"])
+        if "request_s" in state:
+            self.request_s = float(state["request_s"])
+        else:  # a checkpoint of an earlier version has all pairs
+            self.request_s = sum(answered - asked for asked, answered in state["requests"])
 
 
 def waiting_and_sending(requests: Sequence[Sequence[Sequence[float]]]) -> tuple[float, float]:

@@ -17,10 +17,12 @@ class Company:
     def __init__(self, machine: Server | Federation, patience: float) -> None:
         self.machine, self.patience = machine, patience
         self.away: dict[str, float] = {}  # since when
+        self.saw_leave = False  # in this process: a resumed federation waits for clients that left the one before
 
     def handle(self, message: Message, now: float) -> Message:
         self.expire(now)
         reply = self.machine.handle(message, now)
+        self.saw_leave |= reply.kind == "bye"
         if message.kind == "leave" or self._is_here(message.sender):
             self.away.pop(message.sender, None)
         return reply
@@ -41,9 +43,18 @@ class Company:
 
     def is_over(self, now: float) -> bool:
         if isinstance(self.machine, Federation):
-            return self.machine.done
+            return self.machine.done or bool(self.desertion())
         waiting = any(now - since <= self.patience for since in self.away.values())
         return self.machine.started and not self.machine.members.present() and not waiting
+
+    def desertion(self) -> str:
+        """Empty, or says that all clients of a federation have left by themselves before the last round."""
+        if not isinstance(self.machine, Federation) or self.machine.done or not self.saw_leave:
+            return ""
+        if not all(client.has_left for client in self.machine.clients.values()):
+            return ""
+        round, rounds = self.machine.round, self.machine.rounds.rounds
+        return f"all {len(self.machine.clients)} clients left in round {round} of {rounds}"
 
     def news(self) -> str:
         away = f", {len(self.away)} away" if self.away else ""

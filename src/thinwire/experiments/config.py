@@ -13,7 +13,7 @@ from ..moments import Moments, parse_moments
 from ..sync import Local, parse_sync
 from ..testbed.network import rate_bits
 from .rates import check_rate
-from .tables import ConfigError, Table, build, choose, positive
+from .tables import ConfigError, Table, build, choose, not_negative, positive
 
 DRIVERS = ("lockstep", "processes")
 _OF_GROUPS = (
@@ -75,10 +75,11 @@ class Method:
     def solver(self) -> ImportanceSolver | None:
         if self.importance is None:
             return None
+        where = f"methods: {self.label}: importance"
         try:
-            return ImportanceSolver(**self.importance)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"methods: {self.label}: importance: {error}") from error
+            return build(ImportanceSolver, self.importance, where)
+        except CompositionError as error:
+            raise ConfigError(f"{where}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,10 @@ class Optimizer:
         choose("optimizer.name", self.name, OPTIMIZERS)
         choose("optimizer.schedule", self.schedule, SCHEDULES)
         check_rate(self.lr, "optimizer.lr")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"optimizer.betas: two numbers in [0, 1) are needed, got {list(self.betas)}")
+        for name in ("momentum", "weight_decay", "warmup_steps"):
+            not_negative(f"optimizer.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -186,6 +191,10 @@ class Experiment:
             raise ConfigError(f"steps, epochs: one of them is needed, got steps={self.steps}, epochs={self.epochs}")
         for name in ("record_every", "checkpoint_every", "bucket_mb", "steps" if self.steps else "epochs"):
             positive(name, getattr(self, name))
+        for name in ("small", "trace_steps"):
+            not_negative(name, getattr(self, name))
+        if odd := [seed for seed in self.seeds if not 0 <= seed < 1 << 32]:
+            raise ConfigError(f"seeds: each must be in [0, 2^32), got {odd[0]}")
         if not re.fullmatch(r"[\w.-]+", self.name):
             raise ConfigError(f"name: letters, digits, '.', '-' and '_' make a folder's name, got {self.name!r}")
         for name in ("methods", "groups", "seeds"):

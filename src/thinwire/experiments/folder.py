@@ -2,7 +2,7 @@
 
 config.json        what was asked for; `thinwire run FOLDER/config.json` does the same again
 about.json         command, versions, machine, when it began
-jobs/KEY/          result.json when it is done, checkpoint/ until then, trace.json
+jobs/KEY/          result.json when it is done, checkpoint/ and times/ until then, trace.json
 result.json        everything reports and tables read
 report.html
 """
@@ -21,6 +21,8 @@ from typing import Any
 
 from .. import __version__
 from ..core import ThinwireError
+
+TIMES = "times"  # of a job's folder: when each rank asked and was answered, one file a rank
 
 
 class RunFolderError(ThinwireError, ValueError):
@@ -70,7 +72,8 @@ class RunFolder:
 
     def store(self, key: str, result: Mapping[str, Any]) -> None:
         write_json(self.job(key) / "result.json", result)
-        shutil.rmtree(self.job(key) / "checkpoint", ignore_errors=True)
+        for name in ("checkpoint", TIMES):
+            shutil.rmtree(self.job(key) / name, ignore_errors=True)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

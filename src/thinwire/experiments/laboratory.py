@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .checking import check_methods
 from .config import Experiment, Group
 from .plan import Job, Plan, slug
 from .tables import ConfigError
@@ -49,6 +50,7 @@ def plan_of(experiment: Experiment, data: str | None = None, finish: Any = None,
         own = experiment.task_of(group)
         theirs = make_task(own.name, own.settings, data)
         theirs.prepare(group.workers, Split.parse(group.split))
+        check_methods(experiment, group, theirs)
         steps[group.title] = group.steps or steps_of(experiment, group, theirs.about())
     head = {
         "title": experiment.title or experiment.name, "about": experiment.about, "config": experiment.to_dict(),

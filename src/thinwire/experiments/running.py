@@ -13,8 +13,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..core import PeerLostError
 from ..drivers.meter import Meter
-from ..drivers.processes import Stopped, run_ranks
+from ..drivers.processes import Stopped, error_text, run_ranks
 from ..drivers.torch_dist import TorchDist
 from ..testbed.network import network
 from .folder import RunFolder, write_json
@@ -96,8 +97,10 @@ def _one_after_another(
 ) -> None:
     """Jobs of as many ranks and the same link, on the same processes; each result is stored as soon as it is there."""
     ranks, link = jobs[0].ranks, jobs[0].link
+    done = 0
 
     def tell(news: dict[str, Any]) -> None:
+        nonlocal done
         job = jobs[news["job"]]
         if "news" in news:
             watcher.news(job, news["news"])
@@ -109,6 +112,7 @@ def _one_after_another(
         for file in files:
             file.unlink()
         watcher.ended(job, result)
+        done = news["job"] + 1
 
     orders = [
         {"function": job.function, "argument": {**job.argument, "folder": str(folder.job(job.key).resolve())}}
@@ -116,7 +120,20 @@ def _one_after_another(
     ]
     with nullcontext() if link == "none" else network(ranks, link) as net:
         starts = None if net is None else net.starts()
-        run_ranks(ranks, f"{__name__}:serve", orders, tell=tell, timeout_s=DAY_S, starts=starts, stop=stop)
+        try:
+            run_ranks(ranks, f"{__name__}:serve", orders, tell=tell, timeout_s=DAY_S, starts=starts, stop=stop)
+        except PeerLostError as error:
+            raise _with_log(error, jobs[min(done, len(jobs) - 1)], folder) from error
+
+
+def _with_log(error: PeerLostError, job: Job, folder: RunFolder) -> PeerLostError:
+    """The same error for the user: which job, what its rank died of, and the file that has the rest."""
+    if not error.log:
+        return error
+    file = folder.job(job.key) / "error.log"
+    file.write_text(error.log + "\n")
+    first = str(error).partition("\n")[0].rstrip(":")
+    return PeerLostError(f"{job.title or job.key}: {first}: {error_text(error.log)}\nAll of its log: {file}")
 
 
 def serve(driver: TorchDist, orders: list[dict[str, Any]], tell: Callable[[Any], None]) -> None:

@@ -6,25 +6,25 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .. import checkpoint
 from ..core import CompositionError, PeerLostError, TensorSpec, shard_sizes
 from ..drivers.sockets import Connection, Listener, Secret, Tls, read_secret
 from ..sync.client import FederatedClient
-from ..sync.federated import Federation, Rounds
+from ..sync.federated import Federation
 from ..sync.members import Pace
 from ..sync.optimizers import SGD
+from ..sync.sampling import Rounds
 from ..sync.server import Server
 from ..sync.serving import handler, join, take_part
-from ..sync.uplink import specs_of
+from ..sync.uplink import digest_of, form_of, specs_of
 from ..sync.worker import Worker
 from ..wire import MAX_FRAME, fingerprint_of, frame_limit
 from .company import Company
+from .stored import Storage, Store, StoredCompany, done_by
 from .tasks import make_task
 from .tasks.base import Learner
 from .tasks.splits import Split
@@ -52,9 +52,18 @@ class Service:
         task.prepare(size, split)
         return task.learner(rank, size, split, self.seed)
 
+    def settings(self, layers: list[TensorSpec]) -> dict[str, Any]:
+        """All that both sides must have alike, so that a difference can be named."""
+        numbers, digest = sum(spec.numel for spec in layers), digest_of(form_of(layers))
+        about = f"{len(layers)} with {numbers} numbers ({digest})"
+        down = self.down or "dense"
+        fields = {"task": self.task, "exchange": self.exchange, "down": down, "rounds": self.rounds, "seed": self.seed}
+        return {**fields, "layers": about}
+
     def line(self, layers: list[TensorSpec]) -> dict[str, Any]:
-        settings = (self.task, self.exchange, self.down or "dense", self.rounds, self.seed)
-        return {"fingerprint": fingerprint_of(layers, *settings), "max_frame": longest_frame(layers, self.max_frame)}
+        texts = (self.task, self.exchange, self.down or "dense", self.rounds, self.seed)
+        limit = longest_frame(layers, self.max_frame)
+        return {"fingerprint": fingerprint_of(layers, *texts), "settings": self.settings(layers), "max_frame": limit}
 
 
 def longest_frame(layers: list[TensorSpec], given: int | None = None) -> int:
@@ -96,38 +105,63 @@ def serve(
     secret: Secret | None = None,
     tls: Tls | None = None,
     tell: Callable[[str], None] = lambda _: None,
-    store: Path | None = None,
+    storage: Storage | None = None,
 ) -> dict[str, Any]:
     """Serve until all have left, or until the last round; what came of it.
 
-    Who is lost may come back within `terms.deadline` seconds. `lost` has the names of those who did not.
+    Who is lost may come back within `terms.deadline` seconds. `lost` has the names of those who did not. `unfinished`
+    is there if all clients left before the last round.
     """
     learner = service.learner(0, 1, data)
     machine = _machine(service, terms, {name: p.detach() for name, p in learner.parameters.items()})
+    stored_settings = {**service.settings(machine.layers), "rounds": bool(service.rounds)}  # there may be more rounds
+    store = None if storage is None else Store(storage, machine, stored_settings)
     company = Company(machine, terms.deadline)
-    handle = handler(company)
+    handle = handler(StoredCompany(company, store))
 
     def lose(error: PeerLostError) -> None:
         handle.look(lambda now: company.lose(error.peer, now))
 
     lines = service.line(machine.layers)
     with Listener(address, handle, secret=secret, tls=tls, lost=lose, **lines) as listener:
-        tell(f"listening on {listener.address}")
-        while not handle.look(company.is_over):
-            time.sleep(_LOOK_S)
-            tell(handle.look(lambda now: company.news()))
+        tell(f"listening on {listener.address}{_resumed(storage, machine, learner)}")
+        try:
+            while not handle.look(company.is_over):
+                time.sleep(_LOOK_S)
+                tell(handle.look(lambda now: company.news()))
+        finally:
+            if store is not None:  # also when it is interrupted
+                handle.look(lambda now: store.save())
         until = time.monotonic() + _LINGER_S
         while listener.peers() and time.monotonic() < until:
             time.sleep(0.02)
         traffic = listener.traffic
+    facts = {"received_bytes": traffic.received, "sent_bytes": traffic.sent, "lost": sorted(company.away)}
+    if desertion := company.desertion():
+        facts["unfinished"] = desertion
+    refused = dict(listener.refused + machine.refusals)
+    return {
+        **_measured(learner, machine),
+        "updates": done_by(machine),
+        "refused": refused,
+        **facts,
+        **_staleness(machine),
+    }
+
+
+def _measured(learner: Learner, machine: Server | Federation) -> dict[str, Any]:
     with torch.no_grad():
         for name, parameter in learner.parameters.items():
             parameter.copy_(machine.weights[name])
-    if store is not None:
-        checkpoint.save(store, {"weights": machine.weights}, step=_done(machine))
-    facts = {"received_bytes": traffic.received, "sent_bytes": traffic.sent, "lost": sorted(company.away)}
-    refused = dict(listener.refused + machine.refusals)
-    return {**learner.measure(), "updates": _done(machine), "refused": refused, **facts, **_staleness(machine)}
+    return dict(learner.measure())
+
+
+def _resumed(storage: Storage | None, machine: Server | Federation, learner: Learner) -> str:
+    if storage is None or not storage.resume:
+        return ""
+    found = ", ".join(f"{name} {value:.3f}" for name, value in _measured(learner, machine).items())
+    unit = "rounds" if isinstance(machine, Federation) else "updates"
+    return f" (resumed from {storage.folder} after {done_by(machine)} {unit}: {found})"
 
 
 def _machine(service: Service, terms: Terms, weights: Mapping[str, Tensor]) -> Server | Federation:
@@ -138,10 +172,6 @@ def _machine(service: Service, terms: Terms, weights: Mapping[str, Tensor]) -> S
         )  # fmt: skip
     rounds = Rounds(terms.workers, service.rounds, deadline=terms.deadline, max_client_weight=terms.max_client_weight)
     return Federation(weights, rounds, service.exchange, SGD(1.0), down=service.down, seed=service.seed)
-
-
-def _done(machine: Server | Federation) -> int:
-    return machine.round if isinstance(machine, Federation) else machine.applied
 
 
 def _staleness(machine: Server | Federation) -> dict[str, Any]:
@@ -161,8 +191,14 @@ def work(
     secret: Secret | None = None,
     tls: Tls | None = None,
     tell: Callable[[str], None] = lambda _: None,
+    most_bad: int = 10,
+    follow_restarts: bool = False,
+    retry_s: float = 30.0,
 ) -> dict[str, Any]:
-    """One worker's life: `steps` updates, or in each federated round `steps` local ones. How many were accepted."""
+    """One worker's life: `steps` updates, or in each federated round `steps` local ones. How many were accepted.
+
+    most_bad, follow_restarts: see `sync.serving.join`. retry_s: see `Connection`.
+    """
     rank, size = share
     if not 0 <= rank < size:
         raise CompositionError(f"join: --share must be RANK/SIZE with RANK from 0 to SIZE - 1, got {rank}/{size}")
@@ -185,12 +221,16 @@ def work(
                 own[layer] -= lr * found
         return own, examples
 
-    with Connection(address, name, secret=secret, tls=tls, **service.line(layers)) as connection:
+    with Connection(address, name, secret=secret, tls=tls, retry_s=retry_s, **service.line(layers)) as connection:
         if service.rounds:
             client = FederatedClient(name, layers, service.exchange, service.down, service.seed)
-            accepted = take_part(connection.ask, client, trained)
+            accepted = take_part(
+                connection.ask, client, trained, most_bad_rounds=most_bad, follow_restarts=follow_restarts
+            )
         else:
             worker = Worker(name, layers, service.exchange, service.down, service.seed)
-            accepted = join(connection.ask, worker, gradient, steps)
+            accepted = join(
+                connection.ask, worker, gradient, steps, most_bad_steps=most_bad, follow_restarts=follow_restarts
+            )
         traffic = connection.traffic
         return {"accepted": accepted, "sent_bytes": traffic.sent, "received_bytes": traffic.received}

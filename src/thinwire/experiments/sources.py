@@ -41,7 +41,10 @@ def find_plan(
         experiment = _by_function(Path(path), function) if function else read_experiment(Path(path))
     if seeds:
         experiment = replace(experiment, seeds=seeds)
-    return plan_of(experiment, data), {**experiment.to_dict(), **({"data": data} if data else {})}
+    try:
+        return plan_of(experiment, data), {**experiment.to_dict(), **({"data": data} if data else {})}
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _stored(path: Path) -> dict[str, Any]:

@@ -72,6 +72,11 @@ def positive(key: str, value: float) -> None:
         raise ConfigError(f"{key}: must be above 0, got {value}")
 
 
+def not_negative(key: str, value: float) -> None:
+    if not value >= 0:
+        raise ConfigError(f"{key}: must not be negative, got {value}")
+
+
 def _read(value: Any, hint: Any, key: str) -> Any:
     """The value, lists as tuples; an error if it is of another type."""
     for kind in kinds(hint):

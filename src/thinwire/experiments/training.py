@@ -17,9 +17,10 @@ from ..drivers.meter import Meter
 from ..drivers.torch_dist import TorchDist
 from .clock import chrome_trace, waiting_and_sending
 from .config import Experiment
-from .folder import write_json
+from .folder import TIMES, write_json
 from .observing import Observer
 from .optimizers import rate_at
+from .request_log import read_requests
 from .tasks import make_task
 from .worker import Worker
 
@@ -44,8 +45,10 @@ class Training:
         config = self.experiment.task_of(self.group)
         task = make_task(config.name, config.settings, argument["data"])
         self.steps = argument["steps"]
+        times = Path(argument["folder"]) / TIMES if self.group.driver == "processes" else None
+        build = partial(Worker, self.experiment, task, self.group, method, argument["seed"])
         self.workers = [
-            Worker(self.experiment, task, self.group, method, argument["seed"], rank, meter)
+            build(rank, meter, times and times / f"rank{rank}.bin")
             for rank, meter in zip(workers_here, meters, strict=True)
         ]
         self.carry = carry
@@ -162,7 +165,7 @@ def together(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     clocks = [result["clock"] for result in results]
     names = dict.fromkeys(name for clock in clocks for name in clock["sums"])
     times = {name: sum(clock["sums"].get(name, 0.0) for clock in clocks) / len(clocks) for name in names}
-    requests = [clock["requests"] for clock in clocks]
+    requests = [read_requests(Path(clock["requests"])) for clock in clocks]
     waiting, sending = waiting_and_sending(requests)
     result = {key: value for key, value in results[0].items() if key != "clock"}
     folder = Path(clocks[0]["folder"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +32,15 @@ class Worker:
     """One rank's training: its learner, optimizer, exchanger and clock. A step is a program for any driver."""
 
     def __init__(
-        self, experiment: Experiment, task: Task, group: Group, method: Method, seed: int, rank: int, meter: Meter
+        self,
+        experiment: Experiment,
+        task: Task,
+        group: Group,
+        method: Method,
+        seed: int,
+        rank: int,
+        meter: Meter,
+        log: Path | None = None,
     ) -> None:
         self.world, self.meter = World(rank, group.workers), meter
         self.learner: Learner = task.learner(rank, group.workers, Split.parse(group.split), seed)
@@ -52,7 +61,9 @@ class Worker:
             self.rounds = Rounds(sync, parameters, rules, seed=seed)
             self.exchanger = self.rounds.exchanger
             if rank == 0:
-                self.rounds.before_exchange = lambda given: self.watch.look_on(self.exchanger.targets(given))
+                self.rounds.before_exchange = lambda given: self.watch.look_on(
+                    self.exchanger.targets(given, self.world)
+                )
         self.exchanger.watch = self.watch.see
         self.exchanger.clock = now if group.driver == "processes" else None  # in lockstep runs must repeat
         moments = method.averaged()
@@ -63,12 +74,18 @@ class Worker:
         self.buckets = buckets(layers, experiment.bucket_mb)
         solver = method.solver()
         self.refresher = None if solver is None else Refresher(solver, self.exchanger.importance)
-        self.clock = Clock(experiment.trace_steps if group.driver == "processes" else 0)
+        self.clock = Clock(experiment.trace_steps if group.driver == "processes" else 0, log)
         self.loss, self.gradient_norm = math.nan, math.nan
+
+    def _look_on(self, given: Mapping[str, Tensor]) -> None:
+        self.watch.look_on(self.exchanger.targets(given, self.world))
 
     def step(self, step: int, lr: float, watched: bool) -> Program[None]:
         self.clock.step = step
-        self.exchanger.lr = lr
+        if self.rounds is None:
+            self.exchanger.lr = lr
+        else:
+            self.rounds.lr = lr
         with self.clock.timing("compute"):
             self.loss, gradients = self.learner.gradients(step)
         if self.rounds is not None:
@@ -78,7 +95,7 @@ class Worker:
             point = {name: p.detach() for name, p in self.learner.parameters.items()}
             program = self.refresher.refresh(self.learner.objective(step), point, gradients, lr, step, self.world)
             yield from self.clock.timed(program, "solver")
-        self.watch.look_at(self.exchanger.targets(gradients) if watched else {})
+        self.watch.look_at(self.exchanger.targets(gradients, self.world) if watched else {})
         averages = yield from self._exchange(gradients, step)
         with self.clock.timing("compute"):
             self._apply(averages, lr, watched)
@@ -139,9 +156,8 @@ class Worker:
         return {
             "weights": weights, "optimizer": self.optimizer.state_dict(),
             **{name: part.state_dict() for name, part in self._memories().items()},
-            "learner": self.learner.state_dict(), "meter": self.meter.state_dict(), "sums": self.clock.sums,
-            "requests": [list(pair) for pair in self.clock.requests], "gradient_norm": self.gradient_norm,
-            "adapting_s": self.exchanger.adapting_s,
+            "learner": self.learner.state_dict(), "meter": self.meter.state_dict(), **self.clock.state_dict(),
+            "gradient_norm": self.gradient_norm, "adapting_s": self.exchanger.adapting_s,
             "errors": dict(self.watch.errors),  # of the last round, which a later look shows
         }  # fmt: skip
 
@@ -159,8 +175,7 @@ class Worker:
             part.load_state_dict(state[name])
         self.learner.load_state_dict(state["learner"])
         self.meter.load_state_dict(state["meter"])
-        self.clock.sums = dict(state["sums"])
-        self.clock.requests = [(asked, answered) for asked, answered in state["requests"]]
+        self.clock.load_state_dict(state)
         self.gradient_norm = state["gradient_norm"]
         self.watch.errors = dict(state.get("errors", {}))
         self.exchanger.adapting_s = float(state.get("adapting_s", 0.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,15 +14,21 @@ from ..core import (
     Aggregator,
     CompositionError,
     Context,
+    Held,
     Key,
     Program,
     Reduced,
     TensorSpec,
     check_inner,
+    give,
+    held_by,
     narrow,
     saturate,
+    split_kind,
+    target_of,
 )
 from ..kernels import tree_sum
+from .residuals import add_residuals, unsent
 
 
 class DGCState(NamedTuple):
@@ -58,15 +65,39 @@ class DGC:
         return DGCState(zeros, zeros, self.inner.init(spec, key))
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: DGCState, ctx: Context) -> Program[Reduced[DGCState]]:
-        fresh = tensor.to(spec.work_dtype)
-        if self.clip is not None:
-            fresh = clipped(fresh, self.clip / math.sqrt(ctx.world.size))
-        velocity = saturate(self.momentum * state.velocity + fresh)
+        velocity = self._velocity(tensor, spec, state, ctx)
         target = saturate(state.residual + velocity)
         out = yield from self.inner.reduce(narrow(target, spec.dtype), spec, state.inner, ctx)
         if self.masking:
             velocity = velocity.masked_fill(out.sent != 0, 0)
         return Reduced(out.value, out.sent, DGCState(velocity, saturate(target - out.sent), out.state))
+
+    def _velocity(self, tensor: Tensor, spec: TensorSpec, state: DGCState, ctx: Context) -> Tensor:
+        fresh = tensor.to(spec.work_dtype)
+        if self.clip is not None:
+            fresh = clipped(fresh, self.clip / math.sqrt(ctx.world.size))
+        return saturate(self.momentum * state.velocity + fresh)
+
+    def target(self, tensor: Tensor, spec: TensorSpec, state: DGCState, ctx: Context) -> Tensor:
+        velocity = self._velocity(narrow(tensor, spec.dtype), spec, state, ctx)
+        return target_of(self.inner, saturate(state.residual + velocity), spec, state.inner, ctx)
+
+    def holds(self, state: DGCState, spec: TensorSpec) -> list[Held]:
+        lost = "momentum that was gathered is forgotten; give the optimizer a momentum of its own"
+        velocity = Held("velocity", self, state.velocity, lost)
+        return [unsent(self, state.residual, spec), velocity, *held_by(self.inner, state.inner, spec)]
+
+    def take(
+        self, state: DGCState, spec: TensorSpec, held: Sequence[Held], ctx: Context
+    ) -> tuple[DGCState, list[Held]]:
+        residual, rest = add_residuals(state.residual, "fp32", spec, held, ctx)
+        velocities, rest = split_kind(rest, "velocity")
+        velocity = state.velocity
+        for one in velocities:
+            velocity = saturate(velocity + one.value)
+        inner, rest = give(self.inner, state.inner, spec, rest, ctx)
+        assert isinstance(residual, Tensor)
+        return DGCState(velocity, residual, inner), rest
 
 
 def clipped(tensor: Tensor, norm: float) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,15 +12,20 @@ from torch import Tensor
 from ..core import (
     Aggregator,
     Context,
+    Held,
     IncompatibleParts,
     Key,
     Program,
     Reduced,
     TensorSpec,
     check_inner,
+    give,
+    held_by,
     mixes,
     narrow,
     saturate,
+    split_kind,
+    target_of,
 )
 
 
@@ -54,3 +60,19 @@ class EF21:
         out = yield from self.inner.reduce(news, spec, state.inner, ctx)
         local, shared = saturate(state.local + out.sent), saturate(state.shared + out.value)
         return Reduced(shared, local, EF21State(local, shared, out.state))
+
+    def target(self, tensor: Tensor, spec: TensorSpec, state: EF21State, ctx: Context) -> Tensor:
+        return target_of(self.inner, saturate(narrow(tensor, spec.dtype) - state.local), spec, state.inner, ctx)
+
+    def holds(self, state: EF21State, spec: TensorSpec) -> list[Held]:
+        lost = "nothing that was to be sent is lost; what ranks knew of each other's tensors is"
+        return [Held("estimate", self, (state.local, state.shared), lost), *held_by(self.inner, state.inner, spec)]
+
+    def take(
+        self, state: EF21State, spec: TensorSpec, held: Sequence[Held], ctx: Context
+    ) -> tuple[EF21State, list[Held]]:
+        """One estimate: two cannot be added. All ranks take the same one, so `shared` stays the mean of all `local`."""
+        (*estimates,), rest = split_kind(held, "estimate")
+        local, shared = estimates.pop(0).value if estimates else (state.local, state.shared)
+        inner, rest = give(self.inner, state.inner, spec, [*estimates, *rest], ctx)
+        return EF21State(local, shared, inner), rest

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, check_inner, reduce_with_residual
-from .residuals import Kept, check_form, keep_for, no_residual, recall
+from ..core import (
+    Aggregator,
+    Context,
+    Held,
+    Key,
+    Program,
+    Reduced,
+    TensorSpec,
+    check_inner,
+    give,
+    held_by,
+    narrow,
+    reduce_with_residual,
+    saturate,
+    target_of,
+)
+from .residuals import Kept, add_residuals, check_form, keep_for, no_residual, recall, unsent
 
 
 class FeedbackState(NamedTuple):
@@ -43,3 +59,17 @@ class ErrorFeedback:
         before = recall(state.residual, spec)
         out, rest = yield from reduce_with_residual(self.inner, tensor, before, spec, state.inner, ctx)
         return out.with_state(FeedbackState(keep_for(spec.name, rest, self.residual, ctx), out.state))
+
+    def target(self, tensor: Tensor, spec: TensorSpec, state: FeedbackState, ctx: Context) -> Tensor:
+        wide = saturate(narrow(tensor, spec.dtype) + recall(state.residual, spec))
+        return target_of(self.inner, wide, spec, state.inner, ctx)
+
+    def holds(self, state: FeedbackState, spec: TensorSpec) -> list[Held]:
+        return [unsent(self, state.residual, spec), *held_by(self.inner, state.inner, spec)]
+
+    def take(
+        self, state: FeedbackState, spec: TensorSpec, held: Sequence[Held], ctx: Context
+    ) -> tuple[FeedbackState, list[Held]]:
+        residual, rest = add_residuals(state.residual, self.residual, spec, held, ctx)
+        inner, rest = give(self.inner, state.inner, spec, rest, ctx)
+        return FeedbackState(residual, inner), rest

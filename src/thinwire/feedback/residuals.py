@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..core import CompositionError, Context, Key, TensorSpec, narrow, saturate
+from ..core import CompositionError, Context, Held, Key, TensorSpec, mean_state, narrow, saturate, split_kind
 from ..kernels import noise16
 
 FORMS = ("fp32", "bf16", "int8")
@@ -60,6 +61,33 @@ def recall(kept: Tensor | Kept, spec: TensorSpec) -> Tensor:
     blocks = _blocks(kept.codes.flatten()) * kept.scales[:, None]
     flat = blocks.flatten()[: spec.numel]
     return saturate(flat).view(spec.shape).to(spec.work_dtype)  # 127 · (largest / 127) may round past the largest
+
+
+def unsent(part: Any, kept: Tensor | Kept, spec: TensorSpec) -> Held:
+    """A residual, as a memory hands it over."""
+    return Held("residual", part, recall(kept, spec), "it was not sent yet and will not be")
+
+
+def add_residuals(
+    kept: Tensor | Kept, form: str, spec: TensorSpec, held: Sequence[Held], ctx: Context
+) -> tuple[Tensor | Kept, list[Held]]:
+    """What is kept with all residuals of `held` added, in this form; and the rest of `held`."""
+    residuals, rest = split_kind(held, "residual")
+    if not residuals:
+        return kept, rest
+    total = recall(kept, spec)
+    for one in residuals:
+        total = saturate(total + one.value)
+    return keep_for(spec.name, total, form, ctx), rest
+
+
+def mean_memory(states: Sequence[Any], spec: TensorSpec) -> Any:
+    """One memory for those of several ranks: the mean, of residuals in bytes, too."""
+
+    def as_tensor(state: Any) -> Any:
+        return (recall(state, spec), lambda mean: keep(mean, "int8", Key(0))) if isinstance(state, Kept) else None
+
+    return mean_state(states, as_tensor)
 
 
 def _in_halves(tensor: Tensor, key: Key) -> Tensor:

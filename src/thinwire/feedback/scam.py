@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from ..core import (
     Compressor,
     Context,
     Contract,
+    Held,
     IncompatibleParts,
     Key,
     Payload,
@@ -21,9 +23,12 @@ from ..core import (
     Reduced,
     TensorSpec,
     check_inner,
+    give,
+    held_by,
+    narrow,
     saturate,
 )
-from .residuals import Kept, check_form, keep_for, no_residual, recall
+from .residuals import Kept, add_residuals, check_form, keep_for, no_residual, recall, unsent
 
 
 class SCAMState(NamedTuple):
@@ -72,6 +77,20 @@ class SCAM:
             rest = rest.flatten().index_fill(0, positions, 0).view(spec.shape)
         residual = keep_for(spec.name, rest * self.decay, self.residual, ctx)
         return Reduced(out.value, out.sent, SCAMState(residual, out.state))
+
+    def target(self, tensor: Tensor, spec: TensorSpec, state: SCAMState, ctx: Context) -> Tensor:
+        """What coordinates are chosen by; of the tensor itself the numbers there are sent."""
+        return saturate(recall(state.residual, spec) + narrow(tensor, spec.dtype))
+
+    def holds(self, state: SCAMState, spec: TensorSpec) -> list[Held]:
+        return [unsent(self, state.residual, spec), *held_by(self.inner, state.inner, spec)]
+
+    def take(
+        self, state: SCAMState, spec: TensorSpec, held: Sequence[Held], ctx: Context
+    ) -> tuple[SCAMState, list[Held]]:
+        residual, rest = add_residuals(state.residual, self.residual, spec, held, ctx)
+        inner, rest = give(self.inner, state.inner, spec, rest, ctx)
+        return SCAMState(residual, inner), rest
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,6 +37,20 @@ class LayerImportance(MutableMapping[str, Tensor]):
         """These and no others; if one is refused, nothing changes."""
         self._w = {name: self.checked(name, w) for name, w in importance.items()}
 
+    def serve(self, layers: Mapping[str, TensorSpec], wanted: bool) -> list[str]:
+        """Go on as the importance of another composition of these layers, for those who hold this object (Refresher).
+
+        Gives the layers whose w is dropped, which are all if the composition takes none.
+        """
+        dropped = [name for name in self._w if not wanted or name not in layers]
+        self._layers, self._wanted = layers, wanted
+        self._w = {name: w for name, w in self._w.items() if name not in dropped}
+        return dropped
+
+    @property
+    def wanted(self) -> bool:
+        return self._wanted
+
     def __getitem__(self, name: str) -> Tensor:
         return self._w[name]
 

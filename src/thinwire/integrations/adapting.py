@@ -29,7 +29,7 @@ class Adapting(NamedTuple):
 
     def lines(self, steps: int) -> list[str]:
         first = (
-            f"  adapting   {self.decisions} decision{'' if self.decisions == 1 else 's'}, "
+            f"  adapting     {self.decisions} decision{'' if self.decisions == 1 else 's'}, "
             f"{1e3 * self.seconds / max(1, steps):.3g} ms a step, {100 * self.share:.2g} % of the time, "
             f"{self.nbytes / 1e3:.3g} kB of plans"
         )

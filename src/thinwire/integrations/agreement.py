@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from ..core import (
 )
 
 Facts = Mapping[str, Any]
+WRAP_AGAIN = "wrap the model in DDP again after unfreezing, and attach again"
 
 
 def agree_on(facts: Facts) -> Program[None]:
@@ -52,6 +53,11 @@ def _who_has_what(values: Sequence[Any]) -> str:
     )
 
 
+def end_together() -> Program[None]:
+    """Tell all ranks that this one has finished; one that asks for something else instead is an error of both."""
+    yield AllGather(Payload((torch.ones(1, dtype=torch.uint8),)), (Label("", "the end of training", 1, 8.0),))
+
+
 def fingerprint(tensors: Sequence[Tensor]) -> Tensor:
     """One number a tensor: equal bits give equal numbers, a changed bit almost surely another.
 
@@ -68,28 +74,56 @@ def _fingerprint(tensor: Tensor) -> Tensor:
 
 
 def compare_weights(
-    names: Sequence[str], weights: Sequence[Tensor], step: int, *, stop: bool, idle: bool = False
+    names: Sequence[str],
+    weights: Sequence[Tensor],
+    step: int,
+    *,
+    stop: bool,
+    idle: bool = False,
+    unreduced: Collection[str] = (),
 ) -> Program[list[int]]:
     """Places of the tensors that differ between ranks; with `stop`, an error instead.
 
     idle: this rank has run out of inputs (Join), so it does not take the others' steps; nothing is compared then.
+    unreduced: the last of these names, which want gradients though DDP does not reduce them.
     """
     marks = torch.cat([fingerprint(weights), torch.tensor([idle])])
     gathered: Gathered = yield AllGather(
         Payload((marks,)), (Label("", "fingerprint", 8 * len(marks), 64.0 * len(marks)),), step
     )
-    by_rank = torch.stack([payload.parts[0] for payload in gathered])
+    marks_of_all = [payload.parts[0] for payload in gathered]
+    if len({len(each) for each in marks_of_all}) > 1:
+        numbers = _who_has_what([len(each) - 1 for each in marks_of_all])
+        raise DivergedError(
+            f"step {step}: ranks want gradients of different numbers of parameters: {numbers}; freeze and unfreeze "
+            f"alike on all ranks. DDP does not reduce {some(unreduced) or 'those of other ranks'}: {WRAP_AGAIN}"
+        )
+    by_rank = torch.stack(marks_of_all)
     if by_rank[:, -1].any():
         return []
     differing: list[int] = (by_rank != by_rank[0]).any(dim=0).nonzero().flatten().tolist()
     if differing and stop:
         others = (by_rank[:, differing[0]] != by_rank[0, differing[0]]).nonzero().flatten().tolist()
+        left_out = [names[at] for at in differing if names[at] in unreduced]
+        remedy = f"DDP does not reduce {some(left_out)}: {WRAP_AGAIN}. " if left_out else ""
         raise DivergedError(
             f"step {step}: weights differ between ranks in {len(differing)} of {len(names)} parameters, first in "
             f"{names[differing[0]]} (rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))} against 0); "
-            'on_divergence="heal" copies rank 0\'s weights instead of stopping'
+            f'{remedy}on_divergence="heal" copies rank 0\'s weights instead of stopping'
         )
     return differing
+
+
+def differ_anywhere(weights: Sequence[Tensor], step: int) -> Program[bool]:
+    """Whether all ranks' tensors together are not the same."""
+    mark = fingerprint(weights).sum().reshape(1)
+    gathered: Gathered = yield AllGather(Payload((mark,)), (Label("", "fingerprint", 8, 64.0),), step)
+    return len({payload.parts[0].item() for payload in gathered}) > 1
+
+
+def some(names: Collection[str], most: int = 6) -> str:
+    """The first of these names, for a message."""
+    return ", ".join(list(names)[:most]) + (f", ... ({len(names)} in all)" if len(names) > most else "")
 
 
 def heal_weights(names: Sequence[str], weights: Sequence[Tensor], places: Sequence[int], step: int) -> Program[None]:

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import GradBucket
 from ..core import AllReduce, Op, Program, World, reduce_labels
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
+from .complex_layers import bucket_gradients
 from .sparse_rows import sparse_mean
 from .times import Times, now
 
@@ -27,7 +28,8 @@ class DDPHook:
 
     Nothing of DDP's is answered before the last bucket has been exchanged, because only then do all ranks know whether
     the step was good. If it was not, every gradient becomes NaN on every rank. An error of the exchange is raised by
-    `backward` itself, with its own type.
+    `backward` itself, with its own type; buckets behind it are not sent, and the step commits nothing and is not
+    counted.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class DDPHook:
         self.times = Times(("in hooks", "encoding and decoding", "sending", "waiting"))
         self._answers: Answers = []  # of the step that is open
         self._queued: list[Future[Any]] = []
+        self._ending: Future[None] | None = None  # the last program of the last step
         self._seen = 0  # parameters of that step so far
         self._sparse_bad = False
         self._factor = 1.0
@@ -67,7 +70,7 @@ class DDPHook:
         if buffer.layout == torch.sparse_coo:
             self._submit(self._exchange_rows(names[0], buffer, self._answers, at))
         else:
-            self._submit(self._exchange(dict(zip(names, bucket.gradients(), strict=True))), ahead=True)
+            self._submit(self._exchange(dict(zip(names, bucket_gradients(bucket), strict=True))), ahead=True)
         self._seen += len(names)
         self.times.add("in hooks", began)
         if self._seen == len(self.names):  # bucket.is_last() is wrong in the first step of a static graph
@@ -106,7 +109,7 @@ class DDPHook:
 
         def finish() -> None:
             began, step = now(), self.step
-            done = self.driver.submit(self.times.timed(self._end(answers)))
+            self._ending = done = self.driver.submit(self.times.timed(self._end(answers, queued[-1])))
             done.add_done_callback(lambda _: release([*queued, done], answers))
             for future in (*queued, done):
                 future.result()
@@ -120,7 +123,10 @@ class DDPHook:
         else:
             torch.autograd.Variable._execution_engine.queue_callback(finish)
 
-    def _end(self, answers: Answers) -> Program[None]:
+    def _end(self, answers: Answers, last: Future[Any]) -> Program[None]:
+        if last.exception() is not None:  # of that bucket or of one before it
+            self._forget_step()
+            return
         yield from self._keep_memory_of_unused()
         self.good = self.exchanger.settle(good=not self._sparse_bad)
         self._sparse_bad = False
@@ -130,6 +136,18 @@ class DDPHook:
         for tell in self.after:
             tell(self.good)
         self.step += 1
+
+    def abandon_open_step(self) -> None:
+        """Wait until nothing is under way; forget a step whose backward pass did not reach its last bucket."""
+        queued, self._answers, self._queued, self._seen = self._queued, [], [], 0
+        for future in (*queued, *([self._ending] if self._ending else [])):
+            future.exception()
+        if queued:
+            self._forget_step()
+
+    def _forget_step(self) -> None:
+        self.good, self._sparse_bad = False, False
+        self.exchanger.abandon()
 
     def _keep_memory_of_unused(self) -> Program[None]:
         """DDP drops the gradient of a parameter that no rank used; what its memory would send there must not go."""
@@ -142,7 +160,8 @@ class DDPHook:
         )
 
     def _submit(self, program: Program[None], ahead: bool = False) -> None:
-        self._queued.append(self.driver.submit(self.times.timed(program), ahead))
+        after = self._queued[-1] if self._queued else None
+        self._queued.append(self.driver.submit(self.times.timed(program), ahead, after))
 
 
 def release(exchanged: Sequence[Future[None]], answers: Answers) -> None:

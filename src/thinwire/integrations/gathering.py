@@ -8,8 +8,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ..core import AllGather, Gathered, Label, Payload, Program, World, nbytes_of
-from .agreement import agree_on
+from ..core import AllGather, CheckpointError, Gathered, Label, Payload, Program, World, nbytes_of
 
 T = TypeVar("T")
 State = Mapping[str, Any]  # nested; leaves are tensors and numbers
@@ -53,9 +52,10 @@ def own_state(state: Mapping[str, Any], world: World, of: Merges) -> State:
         return dict(state[f"rank{rank}"])
     missing = [r for r in range(stored) if f"rank{r}" not in state]
     if missing:
-        what = "this rank's" if stored == size else f"{stored} ranks', and the world has {size} now, so all are needed;"
-        raise KeyError(
-            f"stored state was {what} memory lacks rank {missing[0]}; save with gather=True, or give all files"
+        now = "" if stored == size else f", and the world has {size} ranks now, so the states of all are needed"
+        raise CheckpointError(
+            f"load_state_dict: the stored state is of {stored} ranks{now}; that of rank {missing[0]} is not in it. "
+            "Save with state_dict(gather=True), or put the states of all ranks together"
         )
     return of.merged([dict(state[f"rank{r}"]) for r in range(stored)])
 
@@ -68,15 +68,8 @@ class Runs(Protocol):
     def run(self, program: Program[T]) -> T: ...
 
 
-def state_of_all(mine: State, driver: Runs, gather: bool) -> dict[str, Any]:
-    """What a wire stores: every rank's state, or this rank's alone and silently."""
+def state_of_all(mine: State, told: Mapping[str, Any], driver: Runs, gather: bool) -> dict[str, Any]:
+    """What a handle stores: of what it is, and every rank's state, or this rank's alone and silently."""
     rank, size = driver.world
     ranks = driver.run(gather_states(mine)) if gather else {rank: mine}
-    return {"world_size": size, **{f"rank{r}": state for r, state in ranks.items()}}
-
-
-def agreed_state(state: Mapping[str, Any], driver: Runs, of: Merges) -> State:
-    """This rank's own of what a wire stored; ConfigMismatch if ranks were given states of different moments."""
-    steps = {int(value["step"]) for key, value in state.items() if key.startswith("rank")}
-    driver.run(agree_on({"stored": {"world_size": int(state["world_size"]), "step": sorted(steps)}}))
-    return own_state(state, driver.world, of)
+    return {"world_size": size, **told, **{f"rank{r}": state for r, state in ranks.items()}}

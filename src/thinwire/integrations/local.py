@@ -12,27 +12,34 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import __version__
 from ..core import Aggregator, NonFiniteError, Program, ProtocolError, TensorSpec
 from ..drivers.torch_dist import TorchDist
 from .adapting import adapting_of
-from .agreement import compare_weights, heal_weights
-from .gathering import agreed_state, state_of_all
+from .agreement import compare_weights, end_together, heal_weights
+from .complex_layers import as_real, as_real_spec, like
+from .compositions import Compositions, describe_rules
+from .device_copies import warn_of_copies
 from .local_parts import (
     LocalOptions,
     Merged,
     Rounds,
-    leave_together,
+    averaged_buffers,
     refuse_closure,
     refuse_gossip_with_moments,
+    settings_of,
     trained_parameters,
 )
+from .local_state import LocalState
 from .moments import Averages
+from .nonfinite import BadSteps
 from .opening import check_group, open_or_alone
-from .report import WireReport
+from .report import Subject, WireReport, repr_of
+from .resuming import has_steps, warn_of_empty_memory
+
+COUNT_STEPS = "it leaves out steps, so call wire.before_step() and wire.after_step() around each yourself (hooks=False)"
 
 
-class LocalWire:
+class LocalWire(LocalState):
     """Carries one model's rounds. Made by `local`, on every rank alike; so are its methods called.
 
     It counts the optimizer's steps by hooks. With hooks=False call `before_step()` and `after_step()` around each step
@@ -49,49 +56,46 @@ class LocalWire:
         facts: Callable[[Mapping[str, Aggregator[Any]]], Mapping[str, Any]],
         averaging_for: Callable[[dict[str, Tensor]], Averages] | None = None,
         group: Any = None,
+        fall_backs_for: Callable[[Sequence[TensorSpec]], Mapping[str, str]] = lambda _: {},
     ) -> None:
         check_group("local", group)
         self.parameters = trained_parameters(model, optimizer)
         self.options, self.optimizer, self.step, self.healed = options, optimizer, 0, 0
-        self.buffers = {
-            name: buffer
-            for name, buffer in model.named_buffers()
-            if options.buffers == "average" and buffer.is_floating_point()
-        }
-        self.tensors = {**self.parameters, **self.buffers}
-        self.layers = [TensorSpec.of(name, p.detach()) for name, p in self.parameters.items()]
-        rules = rules_for(self.layers)
+        self.fresh = True  # no step was made and no state was loaded
+        self.buffers = averaged_buffers(model) if options.buffers == "average" else {}
+        weights = {name: as_real(p.detach()) if p.is_complex() else p for name, p in self.parameters.items()}
+        self.tensors = {**weights, **self.buffers}
+        self._forms = [TensorSpec.of(name, p.detach()) for name, p in self.parameters.items()]
+        self.layers = [as_real_spec(form) for form in self._forms]
+        rules = rules_for(self._forms)
         self.averaging = None if averaging_for is None else averaging_for(self.parameters)
         if self.averaging is not None:
             refuse_gossip_with_moments(rules, options.optimizer_state)
-        self.rounds = rounds_for(self.parameters, rules, self.buffers)
+        self.rounds = rounds_for(weights, rules, self.buffers)
         self.seconds = {"waiting": 0.0}
         self._carried: list[Future[None]] = []
         self._handles: list[Any] = []
-        self.driver = open_or_alone("local", self._facts(facts(rules)), options.timeout_s, group)
+        settings = facts(rules)
+        known = {**settings_of(options, optimizer, self.layers), **settings}
+        self.driver = open_or_alone("local", known, options.timeout_s, group)
         try:
             self.driver.run(self._begin_alike())
         except BaseException:
             self.driver.close()
             raise
         self.rounds.start_here()
+        self._described = {"rounds": str(settings["rounds"])}
+        if self.averaging is not None:
+            self._described["moments"] = options.optimizer_state
+        self._fall_backs = fall_backs_for(self._forms)
+        self._bad_rounds = BadSteps(model, self.layers, "most_bad_rounds", give=COUNT_STEPS if options.hooks else "")
+        self._told_of_copies = self._is_closed = False
         self.began = time.perf_counter()
         if isinstance(self.driver, TorchDist):
             self.rounds.exchanger.clock = time.perf_counter
         if options.hooks:
             self._handles.append(optimizer.register_step_pre_hook(self._before_hook))
             self._handles.append(optimizer.register_step_post_hook(lambda *_: self.after_step()))
-
-    def _facts(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """In the order in which they are compared: causes before what follows from them."""
-        return {
-            "thinwire": __version__,
-            "setting": {k: v for k, v in vars(self.options).items() if isinstance(v, int | float | str)},
-            "optimizer": type(self.optimizer).__name__,
-            "parameters in order": list(self.parameters),
-            "parameter": {layer.name: f"{list(layer.shape)} {layer.dtype}" for layer in self.layers},
-            **settings,
-        }
 
     def _begin_alike(self) -> Program[None]:
         """Rank 0's weights and buffers for all, as DDP does it; only what differs is sent."""
@@ -109,8 +113,12 @@ class LocalWire:
     @torch.no_grad()
     def before_step(self) -> None:
         """Before the optimizer's step."""
+        if self.fresh:
+            self.fresh = False
+            if has_steps(self.optimizer, self.parameters.values()):
+                warn_of_empty_memory("local")
         rates = [float(group["lr"]) for group in self.optimizer.param_groups if "lr" in group]
-        self.rounds.exchanger.lr = max(rates, default=None)
+        self.rounds.lr = max(rates, default=None)
         if self.rounds.settings.payload == "gradients":
             self._average_gradients()
         elif self.rounds.settings.overlap:
@@ -139,11 +147,11 @@ class LocalWire:
         given = {}
         for name, parameter in self.parameters.items():
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            given[name] = gradient.to_dense() if gradient.layout != torch.strided else gradient
+            given[name] = as_real(gradient.to_dense() if gradient.layout != torch.strided else gradient)
         with self._timing():
             averages = self.driver.run(self.rounds.average_gradients(given, self.step, self.driver.world))
-        for name, parameter in self.parameters.items():
-            parameter.grad = averages.get(name)  # None after a bad step: weights and moments stay as they are
+        for name, parameter in self.parameters.items():  # None after a bad step: weights and moments stay as they are
+            parameter.grad = like(averages[name], parameter) if name in averages else None
         self._count_bad_rounds()
 
     def _wait(self) -> None:
@@ -176,12 +184,10 @@ class LocalWire:
             self.optimizer.state.pop(self.parameters[name], None)
 
     def _count_bad_rounds(self) -> None:
-        most = self.options.most_bad_rounds
-        if most and self.rounds.bad_in_a_row >= most:
-            raise NonFiniteError(
-                f"step {self.step}: {most} rounds in a row had a NaN or an infinity on some rank; the log of that rank "
-                "names the parameters. Lower the learning rate, clip gradients, or raise most_bad_rounds"
-            )
+        if not self._told_of_copies:
+            self._told_of_copies = True
+            warn_of_copies("local", self.layers, self.driver, "round")
+        self._bad_rounds.check(self.step, self.rounds.bad_in_a_row, self.options.most_bad_rounds)
 
     def _check_anchors(self, merged: int) -> None:
         """What all ranks hold alike after a round, unless they gossip."""
@@ -232,16 +238,34 @@ class LocalWire:
         """What was sent and saved, and how long steps stood still, as this rank counted. Prints as a table."""
         self._wait()
         dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
-        exchanger, meter = self.rounds.exchanger, self.driver.meter
-        adapting = adapting_of(exchanger, meter, time.perf_counter() - self.began)
-        skipped = exchanger.skipped_steps
-        return WireReport.of(meter, self.driver.world, self.step, dense, self.seconds, skipped, self.healed, adapting)
+        exchanger, driver = self.rounds.exchanger, self.driver
+        adapting = adapting_of(exchanger, driver.meter, time.perf_counter() - self.began)
+        about = Subject(self._compositions, self._state, facts=self._described)
+        return WireReport.of(
+            driver.meter, driver.world, self.step, dense, self.seconds, exchanger.skipped_steps, self.healed, adapting,
+            about,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return repr_of(self, self._compositions, self.step, self.driver.world, self._state)
+
+    @property
+    def _compositions(self) -> Compositions:
+        return describe_rules(
+            {layer.name: self.rounds.exchanger.rules[layer.name] for layer in self.layers},
+            self._fall_backs,
+            [form.name for form in self._forms if form.dtype.is_complex],
+        )
+
+    @property
+    def _state(self) -> str:
+        return "closed" if self._is_closed else ""
 
     def close(self) -> None:
         """Finish what travels and let the optimizer go; weights stay each rank's own."""
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        self._handles, self._is_closed = [], True
         self.driver.close()
 
     def __enter__(self) -> LocalWire:
@@ -260,36 +284,9 @@ class LocalWire:
         """With all others: a rank that still has rounds to make would wait for us, and both are told at once."""
         self._wait()
         try:
-            self.driver.run(leave_together())
+            self.driver.run(end_together())
         except ProtocolError as error:
             raise ProtocolError(
                 f"local: this rank has made its {self.step} steps and others have more rounds to make; give all ranks "
                 f"as many batches. {error}"
             ) from error
-
-    # State
-
-    def state_dict(self, gather: bool = True) -> dict[str, Any]:
-        """Anchors, momentum, flights and memories, of all ranks; gather=False: this rank's alone, silently.
-
-        Weights and the optimizer's state are each rank's own between rounds: save those of every rank beside it.
-        """
-        self._wait()
-        mine = self.rounds.state_dict() | {"step": self.step}
-        if self.averaging is not None:
-            mine["moments"] = self.averaging.state_dict()
-        return state_of_all(mine, self.driver, gather)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; if the world has another size, with the mean of anchors and residuals."""
-        mine = agreed_state(state, self.driver, self)
-        self._wait()
-        self.rounds.load_state_dict(mine)
-        if self.averaging is not None:
-            self.averaging.load_state_dict(mine["moments"])
-        self.step = int(mine["step"])
-
-    def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """One rank's state out of those of a world of another size."""
-        moments = {} if self.averaging is None else self.averaging.merged([state["moments"] for state in states])
-        return self.rounds.merged(states) | ({"moments": moments} if moments else {})

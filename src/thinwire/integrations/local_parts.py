@@ -9,14 +9,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from .. import __version__
 from ..core import (
     Aggregator,
-    AllGather,
     CompositionError,
     IncompatibleParts,
-    Label,
-    Payload,
     Program,
+    TensorSpec,
     World,
     check_choice,
     check_flag,
@@ -25,7 +24,8 @@ from ..core import (
     mixes,
 )
 from ..exchange import Exchanger
-from .wire import ON_DIVERGENCE
+from .complex_layers import as_real
+from .wire_options import ON_DIVERGENCE
 from .wrappers import plain_of
 
 BUFFERS = ("average", "local")
@@ -54,6 +54,7 @@ class Rounds(Protocol):
     rounds: int
     bad_in_a_row: int
     mixes: bool
+    lr: float | None
 
     def start_here(self) -> None: ...
     def average_gradients(
@@ -100,6 +101,24 @@ class LocalOptions:
         check_flag("local", "hooks", self.hooks)
 
 
+def settings_of(
+    options: LocalOptions, optimizer: torch.optim.Optimizer, layers: Sequence[TensorSpec]
+) -> dict[str, Any]:
+    """In the order in which they are compared: causes before what follows from them."""
+    return {
+        "thinwire": __version__,
+        "setting": {k: v for k, v in vars(options).items() if isinstance(v, int | float | str)},
+        "optimizer": type(optimizer).__name__,
+        "parameters in order": [layer.name for layer in layers],
+        "parameter": {layer.name: f"{list(layer.shape)} {layer.dtype}" for layer in layers},
+    }
+
+
+def averaged_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Those that have a mean; complex ones as pairs of reals."""
+    return {n: as_real(b) for n, b in model.named_buffers() if b.is_floating_point() or b.is_complex()}
+
+
 def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The parameters that the optimizer changes, by name; a tied one has its first name, frozen ones are left out."""
     model = plain_of(model)
@@ -132,8 +151,3 @@ def refuse_closure(args: Any, kwargs: Any) -> None:
             'local: payload="gradients" averages gradients before optimizer.step(), and step(closure) computes them '
             'inside it; call backward() before step(), or use payload="deltas"'
         )
-
-
-def leave_together() -> Program[None]:
-    """A request that only meets its like: a rank with rounds to make is told that this one has none."""
-    yield AllGather(Payload((torch.ones(1, dtype=torch.uint8),)), (Label("", "the end of training", 1, 8.0),))

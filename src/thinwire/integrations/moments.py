@@ -11,13 +11,16 @@ import torch
 import torch.distributed as dist
 
 from .. import __version__
-from ..core import CompositionError, NonFiniteError, Program, TensorSpec, World
+from ..aggregators import Dense
+from ..core import Aggregator, CompositionError, NonFiniteError, Program, TensorSpec, World
 from ..drivers.meter import Traffic
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
-from .gathering import agreed_state, state_of_all
+from .compositions import Compositions, small_reason
+from .gathering import state_of_all
+from .loading import Memory, load_own
 from .opening import open_or_alone
-from .report import WireReport
+from .report import Subject, WireReport, repr_of
 
 
 class Averages(Protocol):
@@ -25,7 +28,13 @@ class Averages(Protocol):
 
     exchanger: Exchanger
     rounds: int
+    small: int
 
+    @property
+    def titles(self) -> Mapping[str, str]: ...
+    @property
+    def text(self) -> str: ...
+    def rules_of(self, text: str) -> Mapping[str, Aggregator[Any]]: ...
     def average(self, world: World, names: Iterable[str] | None = None) -> Program[bool]: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
@@ -39,6 +48,12 @@ class Moves(Protocol):
     def receive(self, source: int) -> Program[None]: ...
 
 
+def memory_of_moments(averaging: Averages, *path: str) -> Memory:
+    """One text serves all parameters."""
+    texts = {"moments": averaging.text}
+    return Memory("moments", texts, averaging.exchanger, path, lambda stored: averaging.rules_of(stored["moments"]))
+
+
 class MomentsWire:
     """Averages one optimizer's moments. Made by `thinwire.moments.average`, on every rank alike; so it is used."""
 
@@ -47,7 +62,7 @@ class MomentsWire:
     ) -> None:
         self.averaging = averaging
         self.layers: list[TensorSpec] = list(averaging.exchanger.layers.values())
-        self.seconds = {"waiting": 0.0}
+        self.seconds, self._is_closed = {"waiting": 0.0}, False
         tensors = {layer.name: f"{list(layer.shape[1:])} {layer.dtype}" for layer in self.layers}
         known = {"thinwire": __version__, **facts, "parameter": tensors}
         self.driver = open_or_alone("moments", known, timeout_s, group)
@@ -67,19 +82,47 @@ class MomentsWire:
     def report(self) -> WireReport:
         """What was sent and saved, as this rank counted. Prints as a table."""
         dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
-        skipped, rounds = self.averaging.exchanger.skipped_steps, self.averaging.rounds
-        return WireReport.of(self.driver.meter, self.driver.world, rounds, dense, self.seconds, skipped, 0)
+        exchanger, rounds, driver = self.averaging.exchanger, self.averaging.rounds, self.driver
+        about = Subject(self._compositions, self._state, "round", "dense", titles=self.averaging.titles)
+        return WireReport.of(
+            driver.meter, driver.world, rounds, dense, self.seconds, exchanger.skipped_steps, 0, None, about
+        )
+
+    def __repr__(self) -> str:
+        return repr_of(self, self._compositions, self.averaging.rounds, self.driver.world, self._state, "round")
+
+    @property
+    def _state(self) -> str:
+        return "closed" if self._is_closed else ""
+
+    @property
+    def _compositions(self) -> Compositions:
+        """Those of pairs are called by the text they were made of."""
+        rules = self.averaging.exchanger.rules
+        texts = {name: "dense()" if isinstance(rule, Dense) else self.averaging.text for name, rule in rules.items()}
+        if self.averaging.text.removeprefix("moments(").startswith("dense()"):
+            return Compositions(texts, {})
+        forms = [TensorSpec(layer.name, layer.shape[1:]) for layer in self.layers]  # m and v have the same form
+        reasons = {form.name: small_reason(form, self.averaging.small) for form in forms}
+        return Compositions(texts, {name: reason for name, reason in reasons.items() if reason is not None})
 
     def state_dict(self, gather: bool = True) -> dict[str, Any]:
         """Memories of all ranks; gather=False: this rank's alone, silently. Save the optimizer's state beside it."""
-        mine = self.averaging.state_dict()
-        return state_of_all(mine | {"step": self.averaging.rounds}, self.driver, gather)
+        mine, memory = self.averaging.state_dict(), memory_of_moments(self.averaging, "exchanger")
+        return state_of_all(mine | {"step": self.averaging.rounds}, {memory.kind: memory.texts}, self.driver, gather)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; if the world has another size, with the mean of all memories."""
-        self.averaging.load_state_dict(agreed_state(state, self.driver, self.averaging))
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
+        """Go on where `state_dict` was taken; if the world has another size, with the mean of all memories.
+
+        strict=False takes over what fits of a state of another composition; what is dropped is returned and logged.
+        """
+        memories = [memory_of_moments(self.averaging, "exchanger")]
+        mine, dropped = load_own(state, self.driver, self.averaging, memories, strict)
+        self.averaging.load_state_dict(mine)
+        return dropped
 
     def close(self) -> None:
+        self._is_closed = True
         self.driver.close()
 
     def __enter__(self) -> MomentsWire:

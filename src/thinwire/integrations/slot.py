@@ -16,6 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from .resuming import has_steps, warn_of_empty_memory
 from .wire import REPLACED, Wire
 
 
@@ -136,6 +137,20 @@ def _tell_learning_rate(optimizer: Optimizer, *_: Any) -> None:
             slot.wire.compressed.lr = max(rates)
 
 
+def _tell_empty_memory(optimizer: Optimizer, *_: Any) -> None:
+    """At a handle's first step: an optimizer that has made steps before may be one of a resumed run."""
+    for slot in list(_slots):
+        wire = slot.wire
+        if wire is None or not wire.fresh:
+            continue
+        known = [p for group in optimizer.param_groups for p in group["params"] if p in wire.parameters]
+        if known:
+            wire.fresh = False
+            if wire.remembers and has_steps(optimizer, known):
+                warn_of_empty_memory("attach")
+
+
 _slots: "weakref.WeakSet[Slot]" = weakref.WeakSet()
 register_optimizer_step_pre_hook(_drop_bad_gradients)
 register_optimizer_step_pre_hook(_tell_learning_rate)
+register_optimizer_step_pre_hook(_tell_empty_memory)

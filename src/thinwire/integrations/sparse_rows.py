@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,9 @@ def sparse_mean(gradient: Tensor, name: str, world: World, step: int) -> Program
         for kind, part in zip(("indices", "values", "flag"), parts, strict=True)
     )
     flat = Payload(tuple(part.flatten() for part in parts))
-    gathered: Gathered = yield AllGather(flat, labels, step)
+    most_rows = math.prod(gradient.shape[: rows.shape[0]])
+    most = most_rows * rows.shape[0] * rows.element_size() + gradient.numel() * values.element_size()
+    gathered: Gathered = yield AllGather(flat, labels, step, expects=most)
     anywhere_bad = any(bool(payload.parts[2].any()) for payload in gathered)
     total = torch.sparse_coo_tensor(
         torch.cat([payload.parts[0].view(rows.shape[0], -1) for payload in gathered], dim=1),

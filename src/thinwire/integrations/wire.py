@@ -4,68 +4,47 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import __version__
 from ..aggregators import Dense
-from ..catalog import SMALL, part_text
+from ..catalog import part_text
 from ..core import (
     Aggregator,
     ClosedError,
     CompositionError,
     IncompatibleParts,
-    NonFiniteError,
     Program,
     TensorSpec,
     World,
-    check_choice,
-    check_int,
-    check_scaler,
-    check_timeout,
+    flatten_state,
     mixes,
+    require_keys,
 )
 from ..exchange import Exchanger
 from .adapting import adapting_of
 from .agreement import agree_on, compare_weights, heal_weights
+from .complex_layers import as_real_spec
+from .compositions import Compositions, describe_rules, find_fall_backs
 from .ddp import DDPHook
-from .gathering import agreed_state, state_of_all
+from .device_copies import warn_of_copies
+from .gathering import state_of_all
+from .loading import load_own, log, memory_of
+from .nonfinite import BadSteps
 from .opening import open_agreed
-from .report import WireReport
+from .report import Subject, WireReport, is_closed, repr_of
 from .rules import Wanted, assigned
 from .soundness import check_soundness
 from .times import now
+from .unreduced import UnreducedParameters
+from .wire_options import WireOptions
 
-ON_DIVERGENCE = ("stop", "heal")
-ZERO_MEANS = {"warmup_steps": "none", "small": "none", "check_every": "never", "most_bad_steps": "never"}
 REPLACED = "was detached by a second attach to its model"
 DDP_SETTINGS = ("bucket_bytes_cap", "find_unused_parameters", "static_graph")  # all ranks need the same, too
-
-
-@dataclass(frozen=True)
-class WireOptions:
-    """What `attach` takes beside the composition."""
-
-    scaler: GradScaler | None = None
-    warmup_steps: int = 0
-    small: int = SMALL
-    seed: int = 0
-    check_every: int = 100
-    on_divergence: str = "stop"
-    most_bad_steps: int = 10
-    timeout_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        check_scaler("attach", self.scaler)
-        for name, zero in ZERO_MEANS.items():
-            check_int("attach", name, getattr(self, name), 0, f"0 means {zero}")
-        check_int("attach", "seed", self.seed)
-        check_choice("attach", "on_divergence", self.on_divergence, ON_DIVERGENCE)
-        check_timeout("attach", "timeout_s", self.timeout_s)
+GIVE_SCALER = "give it to thinwire.attach(model, ..., scaler=scaler)"
 
 
 class Wire:
@@ -81,12 +60,16 @@ class Wire:
         self.detached = ""  # by what, once it is
         self.let_go: Callable[[], None] = lambda: None  # takes it off its model
         self.parameters = reduced_parameters(model)
+        self._unreduced = UnreducedParameters(model, self.parameters)
         self._ddp = {name: getattr(model, name) for name in DDP_SETTINGS}
-        self.layers = [TensorSpec(name, tuple(p.shape), p.dtype, p.device) for p, name in self.parameters.items()]
+        self._ddp |= {"ignores parameters": True} if self._unreduced.ignored else {}
+        self._forms = [TensorSpec(name, tuple(p.shape), p.dtype, p.device) for p, name in self.parameters.items()]
+        self.layers = [as_real_spec(form) for form in self._forms]
         self.compressed = self._assemble(wanted, "attach")
         self.plain = Exchanger(self.layers, Dense())
         self.driver = open_agreed("attach", self._facts(self.compressed.rules), options.timeout_s, self.group)
         self.healed = self.bad_in_a_row = 0
+        self.fresh = True  # no step was made and no state was loaded
         self.attached_at = now()
         self.warmup_until, self.paused = options.warmup_steps, False
         scale = options.scaler.get_scale if options.scaler is not None and options.scaler.is_enabled() else None
@@ -94,18 +77,22 @@ class Wire:
         used = model.reducer._get_local_used_map if model.find_unused_parameters and not model.static_graph else _no_map
         self.hook = DDPHook(self.plain, self.driver, self.parameters, scale, used)
         self.hook.backward_ended = model.static_graph and not model._static_graph_delay_allreduce_enqueued
-        self._drifted: list[int] = []  # places of weights that differ between ranks, to be healed
+        self._compared: tuple[list[str], list[Tensor]] = ([], [])  # by the last check
+        self._drifted: list[int] = []  # places in it of weights that differ between ranks, to be healed
+        self._bad_steps = BadSteps(model, self.layers, "most_bad_steps", options.scaler, GIVE_SCALER)
+        self._told_of_copies = False
         self.hook.before += [self._choose_exchanger, self._check_weights]
         self.hook.at_rest += [self._heal_weights]
-        self.hook.after += [self._count_bad_steps]
+        self.hook.after += [self._warn_of_copies, self._count_bad_steps]
 
     def _assemble(self, wanted: Wanted | Mapping[str, Wanted], caller: str) -> Exchanger:
         """What one rank can check alone: nothing is sent."""
-        rules = assigned(self.layers, wanted, self.options.small, caller)
+        rules = assigned(self._forms, wanted, self.options.small, caller)
         refuse_gossip(rules, caller)
         check_soundness(caller, self.layers, rules, self.group)
         exchanger = Exchanger(self.layers, rules, seed=self.options.seed)
         exchanger.clock = now
+        self._fall_backs = find_fall_backs(self._forms, wanted, self.options.small)
         return exchanger
 
     def _exchanger(self, wanted: Wanted | Mapping[str, Wanted]) -> Exchanger:
@@ -136,23 +123,30 @@ class Wire:
     def _check_weights(self, step: int, world: World) -> Program[None]:
         every = self.options.check_every
         if every and step % every == 0:
-            stop = self.options.on_divergence == "stop"
-            names, weights = list(self.parameters.values()), list(self.parameters)
-            self._drifted = yield from compare_weights(names, weights, step, stop=stop, idle=self.hook.idle)
+            unfrozen, stop = self._unreduced.unfrozen(), self.options.on_divergence == "stop"
+            self._unreduced.warn_of(unfrozen)
+            names, weights = self._compared = (
+                [*self.parameters.values(), *unfrozen],
+                [*self.parameters, *unfrozen.values()],
+            )
+            self._drifted = yield from compare_weights(
+                names, weights, step, stop=stop, idle=self.hook.idle, unreduced=unfrozen
+            )
+            yield from self._unreduced.compare_ignored(step)
 
     def _heal_weights(self, step: int, world: World) -> Program[None]:
         places, self._drifted = self._drifted, []
-        yield from heal_weights(list(self.parameters.values()), list(self.parameters), places, step)
+        yield from heal_weights(*self._compared, places, step)
         self.healed += len(places)
 
     def _count_bad_steps(self, good: bool) -> None:
         self.bad_in_a_row = 0 if good else self.bad_in_a_row + 1
-        most = self.options.most_bad_steps
-        if most and self.bad_in_a_row >= most:
-            raise NonFiniteError(
-                f"step {self.hook.step}: {most} steps in a row had a NaN or an infinity on some rank; the log of that "
-                "rank names the parameters. Lower the learning rate, clip gradients, or raise most_bad_steps"
-            )
+        self._bad_steps.check(self.hook.step, self.bad_in_a_row, self.options.most_bad_steps)
+
+    def _warn_of_copies(self, good: bool) -> None:
+        if not self._told_of_copies:
+            self._told_of_copies = True
+            warn_of_copies("attach", self.layers, self.driver, "step")
 
     # What a user may do between steps
 
@@ -179,28 +173,47 @@ class Wire:
                 "attach, or attach again"
             )
 
-    def change(self, wanted: Wanted | Mapping[str, Wanted]) -> None:
-        """Another composition from the next step on; residuals that both compositions keep are taken over.
+    def change(self, wanted: Wanted | Mapping[str, Wanted]) -> list[str]:
+        """Another composition from the next step on, with the memory of the present one.
 
-        The history of plans begins anew: its entries are those of one composition's menus.
+        Residuals go over whatever their form and wherever they are kept, velocities between dgc, estimates between
+        ef21; importance stays where the new composition takes one, in the same mapping. A controller goes on if
+        nothing changed for it; else it begins anew, and so does the history of plans.
+
+        Returns:
+            What the new composition has no place for and is dropped, one text each; they are logged as warnings, too.
         """
         self._check_attached("change")
         before, after = self.compressed, self._exchanger(wanted)
-        before.settle()
-        for name, state in after.memory.items():
-            old = before.memory[name]
-            if hasattr(state, "residual") and hasattr(old, "residual") and type(state.residual) is type(old.residual):
-                after.memory[name] = state._replace(residual=old.residual)
-        after.skipped_steps, after.adapting_s, after.lr = before.skipped_steps, before.adapting_s, before.lr
+        dropped = after.take_over(before, self.hook.step, self.driver.world)
         self.compressed = after
+        for text in dropped:
+            log.warning("change: %s", text)
+        return dropped
 
     def report(self) -> WireReport:
         """What was sent and saved, and where the time went, as this rank counted. Prints as a table."""
         dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
         hook, driver = self.hook, self.driver
         adapting = adapting_of(self.compressed, driver.meter, now() - self.attached_at)
-        times = hook.times.sums
-        return WireReport.of(driver.meter, driver.world, hook.step, dense, times, self._skipped, self.healed, adapting)
+        about = Subject(self._compositions, self._state)
+        return WireReport.of(
+            driver.meter, driver.world, hook.step, dense, hook.times.sums, self._skipped, self.healed, adapting, about
+        )
+
+    def __repr__(self) -> str:
+        return repr_of(self, self._compositions, self.hook.step, self.driver.world, self._state)
+
+    @property
+    def _compositions(self) -> Compositions:
+        complex_names = [form.name for form in self._forms if form.dtype.is_complex]
+        return describe_rules(self.compressed.rules, self._fall_backs, complex_names)
+
+    @property
+    def _state(self) -> str:
+        if is_closed(self.driver):
+            return "detached"
+        return "paused" if self.paused else "warming up" if self.hook.step < self.warmup_until else ""
 
     @property
     def _skipped(self) -> int:
@@ -208,18 +221,39 @@ class Wire:
 
     # State
 
-    def state_dict(self, gather: bool = True) -> dict[str, Any]:
-        """Plain tensors and numbers by parameter name, of all ranks; gather=False: this rank's alone, silently."""
-        self._check_attached("state_dict")
-        mine = self.compressed.state_dict() | {"step": self.hook.step, "paused": self.paused}
-        return state_of_all(mine, self.driver, gather)
+    @property
+    def remembers(self) -> bool:
+        """Whether the composition keeps anything from step to step."""
+        return any(map(flatten_state, self.compressed.memory.values()))
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken; if the world has another size, with the mean of all residuals."""
+    def state_dict(self, gather: bool = True) -> dict[str, Any]:
+        """Tensors, numbers and the composition's text, of all ranks; gather=False: this rank's alone, silently."""
+        self._check_attached("state_dict")
+        self.hook.abandon_open_step()
+        mine = self.compressed.state_dict() | {"step": self.hook.step, "paused": self.paused}
+        memory = memory_of(self.compressed)
+        return state_of_all(mine, {memory.kind: memory.texts}, self.driver, gather)
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
+        """Continue where `state_dict` was taken; with another number of ranks, with the mean of all residuals.
+
+        Args:
+            state: what `state_dict` gave.
+            strict: False takes over what fits of a state of another composition, as `change` does.
+
+        Returns:
+            What was dropped, one text each; with strict there is nothing.
+
+        Raises:
+            ConfigMismatch: strict, and the state is of another composition; or ranks were given different states.
+            CheckpointError: the state lacks something, or a tensor has another shape.
+        """
         self._check_attached("load_state_dict")
-        mine = agreed_state(state, self.driver, self.compressed)
-        self.hook.step, self.paused = int(mine["step"]), bool(mine["paused"])
+        mine, dropped = load_own(state, self.driver, self.compressed, [memory_of(self.compressed)], strict)
+        require_keys(mine, ("step", "paused"), "the handle of attach")
         self.compressed.load_state_dict(mine)
+        self.hook.step, self.paused, self.fresh = int(mine["step"]), bool(mine["paused"]), False
+        return dropped
 
 
 def reduced_parameters(model: DistributedDataParallel) -> dict[Tensor, str]:

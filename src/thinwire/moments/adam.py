@@ -46,6 +46,17 @@ class AdamMoments:
             for name, one in self.held.items()
         ]
 
+    def titles(self) -> dict[str, str]:
+        """Names for readers: those the optimizer was given (named_parameters), else place and shape."""
+        titles = {}
+        for name, (parameter, at) in self.held.items():
+            group = self.optimizer.param_groups[at]
+            place = next(i for i, p in enumerate(group["params"]) if p is parameter)
+            if name == f"{at}.{place}":  # see `numbered`
+                by_place = f"group {at}, parameter {place} {list(parameter.shape)}"
+                titles[name] = group["param_names"][place] if "param_names" in group else by_place
+        return titles
+
     def betas(self, name: str) -> tuple[float, float]:
         first, second = self._group(name)["betas"]
         return float(first), float(second)

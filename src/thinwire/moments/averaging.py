@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ..aggregators import Dense
 from ..catalog import SMALL
-from ..core import AllReduce, Label, Op, Program, World
+from ..core import Aggregator, AllReduce, Label, Op, Program, World, require_keys
 from ..exchange import Exchanger
 from .adam import AdamMoments
 from .composing import carried, for_pairs
-from .settings import Moments
+from .settings import Moments, moments_text, parse_moments
 from .transforms import unbiased
 
 
@@ -25,11 +25,28 @@ class Averaging:
     """
 
     def __init__(self, adam: AdamMoments, moments: Moments, *, small: int = SMALL, seed: int = 0) -> None:
-        self.adam, self.moments = adam, moments
-        whole = for_pairs(moments)
-        self.rules = {spec.name: carried(spec, whole, Dense(), small) for spec in adam.layers}
+        self.adam, self.moments, self.small = adam, moments, small
+        self.rules = self._rules_of(moments)
         self.exchanger = Exchanger(adam.layers, self.rules, seed=seed)
         self.rounds = 0
+
+    def _rules_of(self, moments: Moments) -> dict[str, Aggregator[Any]]:
+        whole = for_pairs(moments)
+        return {spec.name: carried(spec, whole, Dense(), self.small) for spec in self.adam.layers}
+
+    @property
+    def text(self) -> str:
+        """How moments travel."""
+        return moments_text(self.moments)
+
+    def rules_of(self, text: str) -> dict[str, Aggregator[Any]]:
+        """What each parameter would have with another text."""
+        return self._rules_of(parse_moments(text))
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """Layers in a reader's words."""
+        return self.adam.titles()
 
     def average(self, world: World, names: Iterable[str] | None = None) -> Program[bool]:
         """All ranks' m and v of these parameters (of all) become their average; True if all had numbers.
@@ -64,6 +81,7 @@ class Averaging:
         return {"exchanger": self.exchanger.state_dict(), "rounds": self.rounds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        require_keys(state, ("exchanger", "rounds"), "an averaging of moments")
         self.exchanger.load_state_dict(state["exchanger"])
         self.rounds = int(state["rounds"])
 

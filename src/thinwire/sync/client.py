@@ -47,14 +47,19 @@ class FederatedClient(Party):
         return True
 
     def push(self, trained: Mapping[str, Tensor], examples: int) -> Message | None:
-        """What local training changed; None if it holds NaN or infinity: then nothing is sent."""
+        """What local training changed; None if it holds NaN or infinity: then `skip` says so to the server."""
         change = {name: self.weights[name] - trained[name].detach() for name in self.weights}
-        payload = self.uplink.encode(change, self.round)
+        payload = self.encoded(change, self.round)
         if payload is None:
             return None
         fields: dict[str, Field] = {"form": self.digest, "examples": examples, "settled": self.settled}
         self.unanswered = Message("push", self.name, self.round, 0, fields, payload)
         return self.unanswered
+
+    def skip(self) -> Message:
+        """This client has no update for this round, and why; the round need not wait for it."""
+        reason = f"training gave NaN or infinity in {self.bad_layers[:3]}"
+        return Message("skip", self.name, self.round, fields={"reason": reason[:200]})
 
     def settle(self, reply: Message, keep_refused: bool = False) -> bool:
         """Commit the memory if accepted. Else it stays as it was; the work of a missed round is not kept by default.

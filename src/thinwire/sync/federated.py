@@ -5,60 +5,36 @@ A state machine like `Server`: it is given a message and the time, and gives the
 
 from __future__ import annotations
 
-import math
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..core import CompositionError, Message, Payload, derive_key, flatten_state, restore_state
-from ..kernels import distinct_positions
+from ..core import Message, Payload, flatten_state, restore_state
 from .downlink import Changes, SharedCopy
-from .messages import MOST, Refused, answered, check_life, check_settled, expect_step, new_life, reply, whole
+from .messages import (
+    BLAMELESS,
+    NO_UPDATE,
+    Refused,
+    answered,
+    check_life,
+    check_settled,
+    expect_step,
+    new_life,
+    reply,
+    reported_reason,
+    whole,
+)
 from .optimizers import SGD, ServerOptimizer, stepped
-from .robust import Rule, flat, unflat
+from .robust import flat, unflat
+from .sampling import Client, Rounds, examples_of, sample
 from .server import check_layers
 from .uplink import Intake, check_form, digest_of, form_of, specs_of
 
-
-@dataclass(frozen=True)
-class Rounds:
-    """clients: how many a round samples. least: fewer accepted updates change nothing. deadline: seconds a round lasts.
-
-    max_client_weight: a client counts for its number of examples, at most for this. max_strikes: who was refused so
-    often is sampled no more; none samples on.
-    """
-
-    clients: int
-    rounds: int
-    deadline: float = math.inf
-    least: int = 1
-    max_client_weight: float = math.inf
-    max_strikes: int | None = None
-    aggregate: Rule = field(default_factory=Rule)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.clients or self.rounds < 0 or not self.deadline > 0:
-            got = f"clients={self.clients}, least={self.least}, rounds={self.rounds}, deadline={self.deadline}"
-            raise CompositionError(f"Rounds: 1 <= least <= clients, rounds >= 0 and deadline > 0 wanted, got {got}")
-        if not self.max_client_weight > 0:
-            raise CompositionError(f"Rounds: max_client_weight must be positive, got {self.max_client_weight}")
-        if self.aggregate.least > self.clients:
-            rule, need = self.aggregate, self.aggregate.least
-            raise CompositionError(
-                f"Rounds: {rule.name} with faulty={rule.faulty} needs {need} clients a round, got {self.clients}"
-            )
-
-
-@dataclass
-class Client:
-    settled: int = -1  # the last round in which it was accepted
-    strikes: int = 0
-    last: str = ""  # why it was last refused
+log = logging.getLogger("thinwire")
 
 
 class Federation:
@@ -88,7 +64,7 @@ class Federation:
         self.digest = digest_of(self.form)
         self.expected, self.most_clients = expected or rounds.clients, most_clients
         self.clients: dict[str, Client] = {}
-        self.round, self.life = 0, new_life()
+        self.round, self.life, self.run = 0, new_life(), new_life()
         self.resumed = False  # by a state: then no time is known until somebody says what time it is
         self.opened: float | None = None  # when this round began; None before the first
         self.sampled: list[str] = []
@@ -109,6 +85,8 @@ class Federation:
             "join": partial(self._join, now=now),
             "pull": self._pull,
             "push": self._push,
+            "skip": self._skip,
+            "leave": self._leave,
         }
         answer = answered(message, doors, lambda refusal: self._refused(message.sender, refusal))
         if self.sampled and all(name in self.answers for name in self.sampled):
@@ -119,7 +97,7 @@ class Federation:
         self.refusals[refusal.reason] += 1
         if sender in self.clients:
             client = self.clients[sender]
-            client.strikes += refusal.reason not in ("unknown", "memory")  # that is a server's restart, not its fault
+            client.strikes += refusal.reason not in BLAMELESS
             client.last = refusal.reason
 
     def expire(self, now: float) -> list[str]:
@@ -139,6 +117,7 @@ class Federation:
         if message.sender not in self.clients and len(self.clients) >= self.most_clients:
             raise Refused("full", f"{self.most_clients} clients have come already; raise most_clients")
         client = self.clients.setdefault(message.sender, Client())
+        client.has_left = False
         reset = self.intake.way.believes and settled != client.settled
         if reset:  # one of the two has lost its memory, so both begin anew
             if message.sender in self.updates and message.sender not in self.left:  # accepted, so it counts
@@ -149,7 +128,7 @@ class Federation:
             self._open(now)
         elif self.opened is not None and not self.done and not self.sampled and self._eligible():
             self._open(now)  # a round of nobody: all who were there had been refused too often
-        return reply(message, "welcome", {"reset": reset, "life": self.life})
+        return reply(message, "welcome", {"reset": reset, "life": self.life, "run": self.run})
 
     def _pull(self, message: Message) -> Message:
         if message.sender not in self.clients:
@@ -185,6 +164,26 @@ class Federation:
             raise
         return reply(message, "accepted")
 
+    def _skip(self, message: Message) -> Message:
+        """A client that trained in vain has answered this round; the round closes without an update of it."""
+        if message.sender not in self.clients:
+            raise Refused("unknown", f"{message.sender!r} has not joined; join first")
+        round, reason = expect_step(message), reported_reason(message)
+        is_open = self.opened is not None and not self.done and round == self.round and message.sender in self.sampled
+        if is_open and message.sender not in self.answers:  # else it is late, or a repeat: nothing is left to close
+            log.warning("round %d: %r has no update: %s", round, message.sender, reason)
+            self.answers[message.sender] = Refused(NO_UPDATE, f"{message.sender!r} said it has no update: {reason}")
+        return reply(message, "noted")
+
+    def _leave(self, message: Message) -> Message:
+        """It is not sampled any more, and this round does not wait for it; an update that was accepted counts."""
+        if message.sender not in self.clients:
+            raise Refused("unknown", f"{message.sender!r} has not joined; join first")
+        self.clients[message.sender].has_left = True
+        if message.sender in self.sampled and message.sender not in self.answers:
+            self.sampled.remove(message.sender)  # if it was the last one, the round waits for a newcomer
+        return reply(message, "bye")
+
     def _take(self, message: Message, round: int) -> None:
         if message.fields.get("form") != self.digest:
             raise Refused("form", f"push: layers or settings differ from the server's ({self.digest}); join again")
@@ -198,7 +197,8 @@ class Federation:
 
     def _eligible(self) -> list[str]:
         strikes = self.rounds.max_strikes
-        return sorted(n for n, c in self.clients.items() if strikes is None or c.strikes < strikes)
+        here = {name: client for name, client in self.clients.items() if not client.has_left}
+        return sorted(name for name, client in here.items() if strikes is None or client.strikes < strikes)
 
     def _open(self, now: float) -> None:
         self.sampled = sample(self._eligible(), self.rounds.clients, self.seed, self.round)
@@ -211,11 +211,13 @@ class Federation:
         done = self._stepped(accepted) if enough else None
         if done:
             self.weights, self.memory = done
-        refused = sum(answer is not None for answer in self.answers.values())
+        reasons = [answer.reason for answer in self.answers.values() if answer is not None]
+        skipped = reasons.count(NO_UPDATE)
         counts = {
             "sampled": len(self.sampled),
             "accepted": len(accepted),
-            "refused": refused,
+            "refused": len(reasons) - skipped,
+            "skipped": skipped,
             "stepped": int(bool(done)),
         }
         self.history.append(counts)
@@ -247,11 +249,12 @@ class Federation:
             "memory": {name: flatten_state(state) for name, state in self.memory.items()},
             "intake": self.intake.state_dict(),
             "copy": self.copy.state_dict(),
-            "clients": {name: [c.settled, c.strikes, c.last] for name, c in self.clients.items()},
+            "clients": {name: [c.settled, c.strikes, c.last, c.has_left] for name, c in self.clients.items()},
             "round": [self.round, None if self.opened is None else 0.0, list(self.sampled)],
             "updates": {name: [list(payload.parts), weight] for name, (payload, weight) in self.updates.items()},
             "left": {name: dict(values) for name, values in self.left.items()},
             "answers": answers,
+            "run": self.run,
             "refusals": dict(self.refusals),
             "history": [dict(counts) for counts in self.history],
         }
@@ -267,21 +270,5 @@ class Federation:
         self.updates = {name: (Payload(tuple(parts)), weight) for name, (parts, weight) in state["updates"].items()}
         self.left = {name: dict(values) for name, values in state.get("left", {}).items()}
         self.answers = {name: None if a is None else Refused(*a) for name, a in state["answers"].items()}
-        self.life, self.resumed = new_life(), True
+        self.life, self.run, self.resumed = new_life(), state.get("run", self.run), True
         self.refusals, self.history = Counter(state["refusals"]), list(state["history"])
-
-
-def examples_of(message: Message) -> int:
-    """A client's number of examples, which is its weight: whole and positive; 0, -1, 1e300, NaN and 7.5 are refused."""
-    examples = message.fields.get("examples")
-    if type(examples) is not int or not 1 <= examples <= MOST:
-        raise Refused("weight", f"examples must be a whole number from 1 to {MOST}, got {examples!r}")
-    return examples
-
-
-def sample(names: Sequence[str], count: int, seed: int, round: int) -> list[str]:
-    """So many different names, the same for the same seed and round; all if there are no more."""
-    places = distinct_positions(
-        derive_key(seed, "sample", round), min(count, len(names)), len(names), torch.device("cpu")
-    )
-    return [names[place] for place in places.tolist()]

@@ -21,6 +21,7 @@ class Flight:
     given: Mapping[str, Tensor] = field(default_factory=dict)  # dropped when it has been answered
     values: dict[str, Tensor] = field(default_factory=dict)  # empty until it has
     good: bool = True
+    lr: float | None = None  # when its weights were read; the worker's own may have changed since
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -15,6 +15,9 @@ Ask: TypeAlias = Callable[[Message], Message]  # send one message, get the reply
 
 SERVER = "server"  # the sender of every reply
 JOIN_AGAIN = ("unknown", "form", "have", "memory")  # reasons after which a worker and its server must agree anew
+NO_UPDATE = "no update"  # the answer of a client that trained in vain: the round closes without it
+INTERNAL = "internal"  # an error of the server itself
+BLAMELESS = ("unknown", "memory", INTERNAL, NO_UPDATE)  # reasons that are the server's, or an honest word: no strikes
 MOST = 2**53  # whole numbers that every JSON reader keeps exactly
 
 
@@ -65,7 +68,10 @@ def check_settled(message: Message, ours: int) -> None:
 
 
 def new_life() -> str:
-    """A word for the time from a server's start, or from loading its state, to its end; nothing is computed from it."""
+    """A word for the time from a server's start, or from loading its state, to its end; nothing is computed from it.
+
+    A server's `run` is such a word, too, but is stored: the same for all lives of one training.
+    """
     return secrets.token_hex(8)
 
 
@@ -87,3 +93,11 @@ def expect_step(message: Message) -> int:
     if type(message.round) is not int or not 0 <= message.round <= MOST:
         raise Refused("round", f"{message.kind}: round must be a whole number from 0, got {message.round!r}")
     return message.round
+
+
+def reported_reason(message: Message) -> str:
+    """The text with which a client explains itself: for the log, so it is one short printable line."""
+    reason = message.fields.get("reason")
+    if not isinstance(reason, str):
+        raise Refused("fields", f"{message.kind}: reason must be a text, got {reason!r:.60}")
+    return "".join(letter if letter.isprintable() else "?" for letter in reason[:200])

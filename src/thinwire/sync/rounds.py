@@ -14,13 +14,25 @@ from torch import Tensor
 
 from ..aggregators import Dense
 from ..catalog import uncompressed
-from ..core import Aggregator, Program, TensorSpec, World, all_finite, mean_state, mixes
+from ..core import (
+    Aggregator,
+    CheckpointError,
+    Program,
+    TensorSpec,
+    World,
+    all_finite,
+    mean_state,
+    mixes,
+    require_keys,
+)
 from ..exchange import Exchanger
 from .flights import Flight, fragments_of, staggered
 from .measures import anywhere, consensus, drift
 from .outer import Average
 from .policies import Every, Moment
 from .settings import Local, check_exchange
+
+STORED = ("exchanger", "anchor", "momentum", "since", "flights", "departed", "rounds", "bad_in_a_row", "averages")
 
 
 class Merged(NamedTuple):
@@ -64,6 +76,7 @@ class Rounds:
         self.since = staggered(period, len(self.fragments))
         self.flights: list[Flight] = []
         self.departed = self.rounds = self.bad_in_a_row = self.averages = 0
+        self.lr: float | None = None  # of the step that is made now, where somebody tells it; flights take it along
         self.before_exchange: Callable[[Mapping[str, Tensor]], None] | None = None  # told what is given to it
         self.anchor: dict[str, Tensor] = {}
         self.momentum: dict[str, Tensor] = {}
@@ -80,6 +93,7 @@ class Rounds:
 
     def average_gradients(self, gradients: Mapping[str, Tensor], step: int, world: World) -> Program[dict[str, Tensor]]:
         """payload="gradients": this rank's view of their average; empty if some rank had a NaN or an infinity."""
+        self.exchanger.lr = self.lr
         yield from self.exchanger.begin(step, world)
         values = yield from self.exchanger.exchange(gradients, step, world)
         good = self.exchanger.settle()
@@ -113,7 +127,9 @@ class Rounds:
         busy = {flight.fragment for flight in self.flights}
         due = [at for at, steps in enumerate(self.since) if at not in busy and policy.due(Moment(step, steps, found))]
         merge_step = step + 1 if self.settings.overlap else step + self.settings.delay
-        new = [Flight(at, self.departed + place, merge_step, self._given(at)) for place, at in enumerate(due)]
+        new = [
+            Flight(at, self.departed + place, merge_step, self._given(at), lr=self.lr) for place, at in enumerate(due)
+        ]
         self.departed += len(new)
         for at in due:
             self.since[at] = 0
@@ -128,6 +144,7 @@ class Rounds:
         """
         if self.before_exchange is not None:
             self.before_exchange(flight.given)
+        self.exchanger.lr = flight.lr
         yield from self.exchanger.begin(flight.number, world)
         values = yield from self.exchanger.exchange(flight.given, flight.number, world)
         flight.good = self.exchanger.settle()
@@ -252,22 +269,23 @@ class Rounds:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        require_keys(state, STORED, "local training")
         if odd := sorted(state["anchor"].keys() ^ self.anchor.keys()):
-            raise KeyError(f"stored anchors differ from this model's in {odd}")
+            raise CheckpointError(f"stored anchors differ from this model's in {', '.join(odd)}")
         if len(state["since"]) != len(self.fragments):
-            raise KeyError(f"stored are {len(state['since'])} fragments, these settings have {len(self.fragments)}")
+            raise CheckpointError(f"got fragments={len(self.fragments)}, stored are {len(state['since'])}; use as many")
         self.exchanger.load_state_dict(state["exchanger"])
         self.anchor = {n: state["anchor"][n].to(a.device, a.dtype, copy=True) for n, a in self.anchor.items()}
         self.momentum = {n: state["momentum"][n].to(m.device, m.dtype, copy=True) for n, m in self.momentum.items()}
         self.since = [int(state["since"][str(at)]) for at in range(len(self.since))]
         self.flights = [Flight.of_state(state["flights"][at]) for at in sorted(state["flights"], key=int)]
         self.departed, self.rounds = int(state["departed"]), int(state["rounds"])
-        self.bad_in_a_row = int(state["bad_in_a_row"])
-        self.averages = int(state["averages"])
+        self.bad_in_a_row, self.averages = int(state["bad_in_a_row"]), int(state["averages"])
 
     def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """One rank's state out of those of a world of another size: means, which where ranks agree are theirs."""
         first = states[0]
+        require_keys(first, STORED, "local training")
         means = {
             part: {name: mean_state([state[part][name] for state in states]) for name in first[part]}
             for part in ("anchor", "momentum")

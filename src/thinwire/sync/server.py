@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core import CompositionError, Message, Payload, flatten_state, restore_state
 from .downlink import Changes, PersonalCopies, dense_payload
 from .members import ASYNCHRONOUS, Member, Members, Pace
-from .messages import Refused, answered, check_life, check_settled, expect_step, new_life, reply, whole
+from .messages import INTERNAL, Refused, answered, check_life, check_settled, expect_step, new_life, reply, whole
 from .optimizers import ServerOptimizer, stepped
 from .uplink import Intake, check_form, digest_of, form_of, specs_of
 
@@ -64,7 +64,7 @@ class Server:
         self.digest = digest_of(self.form)
         self.members = Members(pace, most_workers)
         self.pace, self.workers, self.deadline = pace, workers, deadline
-        self.started, self.life = False, new_life()
+        self.started, self.life, self.run = False, new_life(), new_life()
         self.resumed = False  # by a state: then no time is known until somebody says what time it is
         self.version = 0  # optimizer steps so far
         self.held: dict[str, Held] = {}
@@ -82,7 +82,7 @@ class Server:
 
     def _refused(self, sender: str, refusal: Refused) -> None:
         self.refusals[refusal.reason] += 1
-        if sender in self.members.all:
+        if sender in self.members.all and refusal.reason != INTERNAL:
             self.members.all[sender].refused += 1
 
     def expire(self, now: float) -> list[str]:
@@ -115,7 +115,7 @@ class Server:
             for name in self.members.present():
                 self.members.all[name].since = now
         self._release(now)
-        fields = {"step": member.step + 1, "version": self.version, "reset": reset, "life": self.life}
+        fields = {"step": member.step + 1, "version": self.version, "reset": reset, "life": self.life, "run": self.run}
         return reply(message, "welcome", fields, dense_payload(self.weights))
 
     def _leave(self, message: Message, now: float) -> Message:
@@ -209,6 +209,7 @@ class Server:
             "members": self.members.state_dict(),
             "held": {name: [dict(held.values), held.version, held.clock] for name, held in self.held.items()},
             "counts": {name: getattr(self, name) for name in counts},
+            "run": self.run,
             "counters": [dict(self.staleness), dict(self.leads), dict(self.refusals)],
         }
 
@@ -223,7 +224,7 @@ class Server:
         self.held = {name: Held(*held) for name, held in state["held"].items()}
         for name, value in state["counts"].items():
             setattr(self, name, value)
-        self.life, self.resumed = new_life(), True
+        self.life, self.run, self.resumed = new_life(), state.get("run", self.run), True
         self.staleness, self.leads, self.refusals = (Counter(counts) for counts in state["counters"])
 
 

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ..core import Key, Message, Payload, derive_key
 from .client import FederatedClient
-from .federated import Federation, Rounds
+from .federated import Federation
 from .optimizers import SGD, ServerOptimizer
 from .robust import Rule
+from .sampling import Rounds
 from .simulated import uniform
 
 Spoil = Callable[[Message, Key], Message]
@@ -106,6 +107,7 @@ def _take_part(
         return
     message = client.push(task.trained(client.weights, place, steps), task.examples(place))
     if message is None:
+        federation.handle(client.skip(), now)
         return
     if luck < dropout + malformed:
         counts["malformed"] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,8 +35,9 @@ from ..core.programs import answer_alone, drive
 from ..exchange import Exchanger
 from ..feedback import DGC, EF21, SCAM, ErrorFeedback
 from ..feedback.residuals import keep, recall
-from .messages import Refused
+from .messages import INTERNAL, Refused
 
+log = logging.getLogger("thinwire")
 _ALONE = World(0, 1)
 
 
@@ -90,7 +92,7 @@ def form_payload(form: Sequence[str]) -> Payload:
 
 
 def check_form(ours: Sequence[str], payload: Payload) -> None:
-    """Refused with the first line that differs."""
+    """Refused with the lines that differ, the first few of them."""
     mine, parts = form_payload(ours).parts[0], payload.parts
     if len(parts) != 1 or parts[0].dtype != torch.uint8 or parts[0].dim() != 1:
         raise Refused("form", f"join: the form must be one part of bytes, got {[str(p.dtype) for p in parts[:9]]}")
@@ -104,10 +106,35 @@ def check_form(ours: Sequence[str], payload: Payload) -> None:
         raise Refused("form", "join: the form cannot be read") from error
     if not isinstance(theirs, list) or not all(isinstance(line, str) for line in theirs):
         raise Refused("form", f"join: form must list layers and settings, got {str(theirs)[:80]!r}")
-    pairs = zip([*ours, *[""] * len(theirs)], [*theirs, *[""] * len(ours)], strict=False)
-    if (pair := next((pair for pair in pairs if pair[0] != pair[1]), None)) is not None:
-        told = pair[1][:200].encode(errors="replace").decode()
-        raise Refused("form", f"join: the server has {pair[0] or 'nothing more'!r}, the worker {told or 'nothing'!r}")
+    if found := form_differences(ours, theirs):
+        raise Refused("form", f"join: {'; '.join(found)}")
+
+
+def form_differences(ours: Sequence[str], theirs: Sequence[str], most: int = 4) -> list[str]:
+    """At most so many, each with both values. The last two lines are settings, all before them layers."""
+    (layers, settings), (their_layers, their_settings) = (form_parts(form) for form in (ours, theirs))
+    width = max(len(layers), len(their_layers))
+    names = ["layer"] * width + ["exchange", "down"]
+    rows = zip(names, padded(layers, width) + settings, padded(their_layers, width) + their_settings, strict=True)
+    texts = [
+        f"{name}: {mine or 'nothing'!r} at the server, {clean(other) or 'nothing'!r} at the worker"
+        for name, mine, other in rows
+        if mine != other
+    ]
+    return texts[:most] + ([f"and {len(texts) - most} more"] if len(texts) > most else [])
+
+
+def form_parts(form: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Layers, and the two settings behind them."""
+    return list(form[:-2]), padded(form[-2:], 2)
+
+
+def padded(lines: Sequence[str], width: int) -> list[str]:
+    return [*lines, *[""] * (width - len(lines))]
+
+
+def clean(text: str) -> str:
+    return text[:200].encode(errors="replace").decode()
 
 
 def own_seed(seed: int, worker: str) -> Key:
@@ -205,7 +232,7 @@ class Intake:
         values = {}
         for spec, count in zip(self.layers, self.counts, strict=True):
             mine = Payload(tuple(next(parts) for _ in range(count)))
-            values[spec.name] = self._value(sender, spec, self._decode(mine, spec, ctx.key(spec.name, 0)))
+            values[spec.name] = self._value(sender, spec, self._decode(mine, spec, ctx.key(spec.name, 0), sender))
         return values
 
     def commit(self, sender: str, values: Mapping[str, Tensor]) -> None:
@@ -215,13 +242,15 @@ class Intake:
     def forget(self, sender: str) -> None:
         self.beliefs.pop(sender, None)
 
-    def _decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+    def _decode(self, payload: Payload, spec: TensorSpec, key: Key, sender: str) -> Tensor:
         try:
             decoded = self.way.compressor.decode(payload.to(spec.device), spec, key)
         except DecodeError as error:
             raise Refused("payload", f"{spec.name}: {error}") from error
-        except Exception as error:  # a decoder's own fault: the others' round goes on all the same
-            raise Refused("payload", f"{spec.name}: not decoded ({type(error).__name__}: {error})") from error
+        except Exception as error:  # a fault of this decoder, not of the client: the others' round goes on all the same
+            name = type(self.way.compressor).__name__
+            log.exception("%s failed to decode layer %r of an update of %r", name, spec.name, sender)
+            raise Refused(INTERNAL, f"{spec.name}: an error of the server's own {name}; see its log") from error
         if decoded.shape != spec.shape or decoded.dtype != spec.dtype:
             got = f"{tuple(decoded.shape)} {decoded.dtype}"
             raise Refused("payload", f"{spec.name} is {spec.shape} {spec.dtype}, got {got}")

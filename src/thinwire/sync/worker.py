@@ -53,7 +53,7 @@ class Worker(Party):
 
     def push(self, gradients: Mapping[str, Tensor]) -> Message | None:
         """The next update; None if it holds NaN or infinity: then nothing is sent and nothing is remembered."""
-        payload = self.uplink.encode(gradients, self.step)
+        payload = self.encoded(gradients, self.step)
         if payload is None:
             self.skipped += 1
             return None

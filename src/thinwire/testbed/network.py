@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..drivers.processes import loopback_device
 from .guardian import Guardian, leftovers, new_mark, remove
 
 DEVICE = "eth0"  # of each worker
@@ -107,7 +108,7 @@ def loopback(workers: int) -> Iterator[Network]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with Guardian(new_mark()) as guardian:
-        yield Network(UNSHAPED, (Place("", "lo", "127.0.0.1"),) * workers, port, guardian)
+        yield Network(UNSHAPED, (Place("", loopback_device(), "127.0.0.1"),) * workers, port, guardian)
 
 
 def may_build() -> bool:

@@ -8,7 +8,7 @@ import torch
 
 from thinwire import PeerLostError
 from thinwire.core import AllReduce
-from thinwire.drivers.processes import run_ranks
+from thinwire.drivers.processes import loopback_device, run_ranks
 
 HERE = "test_jobs_of_processes"
 
@@ -74,3 +74,11 @@ def test_an_error_of_whoever_is_told_ends_the_run_with_that_error():
 
     with pytest.raises(KeyError, match="cannot make anything of 0"):
         run_ranks(2, f"{HERE}:add_up", {"times": 2}, tell=refuse, timeout_s=60)
+
+
+@pytest.mark.parametrize(
+    ("system", "device"), [("linux", "lo"), ("darwin", "lo0"), ("freebsd14", "lo0"), ("win32", "lo")]
+)
+def test_gloo_is_given_the_loopback_device_of_the_system(monkeypatch, system, device):
+    monkeypatch.setattr("sys.platform", system)
+    assert loopback_device() == device

@@ -23,9 +23,9 @@ from thinwire.drivers.sockets.talking import Crossings, Line
 from thinwire.wire import decode_frame, encode_frame
 from thinwire.wire.frames import HEADER_BYTES
 
-SECRET, OTHER = Secret(b"a secret of thirty-two letters .."), Secret(b"another secret, of as many letters")
+SECRET, OTHER = Secret(b"0123456789abcdef" * 4), Secret(b"fedcba9876543210" * 4)  # 32 bytes: no time for scrypt
 LOCAL = "127.0.0.1:0"
-NONCES = {"nonce": "0" * 32, "generation": "1" * 32}
+NONCES = {"handshake": 2, "nonce": "0" * 32, "generation": "1" * 32}
 
 
 def ok(message):
@@ -212,6 +212,8 @@ def huge(body_bytes):
         (bytes(encode_frame(Message("push", "w"))), "handshake"),
         (hello(nonce="short"), "handshake"),
         (hello(generation=[1, 2]), "handshake"),
+        (hello(handshake=1), "handshake version"),
+        (hello(handshake=["2"]), "handshake version"),
         (bytes(encode_frame(Message("~hello", "", fields=NONCES))), "handshake"),
         (hello() + hello(), "unauthenticated"),
         (hello() + bytes(encode_frame(Message("~proof", "w"))), "unauthenticated"),

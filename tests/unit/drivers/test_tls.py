@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import shutil
 import socket
 import ssl
@@ -25,9 +26,9 @@ def openssl(folder, *words):
     subprocess.run(["openssl", *words], cwd=folder, check=True, timeout=60, capture_output=True)
 
 
-def made_by(folder, ca, name, days="2"):
-    """A key and a certificate of `ca`'s for 127.0.0.1."""
-    (folder / f"{name}.ext").write_text("subjectAltName=IP:127.0.0.1\n")
+def made_by(folder, ca, name, days="2", also=""):
+    """A key and a certificate of `ca`'s for 127.0.0.1 and, as common name, `name`; also: more subjectAltNames."""
+    (folder / f"{name}.ext").write_text(f"subjectAltName=IP:127.0.0.1{also}\n")
     openssl(
         folder,
         "req",
@@ -52,7 +53,8 @@ def papers(tmp_path_factory):
     for ca in ("ca", "stranger_ca"):
         words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={ca}"]
         openssl(folder, *words, "-keyout", f"{ca}.key", "-out", f"{ca}.pem")
-    made = {name: made_by(folder, "ca", name) for name in ("server", "worker")}
+    made = {name: made_by(folder, "ca", name, also=also) for name, also in (("server", ""), ("worker", ",DNS:w"))}
+    made["pod"] = made_by(folder, "ca", "pod", also=",DNS:pod-1,URI:thinwire:pod-2")
     made["stranger"] = made_by(folder, "stranger_ca", "stranger")
     made[EXPIRED] = made_by(folder, "ca", EXPIRED, days="-1")
     return made
@@ -120,7 +122,7 @@ def test_tls_without_certificates_of_workers_needs_the_secret(papers):
     one_sided = Tls(papers["server"].certificate, papers["server"].key)
     with pytest.raises(CompositionError, match="lets every client in"):
         Listener("0.0.0.0:0", ok, tls=one_sided)
-    secret = Secret(b"a secret of thirty-two letters ..")
+    secret = Secret(b"0123456789abcdef" * 4)
     with Listener("0.0.0.0:0", ok, tls=one_sided, secret=secret) as listener:
         address = listener.address.replace("0.0.0.0", "127.0.0.1")
         with Connection(address, "w", tls=Tls(ca=papers["server"].ca), secret=secret) as worker:
@@ -155,3 +157,39 @@ def test_files_that_are_no_certificates_are_named(papers, tmp_path):
             Listener("127.0.0.1:0", ok, tls=tls)
     with pytest.raises(CompositionError, match="needs a certificate"):
         Listener("127.0.0.1:0", ok, tls=Tls(ca=papers["server"].ca))
+
+
+@pytest.mark.parametrize("name", ["pod", "pod-1", "thinwire:pod-2"], ids=["common name", "DNS", "URI"])
+def test_a_worker_may_speak_under_the_names_in_its_certificate(papers, name):
+    with Listener("127.0.0.1:0", ok, tls=papers["server"]) as listener:
+        with Connection(listener.address, name, tls=papers["pod"]) as worker:
+            assert worker.ask(Message("push")).kind == "ok"
+        assert not listener.refused
+
+
+@pytest.mark.parametrize("name", ["w", "POD-1", "127.0.0.1", "server", "pod-1.example"])
+def test_a_worker_may_not_speak_under_a_name_that_is_not_in_its_certificate(papers, name, caplog):
+    with (
+        Listener("127.0.0.1:0", ok, tls=papers["server"]) as listener,
+        Connection(listener.address, "w", tls=papers["worker"]) as honest,
+    ):
+        honest.ask(Message("push"))
+        with (
+            caplog.at_level(logging.WARNING, "thinwire"),
+            Connection(listener.address, name, tls=papers["pod"]) as worker,
+            pytest.raises(AuthenticationError, match=f"'{name}' is not in its certificate, which is for 'pod'"),
+        ):
+            worker.ask(Message("push"))
+        assert listener.refused == {"certificate name": 1} and worker.calls == 1
+        assert f"'{name}' is not in its certificate" in caplog.text
+        assert "push" not in worker.traffic.rows and honest.ask(Message("push")).kind == "ok" and honest.calls == 1
+
+
+def test_a_secret_beside_certificates_does_not_open_other_names(papers):
+    secret = Secret(b"0123456789abcdef" * 4)
+    with (
+        Listener("127.0.0.1:0", ok, tls=papers["server"], secret=secret) as listener,
+        Connection(listener.address, "w", tls=papers["pod"], secret=secret) as worker,
+        pytest.raises(AuthenticationError, match="certificate"),
+    ):
+        worker.ask(Message("push"))

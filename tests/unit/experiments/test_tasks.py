@@ -14,8 +14,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import tiny_data
-from thinwire.core import CompositionError, MissingExtra, derive_key
-from thinwire.experiments.data import DataError, digits
+from thinwire.core import CompositionError, derive_key
+from thinwire.experiments.data import DataError
 from thinwire.experiments.tasks import TASKS, folders, make_task
 from thinwire.experiments.tasks.batches import batch_positions, cropped_and_flipped
 from thinwire.experiments.tasks.logistic import mushrooms, without
@@ -57,8 +57,6 @@ def make(folder, monkeypatch):
 
     def made(kind):
         name, settings = SETTINGS[kind]
-        if name == "digits":
-            pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
         if name == "image_folder":
             pytest.importorskip("PIL", reason="image folders need the extra `images`")
         return make_task(name, settings, folder)
@@ -344,10 +342,3 @@ def test_what_is_missing_is_said_when_a_task_is_prepared(tmp_path):
             make_task(name, {}, tmp_path).prepare(1, IID)
     with pytest.raises(DataError, match="no such file"):
         make_task("logistic", {"data": str(tmp_path / "none")}).prepare(1, IID)
-
-
-def test_without_scikit_learn_the_digits_say_what_to_install(monkeypatch):
-    digits.read_digits.cache_clear()
-    monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'thinwire\[lab\]'"):
-        make_task("digits").prepare(1, IID)

@@ -12,7 +12,7 @@ import thinwire
 from thinwire import CompositionError, IncompatibleParts, TensorSpec
 from thinwire.compressors import TopK
 from thinwire.integrations.rules import assigned
-from thinwire.integrations.wire import WireOptions
+from thinwire.integrations.wire_options import WireOptions
 
 BOTH = [
     ("timeout_s", 0, "from 0.001 to 1e+09"),

@@ -43,7 +43,7 @@ def test_another_world_size_keeps_the_mean_of_what_was_not_sent(pool, compositio
 def test_every_rank_gets_all_ranks_states(pool):
     states = pool.run(3, jobs.save_state, "ef(topk(density=0.05))")
     for state in states:
-        assert set(state) == {"world_size", "rank0", "rank1", "rank2"}
+        assert set(state) == {"world_size", "composition", "rank0", "rank1", "rank2"}
         for rank in range(3):
             residual = state[f"rank{rank}"]["layers"]["second.weight"]["residual"]
             assert torch.equal(residual, states[rank][f"rank{rank}"]["layers"]["second.weight"]["residual"])

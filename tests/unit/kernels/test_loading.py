@@ -70,6 +70,40 @@ def test_a_build_of_another_text_is_not_used(choose, monkeypatch):
     assert native.library() is None
 
 
+@BUILT
+def test_a_library_that_does_not_load_is_one_warning_with_reason_and_remedy(choose, monkeypatch, tmp_path, caplog):
+    native.load.cache_clear()
+    monkeypatch.setattr(native, "library_file", lambda name: tmp_path / f"kernels_{name}.so")
+    (tmp_path / f"kernels_{build.builds_here()[-1]}.so").write_bytes(b"no library")
+    assert "the C kernels do not load" in choose("")
+    assert native.library() is None and native.library() is None
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("thinwire", "WARNING")
+    for part in ("kernels_", "torch expressions serve", "install thinwire again, or python ", "build.py"):
+        assert part in record.getMessage()
+
+
+@BUILT
+def test_a_library_without_one_of_our_functions_is_a_warning_too(choose, monkeypatch, caplog):
+    def lacking(opened):
+        raise AttributeError("undefined symbol: tw_sign")
+
+    native.load.cache_clear()
+    monkeypatch.setattr(native, "declare", lacking)
+    assert "undefined symbol: tw_sign" in choose("") and len(caplog.records) == 1
+
+
+def test_the_reference_that_was_asked_for_is_no_warning(choose, caplog):
+    choose("reference")
+    assert not caplog.records
+
+
+def test_a_library_that_was_never_built_is_no_warning(choose, monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(native, "library_file", lambda name: tmp_path / name)
+    choose("")
+    assert not caplog.records
+
+
 @pytest.mark.skipif(build.compiler() is None, reason="no C compiler here")
 def test_all_builds_of_this_kind_of_processor_compile_without_a_warning(tmp_path):
     made = build.build(tmp_path, ("-Werror", "-O1"))

@@ -89,7 +89,13 @@ def test_a_round_ends_at_its_deadline_without_those_who_dropped_out():
         client.settle(server.handle(client.push(work(client), 1), 1.0))
     late = two.pull()
     assert server.expire(9.9) == [] and server.expire(10.0) == ["c2"]
-    assert server.round == 1 and server.history[0] == {"sampled": 3, "accepted": 2, "refused": 0, "stepped": 1}
+    assert server.round == 1 and server.history[0] == {
+        "sampled": 3,
+        "accepted": 2,
+        "refused": 0,
+        "skipped": 0,
+        "stepped": 1,
+    }
     assert server.handle(late, 10.0).kind == "train"
 
 

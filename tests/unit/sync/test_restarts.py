@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from thinwire.core import Message
+from thinwire.core import Message, PeerLostError
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.federated import Federation, Rounds
 from thinwire.sync.members import Pace
@@ -79,7 +79,7 @@ def resuming(make, at):
 def test_a_worker_and_a_resumed_server_believe_the_same_under_ef21(exchange, at):
     ask, machines = resuming(lambda: Server({"w": torch.ones(4)}, SGD(0.1), exchange), at)
     worker = Worker("w", machines[0].layers, exchange)
-    join(ask, worker, lambda weights, step: {"w": GRADIENT}, steps=12)
+    join(ask, worker, lambda weights, step: {"w": GRADIENT}, steps=12, follow_restarts=True)
     memory = worker.uplink.exchanger.memory["w"]
     assert len(machines) == 2 and machines[1].members.all["w"].settled == worker.settled == 11
     assert torch.equal(machines[1].intake.beliefs["w"]["w"], (memory if exchange == EF21 else memory.inner).local)
@@ -107,7 +107,7 @@ def test_what_a_resumed_server_refuses_stays_in_a_residual_around_ef21():
 def test_a_client_and_a_resumed_federation_believe_the_same_under_ef21(at):
     ask, machines = resuming(lambda: Federation({"w": torch.ones(4)}, Rounds(1, 12), EF21), at)
     client = FederatedClient("c", machines[0].layers, EF21)
-    take_part(ask, client, lambda weights, round: ({"w": weights["w"] - GRADIENT}, 1))
+    take_part(ask, client, lambda weights, round: ({"w": weights["w"] - GRADIENT}, 1), follow_restarts=True)
     assert len(machines) == 2 and machines[1].clients["c"].settled == client.settled == 11
     assert torch.equal(machines[1].intake.beliefs["c"]["w"], client.uplink.exchanger.memory["w"].local)
 
@@ -167,6 +167,55 @@ def test_a_servers_life_is_not_stored_and_is_another_one_after_loading():
         assert life not in str(state)
         machine.load_state_dict(state)
         assert machine.life != life
+
+
+def restarted(make, at, resumed):
+    """(ask, machines): after `at` messages the server is another one, from its stored state or from zero."""
+    machines, count = [make()], 0
+
+    def ask(message):
+        nonlocal count
+        count += 1
+        if count == at:
+            machines.append(make())
+            if resumed:
+                machines[1].load_state_dict(copy.deepcopy(machines[0].state_dict()))
+        return machines[-1].handle(message, 0.0)
+
+    return ask, machines
+
+
+@pytest.mark.parametrize("at", [8, 9])  # a pull, a push
+@pytest.mark.parametrize("federated", [False, True])
+@pytest.mark.parametrize(
+    ("resumed", "told", "words"),
+    [
+        (True, True, ""),
+        (True, False, "went on from a stored state; follow_restarts"),
+        (False, True, "another training, which began anew"),
+        (False, False, "another training, which began anew"),
+    ],
+)
+def test_a_worker_notices_a_restarted_server_and_goes_on_only_if_told_and_resumed(at, federated, resumed, told, words):
+    def make():
+        return Federation({"w": torch.zeros(4)}, Rounds(1, 12)) if federated else Server({"w": torch.ones(4)}, SGD(0.1))
+
+    def run():
+        if federated:
+            client = FederatedClient("w", machines[0].layers)
+            train = lambda weights, round: ({"w": weights["w"] - GRADIENT}, 1)  # noqa: E731
+            return take_part(ask, client, train, follow_restarts=told)
+        worker = Worker("w", machines[0].layers)
+        return join(ask, worker, lambda weights, step: {"w": GRADIENT}, steps=12, follow_restarts=told)
+
+    ask, machines = restarted(make, at, resumed)
+    if words:
+        with pytest.raises(PeerLostError, match=words):
+            run()
+        second = machines[1]  # nothing waits for the worker that stopped
+        assert second.clients["w"].has_left if federated else second.members.present() == []
+    else:
+        assert run() >= 11 and (machines[1].round if federated else machines[1].applied) >= 11
 
 
 @pytest.mark.parametrize("boot", [0.0, 5.0, 1e6 + 60, 1e9])

@@ -2,6 +2,7 @@ import time
 
 import pytest
 
+from thinwire.drivers.processes import loopback_device
 from thinwire.testbed.network import loopback
 from thinwire.testbed.running import environment, run
 
@@ -23,7 +24,7 @@ def test_workers_find_what_torchrun_would_tell_them(two, monkeypatch):
         assert (told["RANK"], told["LOCAL_RANK"]) == (str(rank), str(rank))
         assert (told["WORLD_SIZE"], told["LOCAL_WORLD_SIZE"]) == ("2", "2")
         assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("127.0.0.1", str(two.port))
-        assert (told["GLOO_SOCKET_IFNAME"], told["OMP_NUM_THREADS"]) == ("lo", "1")
+        assert (told["GLOO_SOCKET_IFNAME"], told["OMP_NUM_THREADS"]) == (loopback_device(), "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert environment(two, 0)["OMP_NUM_THREADS"] == "2"  # somebody's wish
 

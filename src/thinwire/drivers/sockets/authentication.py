@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import hmac
 import os
@@ -12,26 +14,54 @@ from ...core import CompositionError
 
 TAG_BYTES = 32
 _LEAST_BYTES = 16
+_KEY_BYTES = 32
+_SCRYPT = {"n": 2**15, "r": 8, "p": 1, "maxmem": 64 << 20, "dklen": _KEY_BYTES}  # 32 MiB and about 0.1 s a guess
+_MOST_SALTS = 8  # servers whose keys are remembered
 _MAKE_ONE = "python -c 'import secrets; print(secrets.token_hex(32))' makes one"
 
 
 class Secret:
-    """Bytes that server and workers hold and nobody else; never printed."""
+    """Bytes that only the server and its workers hold; never printed.
 
-    __slots__ = ("_value",)
+    32 random bytes written as 64 hexadecimal digits, or in base64, are a key as they are. Anything else may be a
+    phrase that can be guessed, so its key is scrypt(secret, salt): whoever recorded a handshake pays for each guess.
+    """
+
+    __slots__ = ("_keys", "_value")
 
     def __init__(self, value: bytes) -> None:
         if len(value) < _LEAST_BYTES:
             raise CompositionError(f"secret: at least {_LEAST_BYTES} bytes, got {len(value)}; {_MAKE_ONE}")
         self._value = value
+        self._keys: dict[str, bytes] = {}
 
     def __repr__(self) -> str:
         return "Secret(...)"
 
-    def session_key(self, *facts: str) -> bytes:
-        """A key for one connection: it follows from the secret, both nonces and who is talking."""
-        text = "\x1f".join(("thinwire frames 1", *facts)).encode()
-        return hmac.digest(self._value, text, hashlib.sha256)
+    def master_key(self, salt: str) -> bytes:
+        """32 bytes for all connections to a server with this salt; worked out once for each salt."""
+        if salt not in self._keys:
+            if len(self._keys) >= _MOST_SALTS:
+                del self._keys[next(iter(self._keys))]
+            random = _random_key(self._value)
+            self._keys[salt] = random or hashlib.scrypt(self._value, salt=f"thinwire {salt}".encode(), **_SCRYPT)
+        return self._keys[salt]
+
+    def session_key(self, salt: str, *facts: str) -> bytes:
+        """A key for one connection: it follows from the secret, the server's salt, both nonces and who is talking."""
+        text = "\x1f".join(("thinwire frames 2", salt, *facts)).encode()
+        return hmac.digest(self.master_key(salt), text, hashlib.sha256)
+
+
+def _random_key(value: bytes) -> bytes | None:
+    """The 32 bytes that 64 hexadecimal digits or 44 letters of base64 stand for; None for any other text."""
+    try:
+        if len(value) == 2 * _KEY_BYTES:
+            return binascii.unhexlify(value)
+        key = base64.b64decode(value, validate=True) if len(value) == 44 else b""
+    except binascii.Error:
+        return None
+    return key if len(key) == _KEY_BYTES else None
 
 
 def read_secret(file: str | Path | None = None, environment: str | None = None) -> Secret:

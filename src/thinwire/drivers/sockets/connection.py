@@ -7,6 +7,7 @@ import secrets
 import ssl
 import threading
 import time
+from collections.abc import Mapping
 from types import TracebackType
 
 from ...core import (
@@ -21,11 +22,13 @@ from ...core import (
 from ...wire import MAX_FRAME, encode_frame
 from .addresses import check_exposure, parse_address
 from .authentication import Secret
+from .settings import described, differences
 from .talking import (
     ALIVE,
     BYE,
     CHALLENGE,
     FAILED,
+    HANDSHAKE,
     HANDSHAKE_BYTES,
     HELLO,
     NONCE_LETTERS,
@@ -38,6 +41,7 @@ from .talking import (
     check_beats,
     expect_kind,
     expect_nonce,
+    expect_version,
     numbered,
     seal_of,
 )
@@ -66,6 +70,7 @@ class Connection:
         secret: Secret | None = None,
         tls: Tls | None = None,
         fingerprint: int = 0,
+        settings: Mapping[str, object] | None = None,
         max_frame: int = MAX_FRAME,
         handshake_s: float = 5.0,
         silence_s: float = 5.0,
@@ -80,6 +85,7 @@ class Connection:
         check_exposure(self._where, secret is not None or tls is not None, tls, "Connection")
         self._context = None if tls is None else tls.client_context()
         self._secret, self._fingerprint, self._max_frame = secret, fingerprint, max_frame
+        self._settings = described(settings or {})
         self._handshake_s, self._silence_s, self._heartbeat_s = handshake_s, silence_s, heartbeat_s
         self._retry_s, self._timeout_s = retry_s, timeout_s
         self.sender, self.address = sender, str(self._where)
@@ -181,20 +187,20 @@ class Connection:
         wire = Wire(self._where, self._context, self._handshake_s, Line(self._fingerprint, self.traffic))
         try:
             nonce = secrets.token_hex(NONCE_LETTERS // 2)
-            hello = Message(HELLO, self.sender, fields={"nonce": nonce, "generation": self._generation})
+            words = {"nonce": nonce, "generation": self._generation}
+            hello = Message(HELLO, self.sender, fields={"handshake": HANDSHAKE, **words})
             wire.send(encode_frame(hello, self._fingerprint), HELLO)
-            theirs = expect_nonce(expect_kind(self._not_refused(self._first_words(wire)), CHALLENGE))
-            wire.line.seal = seal_of(self._secret, False, self._fingerprint, hello, theirs)
+            challenge = expect_kind(self._not_refused(self._first_words(wire), wire.line), CHALLENGE)
+            challenge = expect_version(challenge, f"the server at {self.address}")
+            theirs, salt = expect_nonce(challenge), expect_nonce(challenge, "salt")
+            wire.line.seal = seal_of(self._secret, False, wire.line, hello, theirs, salt)
             wire.send(wire.line.own(PROOF, self.sender), PROOF)
-            ready = expect_kind(self._not_refused(wire.read(HANDSHAKE_BYTES, may_be_refusal=True)), READY)
+            ready = self._not_refused(wire.read(HANDSHAKE_BYTES, may_be_refusal=True), wire.line)
+            expect_kind(ready, READY)
             limit = ready.fields.get("max_frame")
             wire.max_frame = limit if isinstance(limit, int) else MAX_FRAME
         except FrameError as error:
             wire.close()
-            if error.reason == "fingerprint":
-                raise ConfigMismatch(
-                    f"{self.sender}: the server at {self.address} trains another model: {error}"
-                ) from error
             if error.reason in ("forged", "unauthenticated", "sealed"):
                 raise AuthenticationError(f"{self.sender}: the server at {self.address}: {error}") from error
             raise
@@ -224,10 +230,18 @@ class Connection:
         self._hung_up = 0
         return words
 
-    def _not_refused(self, message: Message) -> Message:
+    def _not_refused(self, message: Message, line: Line) -> Message:
         if message.kind != REFUSED:
             return message
-        reason = str(message.fields.get("reason"))
+        reason, text = str(message.fields.get("reason")), str(message.fields.get("text"))
+        if reason == "fingerprint":
+            found = differences(self._settings, message.fields.get("settings"))
+            found = found or f"fingerprint: {line.fingerprint:016x} here, {line.theirs:016x} there"
+            raise ConfigMismatch(f"{self.sender}: the server at {self.address} trains with other settings: {found}")
+        if reason == "certificate name":
+            raise AuthenticationError(f"{self.sender}: the server at {self.address} refused us: {text!r:.500}")
+        if reason == "handshake version":
+            raise FrameError(reason, f"{self.sender}: the server at {self.address} refused us: {text!r:.500}")
         if reason in ("forged", "unauthenticated", "sealed", "wrong secret"):
             raise AuthenticationError(
                 f"{self.sender}: the server at {self.address} refused us: {reason}; give both the same secret"

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import logging
 import math
+import secrets
 import socket
 import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -21,10 +22,23 @@ from ...wire import MAX_FRAME, encode_frame
 from .addresses import address_of_peer, check_exposure, listening_socket, parse_address
 from .authentication import Secret
 from .sessions import Session, Sessions
+from .settings import described
 from .streams import Stream
-from .talking import ALIVE, BYE, FAILED, HANDSHAKE_BYTES, READY, Crossings, Line, check_beats, numbered
+from .talking import (
+    ALIVE,
+    BYE,
+    FAILED,
+    HANDSHAKE_BYTES,
+    LARGE,
+    NONCE_LETTERS,
+    READY,
+    Crossings,
+    Line,
+    check_beats,
+    numbered,
+)
 from .tls import Tls
-from .visitor import Visitor
+from .visitor import Visitor, refusal_reason
 
 _log = logging.getLogger(__name__)
 _ROOM = 1 << 16  # bytes taken in advance from a peer that is known
@@ -36,7 +50,8 @@ class Listener:
     address: HOST:PORT, [IPv6]:PORT or unix:PATH; port 0 picks one, `listener.address` tells. Other machines can reach
     it only with a secret or with TLS in both directions. handle: must not wait for another peer's message; answer that
     it is too early instead. A ThinwireError it raises is told to the peer, any other error is logged here.
-    fingerprint: of model and settings; peers with another are refused. max_frame: bytes, `wire.frame_limit(specs)`.
+    fingerprint: of model and settings; peers with another are refused, and told `settings` if they hold the secret, so
+    that they can say which one differs. max_frame: bytes, `wire.frame_limit(specs)`.
     handshake_s: until then a peer has said who it is. silence_s: a peer that says nothing for so long is lost; then
     `lost(error)` is called, like a handler. most_connections: of those who are known, and of those who are not yet; of
     the latter the oldest gives way.
@@ -52,6 +67,7 @@ class Listener:
         secret: Secret | None = None,
         tls: Tls | None = None,
         fingerprint: int = 0,
+        settings: Mapping[str, object] | None = None,
         name: str = "server",
         max_frame: int = MAX_FRAME,
         handshake_s: float = 5.0,
@@ -66,6 +82,9 @@ class Listener:
         self._context = None if tls is None else tls.server_context()
         self._handle, self._lost, self._secret, self._fingerprint = handle, lost, secret, fingerprint
         self._handshake_s, self._silence_s, self._heartbeat_s = handshake_s, silence_s, heartbeat_s
+        self._salt, self._settings = secrets.token_hex(NONCE_LETTERS // 2), described(settings or {})
+        if secret is not None:
+            secret.master_key(self._salt)  # takes a moment, so it is done before anybody calls
         self.name, self.max_frame, self.most_connections = name, max_frame, most_connections
         self.refused: Counter[str] = Counter()
         self.repeated = 0
@@ -75,6 +94,7 @@ class Listener:
         self._visitors: dict[str, Visitor] = {}
         self._sessions = Sessions(most_connections)
         self._worker = ThreadPoolExecutor(1, "thinwire-handle")
+        self._pool = ThreadPoolExecutor(2, "thinwire-check")  # for large frames
         self._socket, bound = listening_socket(where)
         self.address = str(bound)
         self._path = bound.path
@@ -102,6 +122,7 @@ class Listener:
             self._loop.call_soon_threadsafe(self._accepting.cancel)
         self._thread.join()
         self._worker.shutdown()
+        self._pool.shutdown()
         if self._path:
             Path(self._path).unlink(missing_ok=True)
 
@@ -149,9 +170,9 @@ class Listener:
             await self._admit(visitor)
             visitor.deadline = math.inf
         except (FrameError, OSError, EOFError, asyncio.TimeoutError) as error:
-            self.refused[_reason(error, tls=visitor is None)] += 1
+            self.refused[refusal_reason(error, tls=visitor is None)] += 1
             if isinstance(error, FrameError) and visitor is not None:
-                await self._say_refused(visitor, error)
+                await visitor.say_refused(self.name, error, self._settings)
         else:
             self._strangers.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
             await self._stay(visitor)
@@ -172,10 +193,11 @@ class Listener:
             raise
         stream = Stream(HANDSHAKE_BYTES)
         await self._loop.connect_accepted_socket(lambda: stream, sock, ssl=self._context)
-        return Visitor(stream, Line(self._fingerprint, self.traffic), where, self._silence_s)
+        return Visitor(stream, Line(self._fingerprint, self.traffic), where, self._silence_s, self._pool)
 
     async def _admit(self, visitor: Visitor) -> None:
-        await visitor.welcome(self.name, self._secret)
+        is_certified = self._context is not None and self._context.verify_mode == ssl.CERT_REQUIRED
+        await visitor.welcome(self.name, self._secret, self._salt, is_certified)
         former = self._visitors.get(visitor.name)
         if former is None and len(self._visitors) >= self.most_connections:
             raise FrameError("full", f"{self.most_connections} peers are connected, and no more are admitted")
@@ -234,7 +256,7 @@ class Listener:
         except FrameError as error:
             self.refused[error.reason] += 1
             if visitor.line.astray or error.reason == "sender":
-                await self._say_refused(visitor, error)
+                await visitor.say_refused(self.name, error, self._settings)
                 raise
             await visitor.refuse(self.name, error.reason, 0 if message is None else message.sequence)
             return True
@@ -252,7 +274,11 @@ class Listener:
     async def _handled(self, message: Message) -> tuple[bytearray, str, int]:
         try:
             reply = await self._loop.run_in_executor(self._worker, self._handle, message)
-            frame = self._frame(numbered(reply, self.name, message.sequence))
+            reply = numbered(reply, self.name, message.sequence)
+            if reply.payload.nbytes < LARGE:
+                frame = self._frame(reply)
+            else:
+                frame = await self._loop.run_in_executor(self._pool, self._frame, reply)
             if len(frame) > self.max_frame:
                 raise CompositionError(f"an answer of {len(frame)} bytes, max_frame is {self.max_frame}; raise it")
             return frame, reply.kind, reply.payload.nbytes
@@ -268,18 +294,3 @@ class Listener:
 
     def _frame(self, message: Message) -> bytearray:
         return encode_frame(message, self._fingerprint, self._secret is not None)
-
-    async def _say_refused(self, visitor: Visitor, error: FrameError) -> None:
-        with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError):
-            if not visitor.name:
-                visitor.line.seal = None  # not agreed yet: what we seal could not be read
-            await visitor.refuse(self.name, error.reason)
-            await visitor.linger()
-
-
-def _reason(error: Exception, tls: bool) -> str:
-    if isinstance(error, FrameError):
-        return "wrong secret" if error.reason == "forged" else error.reason
-    if isinstance(error, asyncio.TimeoutError | TimeoutError):
-        return "handshake too slow"
-    return "tls" if tls or isinstance(error, ssl.SSLError) else "handshake cut"

@@ -18,7 +18,9 @@ ALIVE, BYE, REFUSED, FAILED = "~alive", "~bye", "~refused", "~failed"
 OWN = frozenset({HELLO, CHALLENGE, PROOF, READY, ALIVE, BYE, REFUSED, FAILED})
 OTHER = "other"  # kinds that have no row of their own
 MOST_KINDS = 64
+HANDSHAKE = 2  # the version of it; 1 had no salt, and told a difference of settings by fingerprints alone
 HANDSHAKE_BYTES = 2048  # no frame of a handshake is longer, so nobody unknown makes us hold more
+LARGE = 1 << 20  # bytes of a frame that takes a while to check or seal: an event loop has that done elsewhere
 NONCE_LETTERS = 32
 CHUNK = 1 << 18  # bytes handed to or taken from the system at once; each is a sign of life
 PASSING = frozenset({"checksum", "magic", "length", "forged"})  # damage on the way: worth sending once more
@@ -55,6 +57,7 @@ class Line:
 
     def __init__(self, fingerprint: int, traffic: Crossings) -> None:
         self.fingerprint, self.traffic = fingerprint, traffic
+        self.theirs = 0  # the peer's fingerprint, as its frames of the handshake have it
         self.seal: Seal | None = None
         self.known = self.astray = False
 
@@ -75,7 +78,8 @@ class Line:
         """
         self.astray = True  # until it is known to be a frame; after damage nothing tells where the next one begins
         first = yield HEADER_BYTES
-        header = read_header(first, self.fingerprint, limit)
+        header = read_header(first, self.fingerprint if self.known else None, limit)
+        self.theirs = header.fingerprint
         seal = self.seal
         if header.sealed != (seal is not None) and not (may_be_refusal and not header.sealed):
             reason, text = ("sealed", "has") if header.sealed else ("unauthenticated", "lacks")
@@ -100,12 +104,32 @@ class Line:
         return message
 
 
-def seal_of(secret: Secret | None, is_server: bool, fingerprint: int, hello: Message, nonce: str) -> Seal | None:
+def seal_of(secret: Secret | None, is_server: bool, line: Line, hello: Message, nonce: str, salt: str) -> Seal | None:
     """Both ends make the same key of what was said in the open."""
     if secret is None:
         return None
-    facts = (str(hello.fields["nonce"]), nonce, hello.sender, str(hello.fields["generation"]), f"{fingerprint:016x}")
-    return Seal(secret.session_key(*facts), is_server)
+    prints = (line.theirs, line.fingerprint) if is_server else (line.fingerprint, line.theirs)
+    words = (str(hello.fields["nonce"]), nonce, hello.sender, str(hello.fields["generation"]))
+    return Seal(secret.session_key(salt, *words, *(f"{each:016x}" for each in prints)), is_server)
+
+
+def resume(reading: Generator[int, bytearray, Message], piece: bytearray) -> tuple[int, Message | None]:
+    """How many bytes `Line.incoming` wants next, or the message. A StopIteration cannot leave a thread of a pool."""
+    try:
+        return reading.send(piece), None
+    except StopIteration as done:
+        return 0, done.value
+
+
+def expect_version(message: Message, who: str) -> Message:
+    """Another handshake would end in a proof that fails, which says nothing about its cause."""
+    theirs = message.fields.get("handshake", 1)
+    if theirs != HANDSHAKE:
+        text = (
+            f"{who} has version {theirs!r:.20} of the handshake, this side {HANDSHAKE}; run the same thinwire on both"
+        )
+        raise FrameError("handshake version", text)
+    return message
 
 
 def expect_kind(message: Message, kind: str) -> Message:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ...core import CompositionError
+from ...core import CompositionError, FrameError
 
 
 @dataclass(frozen=True)
 class Tls:
     """Files in PEM form: our certificate (with its chain) and key, and the CA whose certificates we trust.
 
-    A listener needs certificate and key, and with a CA it asks workers for certificates, too. A worker needs the CA
-    of the server (without it, the system's are trusted), and certificate and key if the server asks for them.
+    A listener needs certificate and key, and with a CA it asks workers for certificates, too: then a worker may speak
+    only under a name that is in its certificate, as common name (CN) or subjectAltName (DNS or URI). A worker needs
+    the CA of the server (without it, the system's are trusted), and certificate and key if the server asks for them.
     """
 
     certificate: str | Path | None = None
@@ -51,3 +54,19 @@ class Tls:
         except (OSError, ssl.SSLError) as error:
             files = f"certificate={self.certificate}, key={self.key}, ca={self.ca}"
             raise CompositionError(f"tls: cannot use {files}: {error}") from error
+
+
+def certificate_names(certificate: Mapping[str, Any]) -> list[str]:
+    """The common names and the DNS and URI names of a verified certificate, as `getpeercert` gives it."""
+    common = [value for group in certificate.get("subject", ()) for key, value in group if key == "commonName"]
+    return common + [value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "URI")]
+
+
+def check_name(sender: str, certificate: Mapping[str, Any]) -> None:
+    """Refuse a name that is not in the certificate: else each holder of one could speak as any other."""
+    names = certificate_names(certificate)
+    if sender not in names:
+        shown = ", ".join(f"{name!r:.70}" for name in names[:5]) or "nobody"
+        raise FrameError(
+            "certificate name", f"{sender!r:.70} is not in its certificate, which is for {shown}; use such a name"
+        )

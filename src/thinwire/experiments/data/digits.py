@@ -1,25 +1,35 @@
-"""The digits of scikit-learn: 1,797 images of 8 x 8, shipped with that library as text."""
+"""Handwritten digits (Alpaydin and Kaynak, 1998; the test set of UCI's): 1,797 images of 8 x 8. Embedded, see
+tasks/ATTRIBUTION.md; the same rows in the same order as scikit-learn's load_digits."""
 
 from __future__ import annotations
 
-import importlib
+import hashlib
+import lzma
 from functools import lru_cache
+from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import MissingExtra
+FILE = "digits.csv.xz"
+SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"  # of the text, before compression
+
+
+def digits_text() -> str:
+    """One line for each image: 64 pixels from 0 to 16 and the label; unpacked and checked against its sha256."""
+    packed = files("thinwire.experiments.tasks").joinpath(FILE).read_bytes()
+    try:
+        data = lzma.decompress(packed)
+    except lzma.LZMAError as error:
+        raise ValueError(f"digits: the embedded file does not unpack ({error}); reinstall thinwire") from error
+    found = hashlib.sha256(data).hexdigest()
+    if found != SHA256:
+        raise ValueError(f"digits: the embedded text has sha256 {found}, expected {SHA256}; reinstall thinwire")
+    return data.decode("ascii")
 
 
 @lru_cache(maxsize=1)
 def read_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Pixels (1797, 64) from 0 to 1, and labels 0 to 9."""
-    try:
-        source = importlib.import_module("sklearn.datasets")  # by name: it is an extra and has no types
-    except ImportError as error:
-        raise MissingExtra(
-            f"digits: they come with scikit-learn, which cannot be imported ({error}); "
-            "pip install 'thinwire[lab]' would do, or another task"
-        ) from error
-    pixels, labels = source.load_digits(return_X_y=True)
-    return (pixels / 16).astype(np.float32), labels.astype(np.int64)
+    values = np.array([line.split(",") for line in digits_text().splitlines()], dtype=np.int64)  # (1797, 65)
+    return (values[:, :-1] / 16).astype(np.float32), values[:, -1].copy()

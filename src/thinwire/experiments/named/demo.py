@@ -24,7 +24,7 @@ DEMO = Experiment(
     name="demo",
     title="Training over a thin wire",
     about=(
-        "An MLP of 85,000 weights learns scikit-learn's 8 × 8 digits. First on two real processes: bytes are those "
+        "An MLP of 85,000 weights learns handwritten 8 × 8 digits. First on two real processes: bytes are those "
         "that were sent, and the last table says what a step would take on a thin and on a fast link. The same runs "
         "in one process give the same figures to the last bit. Then eight workers that see two or three digits each: "
         "methods that forget what they did not send are left behind."

@@ -1,4 +1,4 @@
-"""Handwritten digits of scikit-learn by an MLP: nothing to download, seconds to train."""
+"""Handwritten digits (UCI; embedded) by an MLP: nothing to download, seconds to train."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Digits:
 
     width: int = 128
     batch: int = 32
-    folder: str | None = None  # not used: the digits come with scikit-learn
+    folder: str | None = None  # not used: the digits are embedded
 
     def __post_init__(self) -> None:
         check_settings(self, "digits")
@@ -57,7 +57,7 @@ class Digits:
         return {
             "task": "digits", "model": f"MLP 64-{self.width}-{self.width}-10",
             "parameters": count_parameters(mlp(64, self.width, 10)), "classes": 10, "examples": 1797 - TEST,
-            "test_examples": TEST, "batch": self.batch, "data": "digits of scikit-learn", "cut": "",
+            "test_examples": TEST, "batch": self.batch, "data": "handwritten digits (embedded)", "cut": "",
         }  # fmt: skip
 
 

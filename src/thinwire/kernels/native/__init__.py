@@ -1,20 +1,24 @@
 """The kernels in C: which build of them this processor can run, loaded when first asked for.
 
-THINWIRE_KERNELS=reference switches them off, THINWIRE_KERNELS=baseline (or avx2, avx512) asks for that build.
+THINWIRE_KERNELS=reference switches them off, THINWIRE_KERNELS=baseline (or avx2, avx512) asks for that build. A library
+that is there and does not load is a warning in the log; one that was never built is not: the installation said so, the
+torch expressions give the same bits, and `thinwire doctor` shows it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from functools import lru_cache
 from pathlib import Path
 
-from .build import INSTRUCTION_SETS, builds_here, library_file, mark
+from .build import HERE, INSTRUCTION_SETS, builds_here, library_file, mark
 from .signatures import declare
 
 _NEEDS = {"avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"}, "avx2": {"avx2"}, "baseline": set[str]()}
 VARIABLE = "THINWIRE_KERNELS"
+log = logging.getLogger("thinwire")
 
 
 @lru_cache(maxsize=1)
@@ -56,7 +60,12 @@ def _chosen() -> tuple[ctypes.CDLL | None, str]:
     name = wanted or names[0]
     try:
         return load(name), f"C, {name}"
-    except OSError as error:
+    except (OSError, AttributeError) as error:  # AttributeError: the library lacks a function that we call
+        log.warning(
+            "the C kernels do not load (%s); slower torch expressions serve instead, with the same results. "
+            "Remedy: install thinwire again, or python %s",
+            error, HERE / "build.py",
+        )  # fmt: skip
         return None, f"torch reference (the C kernels do not load: {error})"
 
 

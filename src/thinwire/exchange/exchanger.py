@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .controllers import Fixed, elsewhere, explained, who_chooses
-from .core import (
+from ..controllers import Fixed, explained, who_chooses
+from ..core import (
     Aggregator,
     Context,
     Controller,
-    Key,
     Plan,
     Program,
     ProtocolError,
@@ -28,23 +27,20 @@ from .core import (
     World,
     all_finite,
     derive_key,
-    flatten_state,
     fuse_flagged,
-    mean_state,
     narrow,
     parts_of,
-    restore_state,
-    saturate,
     stamped,
+    target_of,
     weighed,
 )
-from .feedback.residuals import Kept, keep, recall
-from .importance import LayerImportance
+from ..importance import LayerImportance
+from .stored import Stored
 
 log = logging.getLogger("thinwire")
 
 
-class Exchanger:
+class Exchanger(Stored):
     """The only object with memory, keyed by layer name. It sends nothing: its methods are programs for a driver.
 
     A step is `begin`, one `exchange` for each group of layers (each layer once), `settle`; `round` is all three.
@@ -86,6 +82,8 @@ class Exchanger:
         self._pending: dict[str, Any] = {}
         self._seen: Any = self.controller_state
         self._buckets, self._began = 0, 0.0  # exchanges of this step, and when the first of them began
+        self._before_step: tuple[Plan, Any, int] | None = None  # plan, controller, plans, to go back to if it is bad
+        self._world = World(0, 1)  # of the last step
         self._bad = False  # for all ranks
         self._alone = False  # bad for this rank, while its partners go on without it
 
@@ -101,22 +99,25 @@ class Exchanger:
     def importance(self, importance: Mapping[str, Tensor]) -> None:
         self._importance.replace_all(importance)
 
-    def targets(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What each layer wishes to send: its tensor and, if its memory keeps one, the residual of settled steps."""
-        return {name: self._target(name, tensor) for name, tensor in tensors.items()}
+    def targets(self, tensors: Mapping[str, Tensor], world: World | None = None) -> dict[str, Tensor]:
+        """What each layer would send now: what its memory, after the settled steps, gives to the part inside.
 
-    def _target(self, name: str, tensor: Tensor) -> Tensor:
-        wide = tensor.detach().to(self.layers[name].work_dtype)
-        residual = getattr(self.memory[name], "residual", None)
-        return wide if residual is None else saturate(wide + recall(residual, self.layers[name]))
+        world: only dgc's clip depends on its size; without, it is that of the last step.
+        """
+        ctx = self._context(0, self._world if world is None else world)
+        return {name: self._target(name, tensor, ctx) for name, tensor in tensors.items()}
+
+    def _target(self, name: str, tensor: Tensor, ctx: Context) -> Tensor:
+        return target_of(self.rules[name], tensor.detach(), self.layers[name], self.memory[name], ctx)
 
     def begin(self, step: int, world: World) -> Program[None]:
         """Once per step, before its first exchange: settle the last step, then let the controller change the plan."""
         self.settle()
         began, before = time.perf_counter(), self.plan
         replan = self.controller.replan(self.plan, self.controller_state, self._context(step, world))
-        self.plan, self.controller_state = yield from stamped(replan, step)
-        self._seen = self.controller_state
+        plan, state = yield from stamped(replan, step)
+        self._before_step = (self.plan, self.controller_state, len(self.plans))
+        self.plan, self.controller_state, self._seen, self._world = plan, state, state, world
         if self.plan != before:
             self.plans.append((step, self.plan))
         self.adapting_s += time.perf_counter() - began
@@ -134,7 +135,7 @@ class Exchanger:
         if self.waiting.held and not tensors:
             return {}  # all of them wait: there is nothing to say yet
         ctx = self._context(step, world)
-        if not self._buckets and self.clock is not None:
+        if self.clock is not None and not self._buckets:
             self._began = self.clock()
         bucket, self._buckets = self._buckets, self._buckets + 1
         bad = [name for name, tensor in tensors.items() if not all_finite(tensor)]
@@ -149,7 +150,8 @@ class Exchanger:
         self._alone |= alone
         seen = self._seen if alone else self._observed(reduced, given, bucket, ctx)
         values = self._values(reduced, given, into)  # may find what cannot be decoded: then nothing is pending
-        self._pending |= {name: self._heard(name, out) if alone else out.state for name, out in reduced.items()}
+        kept = {name: self.memory[name] if out.heard is None else out.heard for name, out in reduced.items()}
+        self._pending |= kept if alone else {name: out.state for name, out in reduced.items()}
         self._seen = seen
         return values
 
@@ -162,7 +164,7 @@ class Exchanger:
         began, state = time.perf_counter(), self._seen
         seconds = None if self.clock is None else self.clock() - self._began
         all_seen = {
-            name: Seen(given[name], out, partial(self._target, name, given[name]), bucket, seconds)
+            name: Seen(given[name], out, partial(self._target, name, given[name], ctx), bucket, seconds)
             for name, out in reduced.items()
         }
         for name, seen in all_seen.items():
@@ -172,9 +174,6 @@ class Exchanger:
             for name, seen in all_seen.items():
                 self.watch(self.layers[name], seen)
         return state
-
-    def _heard(self, name: str, out: Reduced[Any]) -> Any:
-        return self.memory[name] if out.heard is None else out.heard
 
     def _values(
         self, reduced: Mapping[str, Reduced[Any]], given: Mapping[str, Tensor], into: Mapping[str, Tensor] | None
@@ -209,79 +208,39 @@ class Exchanger:
         If it was bad here while partners went on, what they took from this rank is committed, and the answer is False.
         A caller that knows of something bad beside these layers says good=False; all ranks must say alike.
         """
-        missing = self.waiting.drop()
-        if missing:
+        if missing := self.waiting.drop():
             log.warning("the step is skipped: what is exchanged as one waited in vain for %s", ", ".join(missing))
         good = good and not self._bad and not missing
         if good:
             self.memory |= self._pending
             self.controller_state = self._seen
-        else:
-            self._seen = self.controller_state
+            self._before_step = None  # what the controller has begun stays
         good = good and not self._alone
         self.skipped_steps += not good
-        self._pending, self._bad, self._alone, self._buckets = {}, False, False, 0
+        self.abandon()
         return good
+
+    def abandon(self) -> None:
+        """Forget the open step, as if it had not begun: it was bad, or one of its exchanges failed. Local, silent."""
+        if self._before_step is not None:
+            self.plan, self.controller_state, count = self._before_step
+            del self.plans[count:]
+        self._forget_step()
+
+    def _forget_step(self) -> None:
+        self.waiting.drop()
+        self._seen = self.controller_state
+        self._pending, self._bad, self._alone, self._buckets = {}, False, False, 0
+        self._before_step = None
 
     def adaptation(self) -> dict[str, Any]:
         """What choosing has done: changes of plan, seconds it took here, and what the controller says of itself."""
-        told = {"decisions": len(self.plans), **explained(self.controller, self.controller_state)}
-        return told | {"changes": len(self.plans), "seconds": self.adapting_s}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Plain tensors and numbers, enough to continue with the same next step."""
-        self.settle()
-        return {
-            "plan": dict(self.plan),
-            "plans": self._history(),
-            "controller": flatten_state(self.controller_state),
-            "layers": {name: flatten_state(state) for name, state in self.memory.items()},
-            "importance": dict(self.importance),
-            "skipped_steps": self.skipped_steps,
-            "lr": self.lr or 0.0,  # 0: not told
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a stored memory; layers that differ from ours are named and nothing is changed."""
-        if odd := sorted(state["layers"].keys() ^ self.layers.keys()):
-            raise KeyError(f"stored layers differ from this model's in {odd}")
-        memory = {name: restore_state(self.memory[name], flat) for name, flat in state["layers"].items()}
-        controller_state = restore_state(self.controller_state, state["controller"])
-        self.importance.replace_all(state["importance"])
-        self.memory, self.controller_state, self._seen = memory, controller_state, controller_state
-        self.plan = dict(state["plan"])
-        entries = zip(state["plans"]["steps"].tolist(), state["plans"]["entries"].tolist(), strict=True)
-        self.plans = [(step, dict(zip(sorted(self.layers), row, strict=True))) for step, row in entries]
-        self.skipped_steps, self.lr = int(state["skipped_steps"]), float(state["lr"]) or None
-        self._pending, self._bad, self._alone, self._buckets = {}, False, False, 0
-        self.waiting.drop()
-
-    def _history(self) -> dict[str, Tensor]:
-        """Steps, and a row of entries for each, in the order of sorted names."""
-        rows = [[plan[name] for name in sorted(self.layers)] for _, plan in self.plans]
-        steps = torch.tensor([step for step, _ in self.plans], dtype=torch.int64)
-        return {"steps": steps, "entries": torch.tensor(rows, dtype=torch.int32).view(len(rows), len(self.layers))}
+        explanation = explained(self.controller, self.controller_state)
+        return {"decisions": len(self.plans), **explanation, "changes": len(self.plans), "seconds": self.adapting_s}
 
     def _rule(self, name: str) -> Aggregator[Any]:
         rule = self.rules[name]
         return weighed(rule, self.importance[name]) if name in self._importance else rule
-
-    def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """One rank's state out of those of a world of another size: mean residuals lose nothing."""
-        layers = {name: self._merged_layer(name, [state["layers"][name] for state in states]) for name in self.layers}
-        importance = {
-            name: mean_state([state["importance"][name] for state in states]) for name in states[0]["importance"]
-        }
-        chooses = elsewhere(self.controller, restore_state(self.controller_state, states[0]["controller"]))
-        return {**states[0], "layers": layers, "importance": importance, "controller": flatten_state(chooses)}
-
-    def _merged_layer(self, name: str, flats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        spec = self.layers[name]
-
-        def as_tensor(state: Any) -> Any:
-            return (recall(state, spec), lambda mean: keep(mean, "int8", Key(0))) if isinstance(state, Kept) else None
-
-        return flatten_state(mean_state([restore_state(self.memory[name], flat) for flat in flats], as_tensor))
 
     def _context(self, step: int, world: World) -> Context:
         return Context(step, world, self.seed, self.plan, self.lr, together=True)

@@ -1,0 +1,95 @@
+"""A handle's state out of a torch.distributed.checkpoint (DCP) that any number of ranks wrote.
+
+`dcp.load({"wire": handle})` asks for the keys of the present ranks, so it needs as many as have saved. Here all stored
+keys of the handle are read, and `load_state_dict` makes of them what this number of ranks needs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any, Protocol
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from ..core import CheckpointError, some_of
+
+
+class Loads(Protocol):
+    """A handle of `attach`, `local` or `moments.average`."""
+
+    def state_dict(self, gather: bool = True) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> list[str]: ...
+
+
+def load_dcp(handle: Loads, folder: str | PathLike[str], key: str = "wire", strict: bool = True) -> list[str]:
+    """Load a handle's state from a torch.distributed.checkpoint; another number of ranks may have saved it.
+
+    With another number of ranks each begins with the mean of all residuals. All ranks call this alike. torch reads its
+    `.metadata` and plain objects by unpickling: load only checkpoints that you trust.
+
+    Args:
+        handle: as made by `attach`, `local` or `moments.average`, with the composition it was saved with.
+        folder: the `checkpoint_id` of `dcp.save`.
+        key: the name under which the handle was saved: "wire" for `dcp.save({"wire": wire})`.
+        strict: as in `handle.load_state_dict`.
+
+    Returns:
+        What was dropped, as `handle.load_state_dict` says it.
+
+    Raises:
+        CheckpointError: the folder holds no such checkpoint, or nothing under that key.
+    """
+    state = read_dcp(folder, key)
+    forms = [own for rank, own in handle.state_dict(gather=False).items() if rank.startswith("rank")]
+    for rank in [name for name in state if name.startswith("rank")]:
+        _add_empty(state[rank], forms[0])
+    return handle.load_state_dict(state, strict)
+
+
+def _add_empty(state: dict[str, Any], form: Mapping[str, Any]) -> None:
+    """Put mappings back where they were empty: DCP stores leaves only."""
+    for name, inside in form.items():
+        if isinstance(inside, Mapping):
+            own = state.setdefault(name, {})
+            if name != "flights":  # those of the form are its own
+                _add_empty(own, inside)
+
+
+def read_dcp(folder: str | PathLike[str], key: str) -> dict[str, Any]:
+    """All that is stored under a key, nested as it was saved; each rank reads by itself."""
+    reader = FileSystemReader(folder)
+    try:
+        metadata = reader.read_metadata()
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder}: no torch.distributed.checkpoint can be read here: {error}", error.errno
+        ) from None
+    paths: dict[str, tuple[Any, ...]] = metadata.planner_data or {}
+    stored = {name: kind for name, kind in metadata.state_dict_metadata.items() if paths.get(name, ("",))[0] == key}
+    if not stored:
+        keys = sorted({str(path[0]) for path in paths.values()})
+        raise CheckpointError(f"{folder}: nothing is stored under {key!r}; there is {some_of(keys) or 'nothing'}")
+    flat: dict[str, Any] = {
+        name: torch.empty(kind.size, dtype=kind.properties.dtype) if isinstance(kind, TensorStorageMetadata) else 0
+        for name, kind in stored.items()
+    }
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # no_dist is meant
+            load(flat, storage_reader=reader, no_dist=True)
+    except CheckpointException as error:  # a BaseException
+        raise CheckpointError(f"{folder}: {error}") from error
+    state: dict[str, Any] = {}
+    for name, value in flat.items():
+        inside = state
+        *outer, last = paths[name][1:]
+        for step in outer:
+            inside = inside.setdefault(step, {})
+        inside[last] = value
+    return state

@@ -1,0 +1,54 @@
+"""Parameters that want gradients and that DDP does not reduce: unfrozen after the model was wrapped, or ignored."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Collection
+
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..core import Program
+from .agreement import WRAP_AGAIN, differ_anywhere, some
+
+
+class UnreducedParameters:
+    """Looks for them when asked, since a parameter may be unfrozen at any time; warns once of each.
+
+    A parameter that DDP was told to ignore may differ on purpose (a shard of a table), so it is no reason to stop.
+    """
+
+    def __init__(self, model: DistributedDataParallel, reduced: Collection[Tensor]) -> None:
+        self._module = weakref.ref(model.module)  # the model holds the handle that holds this
+        self._reduced = {id(parameter) for parameter in reduced}
+        self.ignored = set(model.parameters_to_ignore) & {name for name, _ in model.module.named_parameters()}
+        self._warned: set[str] = set()
+
+    def unfrozen(self) -> dict[str, Tensor]:
+        """Those that were frozen, or not there, when DDP wrapped the model."""
+        return {name: parameter for name, parameter in self._wanting().items() if name not in self.ignored}
+
+    def warn_of(self, unfrozen: Collection[str]) -> None:
+        if new := [name for name in unfrozen if name not in self._warned]:
+            self._warn(new, f"want gradients, and DDP does not reduce them: {WRAP_AGAIN}")
+
+    def compare_ignored(self, step: int) -> Program[None]:
+        """Warn once if they differ. Every rank of a model for which DDP ignores some takes part."""
+        if not self.ignored or self._warned & self.ignored:
+            return
+        found = {name: parameter for name, parameter in self._wanting().items() if name in self.ignored}
+        if (yield from differ_anywhere(list(found.values()), step)):
+            self._warn(
+                list(found),
+                f"differ between ranks at step {step}; DDP was told to ignore them and does not reduce them",
+            )
+
+    def _wanting(self) -> dict[str, Tensor]:
+        module: nn.Module | None = self._module()
+        named = {} if module is None else dict(module.named_parameters())
+        return {n: p for n, p in named.items() if p.requires_grad and id(p) not in self._reduced}
+
+    def _warn(self, names: Collection[str], what: str) -> None:
+        self._warned |= {*names} or self.ignored
+        warnings.warn(f"thinwire: parameters {some(names or self.ignored)} {what}", stacklevel=2)

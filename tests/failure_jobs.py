@@ -1,0 +1,142 @@
+"""What worker processes do in the tests of steps that fail and of handles that are used after their end."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import thinwire
+from ddp_jobs import EF_TOPK, Net, data, ddp_of, train
+from thinwire.core import flatten_state
+from thinwire.drivers.alone import Alone
+
+
+@dataclass(frozen=True)
+class FailsOnce:
+    """An aggregator that raises, once it is armed, before or after its request."""
+
+    inner: Any
+    when: str
+
+    def init(self, spec, key):
+        return self.inner.init(spec, key)
+
+    def reduce(self, tensor, spec, state, ctx):
+        if self.when == "before":
+            raise ZeroDivisionError("this layer fails")
+        reduced = yield from self.inner.reduce(tensor, spec, state, ctx)
+        if self.when == "after":
+            raise ZeroDivisionError("this layer fails")
+        return reduced
+
+
+def snapshot(wire):
+    """Memories, plan, step and counters, as bytes that can be compared."""
+    exchanger = wire.compressed
+    memory = {name: flatten_state(state) for name, state in exchanger.memory.items()}
+    tensors = {
+        f"{name}/{key}": value.clone() if isinstance(value, torch.Tensor) else value
+        for name, flat in memory.items()
+        for key, value in flat.items()
+    }
+    return tensors, (wire.hook.step, exchanger.skipped_steps, dict(exchanger.plan))
+
+
+def same(a, b):
+    return a[1] == b[1] and all(
+        torch.equal(x, b[0][name]) if isinstance(x, torch.Tensor) else x == b[0][name] for name, x in a[0].items()
+    )
+
+
+def fail_one_bucket(driver, when):
+    """(type of the error, whether nothing was committed, whether the optimizer leaves the weights alone)."""
+    model = ddp_of(driver, bucket_cap_mb=0.002)
+    wire = thinwire.attach(model, EF_TOPK, small=0)
+    train(model, driver, 3)
+    before = snapshot(wire)
+    wire.compressed.rules["second.weight"] = FailsOnce(wire.compressed.rules["second.weight"], when)
+    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+    try:
+        train(model, driver, 1, start=3)
+        raised = ""
+    except ZeroDivisionError as error:
+        raised = str(error)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    untouched = all(torch.equal(p, weights[name]) for name, p in model.named_parameters())
+    state = wire.state_dict(gather=False)[f"rank{driver.world.rank}"]
+    return raised, same(before, snapshot(wire)) and state["step"] == 3, untouched
+
+
+def interrupt_backward(driver):
+    """Backward ends by an exception of the user's own, after some buckets: is what was pending committed by saving?"""
+    model = ddp_of(driver, bucket_cap_mb=0.002)
+    wire = thinwire.attach(model, EF_TOPK, small=0)
+    train(model, driver, 3)
+    before = snapshot(wire)
+
+    def fail(gradient):
+        raise KeyboardInterrupt
+
+    handle = model.module.first.weight.register_hook(fail)  # the last gradient of all
+    with suppress(KeyboardInterrupt):
+        train(model, driver, 1, start=3)
+    handle.remove()
+    wire.state_dict(gather=False)
+    return same(before, snapshot(wire))
+
+
+def use_after_end(driver, kind):
+    """What each method of a closed handle or driver raises, and how long that took."""
+    if kind == "attach":
+        wire = thinwire.attach(ddp_of(driver), EF_TOPK)
+        wire.detach()
+        calls = {
+            "state_dict": wire.state_dict,
+            "change": lambda: wire.change("dense()"),
+            "load_state_dict": lambda: wire.load_state_dict({"world_size": 1, "rank0": {"step": 0}}),
+        }
+    elif kind == "local":
+        net = Net()
+        wire = thinwire.local(net, torch.optim.SGD(net.parameters(), lr=0.1), every=2, group=driver.group)
+        wire.close()
+        x, y = data(0, driver.world.rank)
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        calls = {
+            "state_dict": wire.state_dict,
+            "full_average": wire.full_average,
+            "consensus": wire.consensus,
+            "after_step": wire.after_step,
+        }
+    elif kind == "moments":
+        net = Net()
+        wire = thinwire.moments.average(torch.optim.Adam(net.parameters()), now=False, group=driver.group)
+        wire.close()
+        calls = {"average": wire.average, "state_dict": wire.state_dict}
+    else:
+        closed = Alone() if kind == "alone" else thinwire.TorchDist(driver.group)
+        closed.close()
+        closed.close()  # twice does no harm
+        calls = {
+            "run": lambda: closed.run(nothing()),
+            "submit": lambda: closed.submit(nothing()),
+            "barrier": closed.barrier,
+        }
+    return {name: how_it_fails(call) for name, call in calls.items()}
+
+
+def nothing():
+    return
+    yield
+
+
+def how_it_fails(call):
+    began = time.monotonic()
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__, time.monotonic() - began
+    return "", time.monotonic() - began

@@ -1,0 +1,272 @@
+"""What worker processes do in the tests of what handles tell: reports, warnings, advice; and complex layers."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
+
+import thinwire
+from ddp_jobs import EF_TOPK, Net, data, ddp_of, train, weights
+from local_jobs import local, make, named, teach
+from thinwire.compressors import TopK
+
+PATTERNS = {"first*": EF_TOPK, "second*": "ef(powersgd(rank=2))", "last.weight": "dense()"}
+
+
+def told(record):
+    return [str(each.message) for each in record if "thinwire" in str(each.message) or "attach" in str(each.message)]
+
+
+def reports_and_reprs(driver):
+    """Of an attached wire through its life."""
+    model = ddp_of(driver)
+    wire = thinwire.attach(model, PATTERNS)
+    seen = {"before": (str(wire.report()), repr(wire))}
+    train(model, driver, 1)
+    seen["one step"] = str(wire.report()), repr(wire)
+    wire.pause()
+    seen["paused"] = str(wire.report()), repr(wire)
+    wire.detach()
+    seen["detached"] = str(wire.report()), repr(wire)
+    return seen, wire.report()
+
+
+def report_of(driver, composition, steps=2):
+    model = ddp_of(driver)
+    wire = thinwire.attach(model, composition)
+    train(model, driver, steps)
+    return str(wire.report())
+
+
+def report_of_local(driver):
+    model, optimizer = make()
+    options = {"every": 2, "exchange": EF_TOPK, "optimizer_state": "uniform(bits=4)"}
+    with local(driver, model, optimizer, **options) as wire:
+        teach(model, optimizer, driver.world.rank, 2)
+        opened = repr(wire)
+        report = wire.report()
+    return str(report), opened, repr(wire)
+
+
+def report_of_moments(driver, with_names):
+    model, _ = make()
+    parameters = model.named_parameters() if with_names else model.parameters()
+    optimizer = torch.optim.AdamW(parameters, lr=0.01)
+    teach(model, optimizer, driver.world.rank, 1)
+    with thinwire.moments.average(optimizer, "uniform(bits=4)", group=driver.group, timeout_s=20.0) as wire:
+        return str(wire.report()), repr(wire), wire.report().by_layer
+
+
+@dataclass(frozen=True)
+class OwnTopK(TopK):
+    """A part that is in no catalog."""
+
+
+def forget_scalers():
+    """Those of earlier jobs of this process, which something may still hold."""
+    for each in gc.get_objects():
+        if issubclass(type(each), torch.amp.GradScaler):
+            each._enabled = False
+
+
+def scale_too_large(driver, given, init_scale):
+    """float16 gradients overflow under this loss scale at every step."""
+    forget_scalers()
+    scaler = torch.amp.GradScaler("cpu", init_scale=init_scale)
+    model = ddp_of(driver)
+    options = {"scaler": scaler} if given else {}
+    wire = thinwire.attach(model, EF_TOPK, most_bad_steps=3, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(record=True) as record:
+        warnings.simplefilter("always")
+        for step in range(4):
+            x, y = data(step, driver.world.rank)
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                output = model(x)
+            loss = nn.functional.cross_entropy(output.float(), y) * 1e30
+            try:
+                scaler.scale(loss).backward()
+            except thinwire.ThinwireError as error:
+                wire.detach()
+                return type(error).__name__, str(error), told(record)
+            scaler.step(optimizer)
+            scaler.update()
+    return None
+
+
+def bad_without_scaler(driver, autocast, dtype):
+    forget_scalers()
+    model = ddp_of(driver, Net(dtype=dtype))
+    thinwire.attach(model, EF_TOPK, most_bad_steps=2)
+    for step in range(3):
+        x, y = data(step, driver.world.rank, dtype)
+        with torch.autocast("cpu", dtype=torch.float16, enabled=autocast):
+            output = model(x * float("nan"))
+        try:
+            nn.functional.cross_entropy(output.float(), y).backward()
+        except thinwire.ThinwireError as error:
+            return str(error)
+    return None
+
+
+def bad_rounds_under_autocast(driver):
+    forget_scalers()
+    model, optimizer = make()
+    with local(driver, model, optimizer, every=1, most_bad_rounds=2) as wire:
+        del wire
+        for step in range(4):
+            x, y = data(step, driver.world.rank)
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                output = model(x * float("nan"))
+            nn.functional.cross_entropy(output.float(), y).backward()
+            try:
+                optimizer.step()
+            except thinwire.ThinwireError as error:
+                return str(error)
+    return None
+
+
+def as_if_on_a_device(wire):
+    wire.layers = [replace(layer, device=torch.device("cuda", 0)) for layer in wire.layers]
+
+
+def copies(driver):
+    """What `attach` and `local` say of layers on a device, over three steps."""
+    with warnings.catch_warnings(record=True) as record:
+        warnings.simplefilter("always")
+        model = ddp_of(driver)
+        as_if_on_a_device(thinwire.attach(model, "dense()"))
+        train(model, driver, 3)
+        attached = told(record)
+        record.clear()
+        module, optimizer = make()
+        with local(driver, module, optimizer, every=1) as wire:
+            as_if_on_a_device(wire)
+            teach(module, optimizer, driver.world.rank, 3)
+        return attached, [str(each.message) for each in record if "local" in str(each.message)]
+
+
+def unfreeze(driver, on_divergence, everywhere=True):
+    """A layer is unfrozen after DDP has wrapped the model, and learns on each rank alone."""
+    net = Net()
+    net.second.requires_grad_(False)
+    model = ddp_of(driver, net)
+    wire = thinwire.attach(model, EF_TOPK, check_every=2, on_divergence=on_divergence)
+    with warnings.catch_warnings(record=True) as record:
+        warnings.simplefilter("always")
+        train(model, driver, 2)
+        before = told(record)
+        if everywhere or driver.world.rank == 0:
+            net.second.requires_grad_(True)
+        try:
+            train(model, driver, 6, start=2)
+        except thinwire.ThinwireError as error:
+            return type(error).__name__, str(error), before, told(record)
+    return wire.report().healed, weights(model), before, told(record)
+
+
+def ignore(driver):
+    """DDP was told to ignore a layer."""
+    net = Net()
+    DDP._set_params_and_buffers_to_ignore_for_model(net, ["second.weight", "second.bias"])
+    model = ddp_of(driver, net)
+    thinwire.attach(model, EF_TOPK, check_every=2)
+    with warnings.catch_warnings(record=True) as record:
+        warnings.simplefilter("always")
+        train(model, driver, 6)
+    return told(record)
+
+
+class Spectral(nn.Module):
+    """A complex matrix and a complex vector between real layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(32, 40)
+        self.modes = nn.Parameter(torch.randn(40, 40, dtype=torch.complex64) / 40)
+        self.shift = nn.Parameter(torch.zeros(40, dtype=torch.complex64))
+        self.last = nn.Linear(40, 4)
+        self.register_buffer("phase", torch.zeros(40, dtype=torch.complex64))
+
+    def forward(self, x):
+        z = self.first(x.real).to(torch.complex64) @ self.modes + self.shift
+        return self.last(torch.tanh(z.real + z.imag.square()))
+
+
+def spectral():
+    torch.manual_seed(7)
+    return Spectral()
+
+
+def complex_ddp(driver, composition, ddp=None, attached=True, steps=5):
+    """Weights and report after a few steps."""
+    model = ddp_of(driver, spectral(), **(ddp or {}))
+    wire = thinwire.attach(model, composition, check_every=2) if attached else None
+    train(model, driver, steps)
+    report = "" if wire is None else str(wire.report())
+    return {n: p.detach().clone() for n, p in model.module.named_parameters()}, report
+
+
+def complex_bad_step(driver):
+    model = ddp_of(driver, spectral())
+    wire = thinwire.attach(model, EF_TOPK)
+    train(model, driver, 2)
+    before, start = weights(model), wire.compressed.memory["modes"].residual.clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = data(2, driver.world.rank)
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    (loss + (model.module.modes.imag.sum() * float("nan") if driver.world.rank == 1 else 0.0)).backward()
+    nan = bool(model.module.modes.grad.isnan().all())
+    optimizer.step()
+    kept = torch.equal(start, wire.compressed.memory["modes"].residual)
+    return nan, before == weights(model), kept, wire.report().skipped_steps
+
+
+def complex_resume(driver, steps=6, stop=3):
+    def build():
+        model = ddp_of(driver, spectral())
+        return model, thinwire.attach(model, EF_TOPK)
+
+    model, _ = build()
+    train(model, driver, steps)
+    straight = weights(model)
+    model, wire = build()
+    train(model, driver, stop)
+    saved = copy.deepcopy((model.module.state_dict(), wire.state_dict()))
+    model, wire = build()
+    model.module.load_state_dict(saved[0])
+    wire.load_state_dict(saved[1])
+    train(model, driver, steps - stop, start=stop)
+    return straight == weights(model)
+
+
+def complex_heal(driver):
+    model = ddp_of(driver, spectral())
+    wire = thinwire.attach(model, EF_TOPK, check_every=2, on_divergence="heal")
+    train(model, driver, 1)
+    if driver.world.rank == 1:
+        with torch.no_grad():
+            model.module.modes[3, 4] += 1e-3j
+    train(model, driver, 3, start=1)
+    return weights(model), wire.report().healed
+
+
+def complex_local(driver, options):
+    """Digest after a full average, whether it was of the same weights in the parameter itself, and the report."""
+    model, optimizer = make(Spectral)
+    with torch.no_grad():
+        model.phase += driver.world.rank * 1j
+    start = model.modes.detach().clone()
+    with local(driver, model, optimizer, **options) as wire:
+        losses = teach(model, optimizer, driver.world.rank, 12)
+        wire.full_average()
+        return named(model), losses, bool((model.modes != start).any()), str(wire.report()), model.phase.clone()

@@ -1,0 +1,175 @@
+"""States of `local` and `moments.average`, and the learning rate that a round takes along; a world of one."""
+
+import copy
+import warnings
+from concurrent.futures import Future
+
+import pytest
+import torch
+
+import thinwire
+from thinwire import CheckpointError, ConfigMismatch
+
+EF = "ef(topk(density=0.1))"
+
+
+def made(**options):
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(12, 20), torch.nn.Tanh(), torch.nn.Linear(20, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    return model, optimizer, thinwire.local(model, optimizer, **{"every": 2, "small": 0, **options})
+
+
+def teach(model, optimizer, steps):
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        x = torch.randn(6, 12, generator=generator)
+        torch.nn.functional.cross_entropy(model(x), x[:, :3].argmax(1)).backward()
+        optimizer.step()
+
+
+def saved(**options):
+    model, optimizer, wire = made(**options)
+    teach(model, optimizer, 4)
+    return copy.deepcopy(wire.state_dict())
+
+
+class Later(Future):
+    """What a busy communication thread does: it runs a program when its result is waited for."""
+
+    def __init__(self, run):
+        super().__init__()
+        self._later = run
+
+    def result(self, timeout=None):
+        return self._later()
+
+
+@pytest.mark.parametrize("options", ({"overlap": True}, {"every": 3, "delay": 1}, {"every": 4, "delay": 3}, {}))
+def test_a_round_knows_the_learning_rate_of_the_step_in_which_it_began(options):
+    exchange = "ef(adapt(topk(density=0.1), by=accordion(every=1)))"
+    seen = {}
+    for slow in (False, True):
+        model, optimizer, wire = made(exchange=exchange, **options)
+        if slow:
+            run = wire.driver.run
+            wire.driver.submit = lambda program, run=run: Later(lambda: run(program))
+        exchanger, rates = wire.rounds.exchanger, []
+        exchanger.watch = lambda spec, _, e=exchanger, r=rates: r.append(e.lr) if spec.name == "0.weight" else None
+        for step in range(12):
+            optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
+            teach(model, optimizer, 1)
+        wire._wait()
+        seen[slow] = rates, exchanger.plans
+        every = options.get("every", 2)
+        assert rates == [0.1 / (step + 1) for step in range(every - 1, 12, every)]
+    assert seen[True] == seen[False]
+
+
+def test_a_state_of_another_exchange_is_refused_and_taken_over_where_that_is_wished():
+    stored = saved(exchange="dgc(topk(density=0.1))", outer="nesterov()")
+    _, _, wire = made(exchange=EF, outer="nesterov()")
+    with pytest.raises(ConfigMismatch, match=r"was dgc\(topk.*here it is ef\(topk.*strict=False"):
+        wire.load_state_dict(stored)
+    (dropped,) = wire.load_state_dict(stored, strict=False)
+    assert "DGC's velocity of 0.weight, 2.weight" in dropped
+    layers = stored["rank0"]["exchanger"]["layers"]
+    assert torch.equal(wire.rounds.exchanger.memory["0.weight"].residual, layers["0.weight"]["residual"])
+    assert wire.step == 4 and torch.equal(wire.rounds.anchor["0.weight"], stored["rank0"]["anchor"]["0.weight"])
+
+
+def test_a_state_with_averaged_moments_and_one_without_are_told_apart():
+    with_them, without = saved(exchange=EF, optimizer_state="ef21(topk(density=0.5))"), saved(exchange=EF)
+    _, _, plain = made(exchange=EF)
+    with pytest.raises(ConfigMismatch, match="moments was ef21"):
+        plain.load_state_dict(with_them)
+    assert plain.load_state_dict(with_them, strict=False) == [
+        "the stored memory of the moments is dropped: this handle has none"
+    ]
+    _, _, averaging = made(exchange=EF, optimizer_state="ef21(topk(density=0.5))")
+    with pytest.raises(ConfigMismatch, match="moments was None, here it is ef21"):
+        averaging.load_state_dict(without)
+    del without["composition"]
+    with pytest.raises(CheckpointError, match="lacks exchanger, rounds, which an averaging of moments needs"):
+        averaging.load_state_dict(without)
+    assert averaging.load_state_dict(without, strict=False) == [
+        "the stored state has no memory of the moments: it stays as it is"
+    ]
+    assert averaging.averaging.rounds == 0
+
+
+@pytest.mark.parametrize("key", ("step", "anchor", "exchanger", "since"))
+def test_what_a_stored_state_lacks_is_named(key):
+    stored = saved(exchange=EF)
+    del stored["rank0"][key]
+    _, _, wire = made(exchange=EF)
+    with pytest.raises(CheckpointError, match=f"lacks {key}"):
+        wire.load_state_dict(stored)
+
+
+def test_another_number_of_fragments_is_named():
+    with pytest.raises(CheckpointError, match="fragments=2, stored are 1"):
+        made(fragments=2)[2].load_state_dict(saved())
+
+
+def test_moments_of_another_composition_are_compared_too():
+    model, optimizer, wire = made()
+    wire.close()
+    teach(model, optimizer, 2)
+    handle = thinwire.moments.average(optimizer, "ef21(topk(density=0.5))", small=0)
+    stored = copy.deepcopy(handle.state_dict())
+    assert stored["moments"] == {"moments": "ef21(topk(density=0.5))"}
+    other = thinwire.moments.average(optimizer, "ef21(topk(density=0.3))", small=0, now=False)
+    with pytest.raises(
+        ConfigMismatch, match=r"was ef21\(topk\(density=0.5\)\), here it is ef21\(topk\(density=0.3\)\)"
+    ):
+        other.load_state_dict(stored)
+    assert other.load_state_dict(stored, strict=False) == []
+    names = list(stored["rank0"]["exchanger"]["layers"])
+    ours = other.state_dict()["rank0"]
+    for name in names:
+        for leaf, tensor in stored["rank0"]["exchanger"]["layers"][name].items():
+            assert torch.equal(ours["exchanger"]["layers"][name][leaf], tensor)
+    assert ours["rounds"] == 1
+    with pytest.raises(CheckpointError, match="no state of a handle"):
+        other.load_state_dict({})
+
+
+def told(model, optimizer, steps=2):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        teach(model, optimizer, steps)
+    return [str(w.message) for w in found if "memory" in str(w.message)]
+
+
+def test_resuming_without_the_handles_state_is_told_once():
+    model, optimizer, wire = made(exchange=EF)
+    assert told(model, optimizer) == []
+    stored = copy.deepcopy((optimizer.state_dict(), wire.state_dict()))
+    model, optimizer, wire = made(exchange=EF)
+    optimizer.load_state_dict(stored[0])
+    (text,) = told(model, optimizer)
+    assert text.startswith("local: the optimizer has made steps before") and "load_state_dict()" in text
+    model, optimizer, wire = made(exchange=EF)
+    optimizer.load_state_dict(stored[0])
+    wire.load_state_dict(stored[1])
+    assert told(model, optimizer) == []
+
+
+def test_an_optimizer_without_a_learning_rate_trains():
+    class Shrinks(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {})
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter *= 0.9
+
+    model = torch.nn.Linear(3, 2)
+    optimizer = Shrinks(model.parameters())
+    with thinwire.local(model, optimizer, every=1) as wire:
+        optimizer.step()
+        assert wire.step == 1 and wire.rounds.lr is None

@@ -1,0 +1,131 @@
+"""Another composition goes on with a memory: what was owed is kept, or it is said that it is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from drawn import draw
+from thinwire import Exchanger, TensorSpec, World, lockstep, parse
+from thinwire.core import flatten_state, held_by
+
+LAYERS = [TensorSpec("w", (20, 30)), TensorSpec("v", (7,)), TensorSpec("h", (16, 4), torch.bfloat16)]
+MEMORIES = [
+    "ef(topk(density=0.05))",
+    'ef(qsgd(bits=4), residual="bf16")',
+    'ef(topk(density=0.1), residual="int8")',
+    "ef(powersgd(rank=1))",
+    "scam(topk(density=0.05))",
+    'scam(topk(density=0.05), residual="int8")',
+    "dgc(topk(density=0.05))",
+    "dgc(topk(density=0.1), momentum=0.5)",
+    "ef21(topk(density=0.05))",
+    "ef21(qsgd())",
+    "switch(ef(topk(density=0.05)), ef(qsgd(bits=2)), by=accordion(every=2))",
+    'switch(dense(), ef(topk(density=0.05), residual="int8"), by=fixed(default=1))',
+    "switch(ef21(topk(density=0.05)), dgc(topk(density=0.05)))",
+    "adapt(ef(topk(density=0.1)), by=lgreco(every=2, start=1, window=1, steps=100))",
+    "ef(adapt(topk(density=0.1), by=accordion(every=2)))",
+    "scheduled(dgc(topk(density=0.05)))",
+    "topk(density=0.05)",
+    "dense()",
+]
+
+
+def trained(text, steps=4):
+    """Two workers after a few steps."""
+    workers = [Exchanger(LAYERS, parse(text), seed=3) for _ in range(2)]
+    train(workers, range(steps))
+    return workers
+
+
+def train(workers, steps):
+    for step in steps:
+        given = [{s.name: draw("gaussian", s.shape, s.dtype, seed=9 * step + r) for s in LAYERS} for r in range(2)]
+        lockstep([w.round(given[r], step, World(r, 2)) for r, w in enumerate(workers)])
+
+
+def mass(exchanger, kind):
+    """By layer: the sum of what it holds of this kind."""
+    found = {}
+    for name, spec in exchanger.layers.items():
+        held = [h.value for h in held_by(exchanger.rules[name], exchanger.memory[name], spec) if h.kind == kind]
+        tensors = [torch.stack(v) if isinstance(v, tuple) else v for v in held]
+        found[name] = sum(tensors) if tensors else torch.zeros(spec.shape)
+    return found
+
+
+def slack(text, owed):
+    """How much rounding a residual to fewer bytes may change a coordinate."""
+    share = 2.0**-6 if "int8" in text else 2.0**-7 if "bf16" in text else 1e-6
+    return share * float(owed.abs().max()) + 1e-30
+
+
+@pytest.mark.parametrize("before", MEMORIES)
+def test_what_was_owed_is_kept_or_it_is_told(before):
+    olds = trained(before)
+    owed = [{kind: mass(old, kind) for kind in ("residual", "velocity", "estimate")} for old in olds]
+    for after in MEMORIES:
+        news = [Exchanger(LAYERS, parse(after), seed=3) for _ in olds]
+        told = [new.take_over(old, 4, World(r, 2)) for r, (new, old) in enumerate(zip(news, olds, strict=True))]
+        assert told[0] == told[1]
+        for new, kinds in zip(news, owed, strict=True):
+            for kind, layers in kinds.items():
+                assert_kept_or_told(new, after, kind, layers, told[0])
+        lost = any("'s residual of" in text for text in told[0])
+        takes = any(part in after for part in ("ef(", "scam(", "dgc("))
+        assert lost == (not takes and any(bool(one.any()) for one in owed[0]["residual"].values()))
+        train(news, [4])
+        for new in news:  # what it has now can be stored and loaded
+            Exchanger(LAYERS, parse(after), seed=3).load_state_dict(new.state_dict())
+
+
+def assert_kept_or_told(new, after, kind, layers, told):
+    now, complaints = mass(new, kind), [text.partition(" is dropped")[0] for text in told if f"'s {kind} of" in text]
+    for name, then in layers.items():
+        if not any(name in text for text in complaints):
+            assert (now[name].float() - then.float()).abs().max() <= slack(after, then), (kind, name, told)
+
+
+@pytest.mark.parametrize("text", MEMORIES)
+def test_the_same_composition_goes_on_bit_for_bit(text):
+    straight, changed = trained(text), trained(text)
+    news = [Exchanger(LAYERS, parse(text), seed=3) for _ in changed]
+    for rank, (new, old) in enumerate(zip(news, changed, strict=True)):
+        assert new.take_over(old, 4, World(rank, 2)) == []
+    train(straight, range(4, 8))
+    train(news, range(4, 8))
+    for a, b in zip(straight, news, strict=True):
+        assert a.plans == b.plans and a.plan == b.plan
+        for name in a.layers:
+            ours, theirs = flatten_state(a.memory[name]), flatten_state(b.memory[name])
+            assert all(torch.equal(torch.as_tensor(ours[key]), torch.as_tensor(theirs[key])) for key in ours)
+
+
+def test_powersgds_factors_stay_where_the_part_stays():
+    (old, _), new = trained("ef(powersgd(rank=1))"), Exchanger(LAYERS, parse('ef(powersgd(rank=1), residual="bf16")'))
+    assert new.take_over(old, 4, World(0, 2)) == []
+    assert torch.equal(new.memory["w"].inner.right, old.memory["w"].inner.right)
+
+
+def test_what_is_dropped_is_named_with_layers_and_reason():
+    (old, _), new = trained("dgc(topk(density=0.05))"), Exchanger(LAYERS, parse("dense()"))
+    residual, velocity = new.take_over(old, 4, World(0, 2))
+    assert residual == (
+        "DGC's residual of w, v, h is dropped, because Dense has no place for it: it was not sent yet and will not be"
+    )
+    assert velocity.startswith("DGC's velocity of w, v, h is dropped") and "momentum of its own" in velocity
+
+
+def test_importance_goes_over_and_those_who_fill_it_go_on_filling_it():
+    old, new = (Exchanger(LAYERS, parse(f"ef({part}(density=0.1))")) for part in ("impk", "greedy"))
+    filled = old.importance  # as a Refresher holds it
+    filled["w"] = torch.full((20, 30), 2.0)
+    assert new.take_over(old, 0, World(0, 1)) == []
+    assert torch.equal(new.importance["w"], torch.full((20, 30), 2.0))
+    filled["v"] = torch.ones(7)
+    assert "v" in new.importance
+    third = Exchanger(LAYERS, parse("ef(topk(density=0.1))"))
+    (told,) = third.take_over(new, 0, World(0, 1))
+    assert "importance of w, v is dropped" in told and not third.importance
+    assert "importance" in third.state_dict()
