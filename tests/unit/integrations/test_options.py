@@ -180,6 +180,6 @@ def test_moments_take_a_bare_compressor_and_refuse_ef21_around_an_expansion():
     with thinwire.moments.average(optimizer, TopK(density=0.1)) as wire:
         assert wire.averaging.rounds == 1
     with pytest.raises(IncompatibleParts, match=r"moments: .* EF21 needs a contraction"):
-        thinwire.moments.average(optimizer, "ef21(randomk(density=0.1))")
+        thinwire.moments.average(optimizer, "ef21(ternary())")
     with pytest.raises(CompositionError, match="moments: composition=None is neither"):
         thinwire.moments.average(optimizer, None)
