@@ -26,7 +26,11 @@ COMPOSITIONS = {  # what all ranks have, what rank 1 has, and what the error mus
     "aggregator": ("two_hop(qsgd())", "gather(qsgd())", "two_hop"),
     "schedule": ("scheduled(topk(density=0.1), steps=5)", "scheduled(topk(density=0.1), steps=6)", "steps=6"),
     "pattern": ({"*.weight": EF_TOPK}, {"second.*": EF_TOPK}, "composition: first.weight"),
-    "order of patterns": ({"s*": EF_TOPK, "*": "sign()"}, {"*": "sign()", "s*": EF_TOPK}, "composition: second.weight"),
+    "order of patterns": (
+        {"s*": EF_TOPK, "*d.weight": "sign()"},
+        {"*d.weight": "sign()", "s*": EF_TOPK},
+        "composition: second.weight",
+    ),
 }
 SETTINGS = {
     "seed": 5, "warmup_steps": 3, "small": 7, "check_every": 7, "on_divergence": "heal", "most_bad_steps": 3,

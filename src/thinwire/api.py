@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,17 +11,21 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
-from .catalog import SMALL, to_text
-from .core import Aggregator, CompositionError, TensorSpec
+from .catalog import SMALL, part_text
+from .core import Aggregator, CompositionError, TensorSpec, check_flag, check_int, check_timeout
 from .drivers.meter import Traffic
 from .integrations.compositions import find_fall_backs
 from .integrations.local import LocalWire
 from .integrations.local_parts import KEPT, LocalOptions
 from .integrations.moments import MomentsWire, move
+from .integrations.opening import check_group
 from .integrations.rules import Wanted, assigned
 from .integrations.slot import Slot
-from .integrations.wire import Wire, WireOptions
-from .moments import AdamMoments, Averaging, Moments, Moving, in_order, moments_text, parse_moments
+from .integrations.soundness import check_soundness
+from .integrations.wire import Wire
+from .integrations.wire_options import WireOptions
+from .integrations.wrappers import ddp_of
+from .moments import AdamMoments, Averaging, Moments, Moving, in_order, moments_of, moments_text, parse_moments
 from .sync import Local, Outer, Rounds, SyncPolicy, parse_outer, parse_policy, sync_text
 
 
@@ -46,9 +51,9 @@ def attach(
     stopping. most_bad_steps: after so many non-finite steps in a row, `backward` raises. All ranks call this alike.
     """
     options = WireOptions(scaler, warmup_steps, small, seed, check_every, on_divergence, most_bad_steps, timeout_s)
-    slot = Slot.of(model)
-    wire = Wire(model, composition, options, lambda: slot.hold(None))
-    slot.hold(wire)
+    ddp = ddp_of(model)
+    wire = Wire(ddp, composition, options)
+    Slot.of(ddp).hold(wire)  # last: a refusal leaves the model as it was
     return wire
 
 
@@ -96,7 +101,9 @@ def local(
     )
 
     def rules_for(layers: Sequence[TensorSpec]) -> dict[str, Aggregator[Any]]:
-        return assigned(layers, exchange, small)
+        rules = assigned(layers, exchange, small, "local", "exchange")
+        check_soundness("local", layers, rules, group)
+        return rules
 
     def rounds_for(
         parameters: dict[str, Tensor], rules: dict[str, Aggregator[Any]], floats: dict[str, Tensor]
@@ -104,7 +111,10 @@ def local(
         return Rounds(settings, parameters, rules, floats, seed=seed)
 
     def facts(rules: Mapping[str, Aggregator[Any]]) -> dict[str, Any]:
-        return {"rounds": sync_text(settings), "exchange": {name: to_text(rule) for name, rule in rules.items()}}
+        return {
+            "rounds": sync_text(settings, part_text),
+            "exchange": {name: part_text(rule) for name, rule in rules.items()},
+        }
 
     def fall_backs_for(layers: Sequence[TensorSpec]) -> dict[str, str]:
         return find_fall_backs(layers, exchange, small)
@@ -150,8 +160,12 @@ def average_moments(
     `small` elements travel dense. It is done at once, unless now=False; the handle does it again (`average()`), with
     the memory of the composition, reports, and has a state. All ranks call this alike, between the same steps.
     """
-    moments = parse_moments(composition) if isinstance(composition, str) else composition
+    _check_moments(small, seed, timeout_s, group)
+    check_flag("moments", "now", now)
+    moments = moments_of(composition)
     averaging = Averaging(AdamMoments(optimizer), moments, small=small, seed=seed)
+    layers = [replace(s, shape=s.shape[1:]) for s in averaging.adam.layers if len(s.shape) > 2 and s.numel >= 2 * small]
+    check_soundness("moments", layers, dict.fromkeys((s.name for s in layers), moments.exchange), group, bias=False)
     facts = {"moments": moments_text(moments), "setting": {"small": small, "seed": seed}}
     wire = MomentsWire(averaging, facts, timeout_s, group)
     if now:
@@ -175,6 +189,7 @@ def send_moments(
     parameters: the shard that moves; without, all of the optimizer's. composition: a compressor, or dense().
     Gives what it took.
     """
+    _check_moments(small, seed, timeout_s, group)
     moving = _moving(optimizer, composition, parameters, small, seed)
     return move(moving, to, True, timeout_s, group)
 
@@ -194,6 +209,7 @@ def receive_moments(
 
     Parameters have the shapes of the sender's, in its order; that they made no step yet is no hindrance.
     """
+    _check_moments(small, seed, timeout_s, group)
     moving = _moving(optimizer, composition, parameters, small, seed)
     return move(moving, source, False, timeout_s, group)
 
@@ -205,5 +221,12 @@ def _moving(
     small: int,
     seed: int,
 ) -> Moving:
-    moments = parse_moments(composition) if isinstance(composition, str) else composition
-    return Moving(AdamMoments(optimizer, in_order(parameters, optimizer)), moments, small=small, seed=seed)
+    held = AdamMoments(optimizer, in_order(parameters, optimizer))
+    return Moving(held, moments_of(composition), small=small, seed=seed)
+
+
+def _check_moments(small: Any, seed: Any, timeout_s: Any, group: Any) -> None:
+    check_int("moments", "small", small, 0, "0 means none")
+    check_int("moments", "seed", seed)
+    check_timeout("moments", "timeout_s", timeout_s)
+    check_group("moments", group)

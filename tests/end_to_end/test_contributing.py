@@ -59,7 +59,7 @@ def listed(monkeypatch):
     for name, room, part in LISTED:
         for table in (catalog.PARTS, getattr(catalog, room.upper())):
             monkeypatch.setitem(table, name, shown_parts[part])
-        monkeypatch.setitem(catalog._NAMES, shown_parts[part], name)
+        monkeypatch.setitem(catalog.NAMES, shown_parts[part], name)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,6 +8,8 @@ from thinwire.aggregators import Dense, GatherMean, SumMean
 from thinwire.catalog import PARTS, parse_compressor
 from thinwire.compressors import Cast, Identity, RandomK, TopK
 from thinwire.feedback import ErrorFeedback
+from thinwire.moments import parse_moments
+from thinwire.sync import parse_outer, parse_policy, parse_sync
 
 
 @pytest.mark.parametrize("text", COMPOSITION_TEXTS)
@@ -41,8 +43,12 @@ def test_a_bare_compressor_means_its_default_aggregator():
         ("topk(density=2)", 0, "density must be in (0, 1], got 2.0; 0.01 keeps one coordinate in a hundred"),
         ("ef(topk(density=1.5))", 3, "density must be in"),
         ("ef(", 2, "this is not a composition"),
-        ("ef(tpok(k=1))", 3, "no part is called 'tpok'; there are identity"),
-        ("ef(topk(densty=1))", 15, "topk has no setting 'densty' here; it has density, k, values"),
+        ("ef(tpok(k=1))", 3, "no part is called 'tpok'; did you mean 'topk'? compressors are identity"),
+        (
+            "ef(topk(densty=1))",
+            15,
+            "topk has no setting 'densty' here; it has density, k, values (did you mean 'density'?)",
+        ),
         ('topk(density="a")', 13, "float or none is needed here"),
         ("topk(k=2.5)", 7, "int or none is needed here"),
         ("randomk(k=2, scaled=1)", 20, "bool is needed here"),
@@ -93,3 +99,27 @@ def test_any_text_is_read_or_refused_never_worse(words):
     except ThinwireError:
         return
     assert parse(to_text(part)) == part
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "words"),
+    [
+        (parse, "ef(topk(k=1), residul=3)", "it has inner, residual (did you mean 'residual'?)"),
+        (parse, "TopK(k=1)", "no part is called 'TopK'; did you mean 'topk'? compressors are identity"),
+        (parse, "gossip(sign(), rign())", "did you mean 'ring'? topologies are complete, ring"),
+        (parse, "ef(adapt(qsgd(), by=lgrco()))", "did you mean 'lgreco'? controllers are fixed"),
+        (parse, "zzz()", "no part is called 'zzz'; compressors are identity"),
+        (parse_compressor, "tok(k=1)", "did you mean 'topk'?"),
+        (parse_outer, "nesterof()", "did you mean 'nesterov'? outer optimizers are average, sgd, nesterov"),
+        (parse_outer, "adam()", "no part is called 'adam'; outer optimizers are average, sgd, nesterov"),
+        (parse_policy, "post_locl(start=1)", "did you mean 'post_local'? policies are every, bsp, post_local, drift"),
+        (parse_policy, "often()", "no part is called 'often'; policies are every, bsp, post_local, drift"),
+        (parse_sync, "local(outer=nestrov())", "did you mean 'nesterov'? outer optimizers are"),
+        (parse_moments, "momnets(dense())", "did you mean 'moments'?"),
+    ],
+)
+def test_an_unknown_name_is_told_what_was_meant_and_the_names_of_its_kind(read, text, words):
+    with pytest.raises(CompositionError) as caught:
+        read(text)
+    assert words in str(caught.value)
+    assert "did you mean" not in words or "hypercube" not in str(caught.value) or "topologies" in words

@@ -38,12 +38,20 @@ from .messages import Field, Message
 from .mixing import (
     Neighbours,
     Topology,
+    check_inner,
     keeps_copies,
     lossless,
     mixes,
     neighbours,
-    refuse_copies,
     takes_weights,
+)
+from .options import (
+    check_choice,
+    check_flag,
+    check_int,
+    check_number,
+    check_scaler,
+    check_timeout,
 )
 from .parts import (
     Aggregator,
@@ -84,7 +92,9 @@ from .requests import (
     wire_bytes,
 )
 from .shapes import Dims, folded, matrix_dims, near_square, tensor_dims, unfolded
+from .signatures import signature_of
 from .state import flatten_state, mean_state, require_keys, restore_state
+from .suggestions import closest, did_you_mean
 from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, saturate
 from .together import Together, Waiting
 
@@ -100,9 +110,10 @@ __all__ = [
     "DecodesMean", "SubtractsSent", "Reduced", "Seen", "adds_up", "decodes_mean", "subtracts_sent",
     "reduce_and_subtract", "reduce_with_residual",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
-    "parts_of", "rebuilt", "weighed",
+    "parts_of", "rebuilt", "weighed", "signature_of", "closest", "did_you_mean",
+    "check_int", "check_number", "check_timeout", "check_choice", "check_flag", "check_scaler",
     "Together", "Waiting",
-    "Topology", "Neighbours", "neighbours", "mixes", "lossless", "keeps_copies", "takes_weights", "refuse_copies",
+    "Topology", "Neighbours", "neighbours", "mixes", "lossless", "keeps_copies", "takes_weights", "check_inner",
     "flatten_state", "restore_state", "mean_state", "require_keys",
     "Held", "LayerMemory", "give", "held_by", "some_of", "split_kind", "take_over", "target_of",
     "ConfigMismatch", "DivergedError", "MissingExtra", "NonFiniteError",

@@ -81,8 +81,24 @@ def takes_weights(aggregator: Aggregator[Any]) -> bool:
     return lossless(aggregator) or keeps_copies(aggregator)
 
 
-def refuse_copies(memory: str, inner: Aggregator[Any]) -> None:
-    """For memories, when they are put around something."""
+def check_inner(memory: str, inner: Aggregator[Any], follows: bool = False) -> None:
+    """For memories, when they are put around something: it must be an aggregator without a memory of the same loss.
+
+    A part with `keeps_unsent` adds to its next tensor what it did not send; one with `keeps_belief` sends differences
+    to what it sent before (EF21). follows: the memory outside sends differences, too.
+    """
+    if not isinstance(inner, Aggregator) or isinstance(inner, type):
+        raise IncompatibleParts(
+            f"{memory} goes around an aggregator, got {type(inner).__name__}; a compressor needs one of its own, such "
+            f"as GatherMean({type(inner).__name__}(...)), which a text gives it by itself"
+        )
+    for part in parts_of(inner):
+        if getattr(part, "keeps_unsent", False) or (follows and getattr(part, "keeps_belief", False)):
+            name = type(part).__name__
+            raise IncompatibleParts(
+                f"{memory} around {name}: both remember the same loss, which is then sent twice and grows without "
+                f"bound; use one memory, {memory} or {name}"
+            )
     if keeps_copies(inner):
         raise IncompatibleParts(
             f"{memory} remembers what was not sent, CHOCO loses nothing of what it is given; use choco(...) as it is"

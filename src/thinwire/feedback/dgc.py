@@ -19,10 +19,10 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    check_inner,
     give,
     held_by,
     narrow,
-    refuse_copies,
     saturate,
     split_kind,
     target_of,
@@ -51,8 +51,10 @@ class DGC:
     masking: bool = True
     clip: float | None = None
 
+    keeps_unsent = True
+
     def __post_init__(self) -> None:
-        refuse_copies("DGC", self.inner)
+        check_inner("DGC", self.inner, follows=True)
         if not 0 <= self.momentum < 1:
             raise CompositionError(f"DGC: momentum must be in [0, 1), got {self.momentum}; 0.9 is usual")
         if self.clip is not None and not 0 < self.clip < math.inf:

@@ -18,11 +18,11 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    check_inner,
     give,
     held_by,
     mixes,
     narrow,
-    refuse_copies,
     saturate,
     split_kind,
     target_of,
@@ -41,8 +41,10 @@ class EF21:
 
     inner: Aggregator[Any]
 
+    keeps_belief = True
+
     def __post_init__(self) -> None:
-        refuse_copies("EF21", self.inner)
+        check_inner("EF21", self.inner, follows=True)
         if (topology := mixes(self.inner)) is not None:
             raise IncompatibleParts(
                 f"EF21 keeps the mean of all ranks' beliefs, over {type(topology).__name__} each rank hears others; "

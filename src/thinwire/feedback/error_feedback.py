@@ -16,11 +16,11 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    check_inner,
     give,
     held_by,
     narrow,
     reduce_with_residual,
-    refuse_copies,
     saturate,
     target_of,
 )
@@ -44,9 +44,10 @@ class ErrorFeedback:
     residual: str = "fp32"
 
     carries_all = True
+    keeps_unsent = True
 
     def __post_init__(self) -> None:
-        refuse_copies("ErrorFeedback", self.inner)
+        check_inner("ErrorFeedback", self.inner)
         check_form("ErrorFeedback", self.residual)
 
     def init(self, spec: TensorSpec, key: Key) -> FeedbackState:

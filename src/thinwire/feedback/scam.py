@@ -22,10 +22,10 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    check_inner,
     give,
     held_by,
     narrow,
-    refuse_copies,
     saturate,
 )
 from .residuals import Kept, add_residuals, check_form, keep_for, no_residual, recall, unsent
@@ -51,7 +51,7 @@ class SCAM:
     residual: str = "fp32"
 
     def __post_init__(self) -> None:
-        refuse_copies("SCAM", self.inner)
+        check_inner("SCAM", self.inner)
         compressor = getattr(self.inner, "compressor", None)
         if not isinstance(compressor, Chooser):
             name = type(self.inner if compressor is None else compressor).__name__

@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..aggregators.ladder import knob_of, with_setting
+from ..catalog import part_text
 from ..core import Aggregator, CompositionError, Plan
 from ..drivers.meter import Meter
 from ..exchange import Exchanger
-from .compositions import text_of
 
 MOST_ENTRIES = 8
 
@@ -57,13 +57,13 @@ def entry_text(entry: Aggregator[Any]) -> str:
     """With the number that was turned, though a text leaves it out where it is the default."""
     found = knob_of(entry)
     if found is None:
-        return text_of(entry)
+        return part_text(entry)
     knob, own = found
     for other in (own / 2,) if isinstance(own, float) else (own + 1, own - 1):
         with suppress(CompositionError):  # a text always has what is not the default
-            changed = text_of(with_setting(entry, knob.name, other))
+            changed = part_text(with_setting(entry, knob.name, other))
             return changed.replace(f"{knob.name}={other}", f"{knob.name}={own}", 1)
-    return text_of(entry)
+    return part_text(entry)
 
 
 def adapting_of(exchanger: Exchanger, meter: Meter, elapsed_s: float) -> Adapting | None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..catalog import parse, to_text, uncompressed
-from ..core import Aggregator, CompositionError, TensorSpec
+from ..catalog import aggregator_of, parse, part_text, uncompressed
+from ..core import Aggregator, TensorSpec
 from .complex_layers import AS_PAIRS
 
 MAX_GROUPS = 8  # of layers with one composition, in a report
@@ -71,22 +70,13 @@ def _width(groups: Sequence[tuple[str, list[str]]]) -> int:
     return max((len(_layers(len(names))) for _, names in groups), default=0)
 
 
-def text_of(part: Any) -> str:
-    """The composition text of a part; of one that is not in the catalog, what its class says of it."""
-    try:
-        text = to_text(part)
-    except CompositionError:
-        text = repr(part)
-    return re.sub(r"<(?:[^<>]|<locals>)*?(\w+) object at 0x[0-9a-f]+>", r"\1(...)", text)  # no addresses
-
-
 def describe_rules(
     rules: Mapping[str, Aggregator[Any]], fall_backs: Mapping[str, str], complex_layers: Collection[str] = ()
 ) -> Compositions:
     texts: dict[int, str] = {}  # one rule serves many layers
     for rule in rules.values():
         if id(rule) not in texts:
-            texts[id(rule)] = text_of(rule)
+            texts[id(rule)] = part_text(rule)
     return Compositions({name: texts[id(rule)] for name, rule in rules.items()}, fall_backs, complex_layers)
 
 
@@ -115,5 +105,5 @@ def small_reason(layer: TensorSpec, small: int) -> str | None:
 
 
 def _is_exact(wanted: Any) -> bool:
-    part = parse(wanted) if isinstance(wanted, str) else wanted
+    part = parse(wanted) if isinstance(wanted, str) else aggregator_of(wanted, "composition")
     return bool(uncompressed(part) == part)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..catalog import parse, to_text
+from ..catalog import parse, part_text
 from ..core import Aggregator, CheckpointError, CompositionError, ConfigMismatch, flatten_state, require_keys, some_of
 from ..exchange import Exchanger
 from .agreement import agree_on
@@ -34,14 +34,7 @@ def memory_of(exchanger: Exchanger, *path: str) -> Memory:
 
 
 def texts_of(rules: Mapping[str, Aggregator[Any]]) -> dict[str, str]:
-    return {name: _text(rule) for name, rule in rules.items()}
-
-
-def _text(rule: Aggregator[Any]) -> str:
-    try:
-        return to_text(rule)
-    except CompositionError:  # a part of the user's own
-        return repr(rule)
+    return {name: part_text(rule) for name, rule in rules.items()}
 
 
 def _rules_of(texts: Texts) -> dict[str, Aggregator[Any]]:

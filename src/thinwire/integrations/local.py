@@ -10,21 +10,29 @@ from types import TracebackType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..core import Aggregator, IncompatibleParts, NonFiniteError, Program, ProtocolError, TensorSpec, mixes
-from ..drivers.alone import Alone
+from ..core import Aggregator, NonFiniteError, Program, ProtocolError, TensorSpec
 from ..drivers.torch_dist import TorchDist
 from .adapting import adapting_of
-from .agreement import agree_on, compare_weights, end_together, heal_weights
+from .agreement import compare_weights, end_together, heal_weights
 from .complex_layers import as_real, as_real_spec, like
 from .compositions import Compositions, describe_rules
 from .device_copies import warn_of_copies
-from .local_parts import LocalOptions, Merged, Rounds, averaged_buffers, settings_of, trained_parameters
+from .local_parts import (
+    LocalOptions,
+    Merged,
+    Rounds,
+    averaged_buffers,
+    refuse_closure,
+    refuse_gossip_with_moments,
+    settings_of,
+    trained_parameters,
+)
 from .local_state import LocalState
 from .moments import Averages
 from .nonfinite import BadSteps
+from .opening import check_group, open_or_alone
 from .report import Subject, WireReport, repr_of
 from .resuming import has_steps, warn_of_empty_memory
 
@@ -50,6 +58,7 @@ class LocalWire(LocalState):
         group: Any = None,
         fall_backs_for: Callable[[Sequence[TensorSpec]], Mapping[str, str]] = lambda _: {},
     ) -> None:
+        check_group("local", group)
         self.parameters = trained_parameters(model, optimizer)
         self.options, self.optimizer, self.step, self.healed = options, optimizer, 0, 0
         self.fresh = True  # no step was made and no state was loaded
@@ -60,23 +69,21 @@ class LocalWire(LocalState):
         self.layers = [as_real_spec(form) for form in self._forms]
         rules = rules_for(self._forms)
         self.averaging = None if averaging_for is None else averaging_for(self.parameters)
-        if self.averaging is not None and any(mixes(rule) is not None for rule in rules.values()):
-            raise IncompatibleParts(
-                f"local: optimizer_state={options.optimizer_state!r} averages over all ranks, and the exchange is a "
-                'gossip among partners; use optimizer_state="local" with it'
-            )
-        together = dist.is_available() and dist.is_initialized()
-        self.driver: TorchDist | Alone = TorchDist(group, timeout_s=options.timeout_s) if together else Alone()
+        if self.averaging is not None:
+            refuse_gossip_with_moments(rules, options.optimizer_state)
+        self.rounds = rounds_for(weights, rules, self.buffers)
         self.seconds = {"waiting": 0.0}
         self._carried: list[Future[None]] = []
         self._handles: list[Any] = []
+        settings = facts(rules)
+        known = {**settings_of(options, optimizer, self.layers), **settings}
+        self.driver = open_or_alone("local", known, options.timeout_s, group)
         try:
-            self.driver.run(agree_on(settings_of(options, optimizer, self.layers) | (settings := {**facts(rules)})))
             self.driver.run(self._begin_alike())
-            self.rounds = rounds_for(weights, rules, self.buffers)
         except BaseException:
             self.driver.close()
             raise
+        self.rounds.start_here()
         self._described = {"rounds": str(settings["rounds"])}
         if self.averaging is not None:
             self._described["moments"] = options.optimizer_state
@@ -84,10 +91,10 @@ class LocalWire(LocalState):
         self._bad_rounds = BadSteps(model, self.layers, "most_bad_rounds", give=COUNT_STEPS if options.hooks else "")
         self._told_of_copies = self._is_closed = False
         self.began = time.perf_counter()
-        if together:
+        if isinstance(self.driver, TorchDist):
             self.rounds.exchanger.clock = time.perf_counter
         if options.hooks:
-            self._handles.append(optimizer.register_step_pre_hook(lambda *_: self.before_step()))
+            self._handles.append(optimizer.register_step_pre_hook(self._before_hook))
             self._handles.append(optimizer.register_step_post_hook(lambda *_: self.after_step()))
 
     def _begin_alike(self) -> Program[None]:
@@ -97,6 +104,11 @@ class LocalWire(LocalState):
         yield from heal_weights(names, weights, places, 0)
 
     # Around a step
+
+    def _before_hook(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self.rounds.settings.payload == "gradients":
+            refuse_closure(args, kwargs)
+        self.before_step()
 
     @torch.no_grad()
     def before_step(self) -> None:

@@ -8,15 +8,28 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from .. import __version__
-from ..core import CompositionError, Program, TensorSpec, World
+from ..core import (
+    Aggregator,
+    CompositionError,
+    IncompatibleParts,
+    Program,
+    TensorSpec,
+    World,
+    check_choice,
+    check_flag,
+    check_int,
+    check_timeout,
+    mixes,
+)
 from ..exchange import Exchanger
 from .complex_layers import as_real
-from .wire import ON_DIVERGENCE
+from .wire_options import ON_DIVERGENCE
+from .wrappers import plain_of
 
 BUFFERS = ("average", "local")
+ZERO_MEANS = {"small": "none", "check_every": "never", "most_bad_rounds": "never"}
 KEPT = ("local", "reset")  # what happens to the optimizer's state, if it is not averaged
 
 
@@ -43,6 +56,7 @@ class Rounds(Protocol):
     mixes: bool
     lr: float | None
 
+    def start_here(self) -> None: ...
     def average_gradients(
         self, gradients: Mapping[str, Tensor], step: int, world: World
     ) -> Program[dict[str, Tensor]]: ...
@@ -73,12 +87,18 @@ class LocalOptions:
     hooks: bool = True
 
     def __post_init__(self) -> None:
-        for name, known in (("buffers", BUFFERS), ("on_divergence", ON_DIVERGENCE)):
-            if getattr(self, name) not in known:
-                raise CompositionError(f"local: {name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
-        for name in ("small", "check_every", "most_bad_rounds"):
-            if getattr(self, name) < 0:
-                raise CompositionError(f"local: {name} must not be negative, got {getattr(self, name)}; 0 means never")
+        check_choice("local", "buffers", self.buffers, BUFFERS)
+        check_choice("local", "on_divergence", self.on_divergence, ON_DIVERGENCE)
+        if not isinstance(self.optimizer_state, str):
+            raise CompositionError(
+                f"local: optimizer_state is a text, {', '.join(KEPT)} or a composition such as 'uniform(bits=8)', got "
+                f"{self.optimizer_state!r}"
+            )
+        for name, zero in ZERO_MEANS.items():
+            check_int("local", name, getattr(self, name), 0, f"0 means {zero}")
+        check_int("local", "seed", self.seed)
+        check_timeout("local", "timeout_s", self.timeout_s)
+        check_flag("local", "hooks", self.hooks)
 
 
 def settings_of(
@@ -101,11 +121,9 @@ def averaged_buffers(model: nn.Module) -> dict[str, Tensor]:
 
 def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The parameters that the optimizer changes, by name; a tied one has its first name, frozen ones are left out."""
-    if isinstance(model, DistributedDataParallel):
-        raise CompositionError(
-            "local: this model is wrapped in DistributedDataParallel, which averages gradients at every step; give the "
-            "plain module (model.module), or use attach to compress what DDP sends"
-        )
+    model = plain_of(model)
+    if not hasattr(optimizer, "param_groups"):
+        raise CompositionError(f"local: a torch.optim optimizer is needed, got {type(optimizer).__name__}")
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     named: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if id(p) in held and p.requires_grad}
     strangers = len(held - {id(p) for p in model.parameters()})
@@ -116,3 +134,20 @@ def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
     if not named:
         raise CompositionError("local: the optimizer has no parameter of this model that wants gradients")
     return named
+
+
+def refuse_gossip_with_moments(rules: Mapping[str, Aggregator[Any]], optimizer_state: str) -> None:
+    if any(mixes(rule) is not None for rule in rules.values()):
+        raise IncompatibleParts(
+            f"local: optimizer_state={optimizer_state!r} averages over all ranks, and the exchange is a gossip among "
+            'partners; use optimizer_state="local" with it'
+        )
+
+
+def refuse_closure(args: Any, kwargs: Any) -> None:
+    """For gradients, which are averaged before the optimizer's step: a closure would compute others inside it."""
+    if callable(kwargs.get("closure", args[1] if len(args) > 1 else None)):
+        raise IncompatibleParts(
+            'local: payload="gradients" averages gradients before optimizer.step(), and step(closure) computes them '
+            'inside it; call backward() before step(), or use payload="deltas"'
+        )

@@ -13,14 +13,13 @@ import torch.distributed as dist
 from .. import __version__
 from ..aggregators import Dense
 from ..core import Aggregator, CompositionError, NonFiniteError, Program, TensorSpec, World
-from ..drivers.alone import Alone
 from ..drivers.meter import Traffic
 from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
-from .agreement import agree_on
 from .compositions import Compositions, small_reason
 from .gathering import state_of_all
 from .loading import Memory, load_own
+from .opening import open_or_alone
 from .report import Subject, WireReport, repr_of
 
 
@@ -64,14 +63,9 @@ class MomentsWire:
         self.averaging = averaging
         self.layers: list[TensorSpec] = list(averaging.exchanger.layers.values())
         self.seconds, self._is_closed = {"waiting": 0.0}, False
-        together = dist.is_available() and dist.is_initialized()
-        self.driver: TorchDist | Alone = TorchDist(group, timeout_s=timeout_s) if together else Alone()
         tensors = {layer.name: f"{list(layer.shape[1:])} {layer.dtype}" for layer in self.layers}
-        try:
-            self.driver.run(agree_on({"thinwire": __version__, **facts, "parameter": tensors}))
-        except BaseException:
-            self.driver.close()
-            raise
+        known = {"thinwire": __version__, **facts, "parameter": tensors}
+        self.driver = open_or_alone("moments", known, timeout_s, group)
 
     @torch.no_grad()
     def average(self) -> None:

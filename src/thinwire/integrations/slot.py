@@ -3,6 +3,7 @@
 DDP reads the annotations of a hook, so this module must not import annotations from __future__.
 """
 
+import functools
 import warnings
 import weakref
 from collections.abc import Callable
@@ -15,9 +16,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from ..core import CompositionError
 from .resuming import has_steps, warn_of_empty_memory
-from .wire import Wire
+from .wire import REPLACED, Wire
 
 
 class Slot:
@@ -30,18 +30,12 @@ class Slot:
 
     @classmethod
     def of(cls, model: DistributedDataParallel) -> "Slot":
-        """The model's slot, registered with DDP if there is none yet."""
-        if not isinstance(model, DistributedDataParallel):
-            raise CompositionError(
-                f"attach: a DistributedDataParallel model is needed, got {type(model).__name__}: wrap it first"
-            )
+        """The model's slot, registered with DDP if there is none yet; `wrappers.ddp_of` has checked that it can be."""
         slot = getattr(model, "_thinwire_slot", None)
         if isinstance(slot, cls) and slot.reducer() is model.reducer:
             return slot
         if slot is not None:
             model._comm_hooks.clear()  # a copy: DDP remembers the hook of the original, but does not call it
-        if model._comm_hooks:
-            raise CompositionError("attach: this model has a communication hook already, and DDP takes one only")
         slot = cls(model)
         model.register_comm_hook(None, Door(slot).hook)
         model.register_forward_pre_hook(_tell_copies)
@@ -50,10 +44,13 @@ class Slot:
         return slot
 
     def hold(self, wire: Wire | None) -> None:
-        """From the next step on; the wire that was held finishes what it has begun."""
-        if self.wire is not None:
-            self.wire.driver.close()
-        self.wire = wire
+        """From the next step on; the wire that was held finishes what it has begun, and is detached then."""
+        before, self.wire = self.wire, wire
+        if before is not None:
+            before.detached = "was detached" if wire is None else REPLACED
+            before.driver.close()
+        if wire is not None:
+            wire.let_go = lambda: self.hold(None)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Slot":
         return _empty()  # connections and threads have no copies
@@ -100,8 +97,27 @@ def _tell_copies(model: torch.nn.Module, inputs: Any) -> None:
         )
 
 
-def _drop_bad_gradients(optimizer: Optimizer, *_: Any) -> None:
-    """After a bad step all gradients are NaN on all ranks; who has no test of their own steps over it unharmed."""
+def _drop_bad_gradients(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    """After a bad step all gradients are NaN on all ranks; an optimizer without a test of its own leaves it out.
+
+    A closure computes gradients inside the optimizer's step, maybe several times: it drops them itself. An optimizer
+    takes a dropped gradient as none, LBFGS as zero, with which it ends its iterations.
+    """
+    _drop(optimizer)
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if not _slots or not callable(closure):
+        return None
+
+    @functools.wraps(closure)
+    def guarded(*inputs: Any, **named: Any) -> Any:
+        loss = closure(*inputs, **named)
+        _drop(optimizer)
+        return loss
+
+    return (args, {**kwargs, "closure": guarded}) if "closure" in kwargs else ((args[0], guarded, *args[2:]), kwargs)
+
+
+def _drop(optimizer: Optimizer) -> None:
     for slot in list(_slots):
         if slot.wire is not None and not slot.wire.hook.good:
             for group in optimizer.param_groups:

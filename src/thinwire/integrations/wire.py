@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import __version__
 from ..aggregators import Dense
-from ..catalog import SMALL, to_text
+from ..catalog import part_text
 from ..core import (
     Aggregator,
+    ClosedError,
     CompositionError,
     IncompatibleParts,
     Program,
@@ -24,7 +24,6 @@ from ..core import (
     mixes,
     require_keys,
 )
-from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
 from .adapting import adapting_of
 from .agreement import agree_on, compare_weights, heal_weights
@@ -35,37 +34,17 @@ from .device_copies import warn_of_copies
 from .gathering import state_of_all
 from .loading import load_own, log, memory_of
 from .nonfinite import BadSteps
+from .opening import open_agreed
 from .report import Subject, WireReport, is_closed, repr_of
 from .rules import Wanted, assigned
+from .soundness import check_soundness
 from .times import now
 from .unreduced import UnreducedParameters
+from .wire_options import WireOptions
 
-ON_DIVERGENCE = ("stop", "heal")
+REPLACED = "was detached by a second attach to its model"
 DDP_SETTINGS = ("bucket_bytes_cap", "find_unused_parameters", "static_graph")  # all ranks need the same, too
 GIVE_SCALER = "give it to thinwire.attach(model, ..., scaler=scaler)"
-
-
-@dataclass(frozen=True)
-class WireOptions:
-    """What `attach` takes beside the composition."""
-
-    scaler: GradScaler | None = None
-    warmup_steps: int = 0
-    small: int = SMALL
-    seed: int = 0
-    check_every: int = 100
-    on_divergence: str = "stop"
-    most_bad_steps: int = 10
-    timeout_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        for name in ("warmup_steps", "small", "check_every"):
-            if getattr(self, name) < 0:
-                raise CompositionError(f"attach: {name} must not be negative, got {getattr(self, name)}; 0 means never")
-        if self.on_divergence not in ON_DIVERGENCE:
-            raise CompositionError(
-                f"attach: on_divergence must be one of {', '.join(ON_DIVERGENCE)}, got {self.on_divergence!r}"
-            )
 
 
 class Wire:
@@ -76,22 +55,23 @@ class Wire:
         model: DistributedDataParallel,
         wanted: Wanted | Mapping[str, Wanted],
         options: WireOptions,
-        let_go: Callable[[], None],
     ) -> None:
-        self.options, self._let_go = options, let_go
+        self.options, self.group = options, model.process_group
+        self.detached = ""  # by what, once it is
+        self.let_go: Callable[[], None] = lambda: None  # takes it off its model
         self.parameters = reduced_parameters(model)
         self._unreduced = UnreducedParameters(model, self.parameters)
         self._ddp = {name: getattr(model, name) for name in DDP_SETTINGS}
         self._ddp |= {"ignores parameters": True} if self._unreduced.ignored else {}
         self._forms = [TensorSpec(name, tuple(p.shape), p.dtype, p.device) for p, name in self.parameters.items()]
         self.layers = [as_real_spec(form) for form in self._forms]
-        self.driver = TorchDist(model.process_group, timeout_s=options.timeout_s)
+        self.compressed = self._assemble(wanted, "attach")
+        self.plain = Exchanger(self.layers, Dense())
+        self.driver = open_agreed("attach", self._facts(self.compressed.rules), options.timeout_s, self.group)
         self.healed = self.bad_in_a_row = 0
         self.fresh = True  # no step was made and no state was loaded
         self.attached_at = now()
         self.warmup_until, self.paused = options.warmup_steps, False
-        self.compressed = self._exchanger(wanted)
-        self.plain = Exchanger(self.layers, Dense())
         scale = options.scaler.get_scale if options.scaler is not None and options.scaler.is_enabled() else None
         # in a static graph an unused parameter never has a gradient, so there is nothing of it to lose
         used = model.reducer._get_local_used_map if model.find_unused_parameters and not model.static_graph else _no_map
@@ -105,13 +85,19 @@ class Wire:
         self.hook.at_rest += [self._heal_weights]
         self.hook.after += [self._warn_of_copies, self._count_bad_steps]
 
-    def _exchanger(self, wanted: Wanted | Mapping[str, Wanted]) -> Exchanger:
-        rules = assigned(self._forms, wanted, self.options.small)
-        refuse_gossip(rules)
-        self.driver.run(agree_on(self._facts(rules)))
+    def _assemble(self, wanted: Wanted | Mapping[str, Wanted], caller: str) -> Exchanger:
+        """What one rank can check alone: nothing is sent."""
+        rules = assigned(self._forms, wanted, self.options.small, caller)
+        refuse_gossip(rules, caller)
+        check_soundness(caller, self.layers, rules, self.group)
         exchanger = Exchanger(self.layers, rules, seed=self.options.seed)
         exchanger.clock = now
         self._fall_backs = find_fall_backs(self._forms, wanted, self.options.small)
+        return exchanger
+
+    def _exchanger(self, wanted: Wanted | Mapping[str, Wanted]) -> Exchanger:
+        exchanger = self._assemble(wanted, "change")
+        self.driver.run(agree_on(self._facts(exchanger.rules)))
         return exchanger
 
     def _facts(self, rules: Mapping[str, Aggregator[Any]]) -> dict[str, Any]:
@@ -123,7 +109,7 @@ class Wire:
             "DDP": self._ddp,
             "parameters in order": [layer.name for layer in self.layers],
             "parameter": {layer.name: f"{list(layer.shape)} {layer.dtype}" for layer in self.layers},
-            "composition": {name: to_text(rule) for name, rule in rules.items()},
+            "composition": {name: part_text(rule) for name, rule in rules.items()},
         }
 
     # What happens around a step
@@ -166,14 +152,26 @@ class Wire:
 
     def pause(self) -> None:
         """Average densely from the next step on; residuals wait."""
+        self._check_attached("pause")
         self.paused = True
 
     def resume(self) -> None:
+        self._check_attached("resume")
         self.paused = False
 
     def detach(self) -> None:
-        """Average as DDP does from the next step on; attach again to compress again."""
-        self._let_go()
+        """Average as DDP does from the next step on; attach again to compress again. Once detached, it does nothing."""
+        if self.detached == REPLACED:
+            warnings.warn(f"detach: this handle {REPLACED}; the model stays with the newer handle", stacklevel=2)
+        elif not self.detached:
+            self.let_go()
+
+    def _check_attached(self, method: str) -> None:
+        if self.detached:
+            raise ClosedError(
+                f"{method}: this handle {self.detached}, and has no connections any more; use the handle of the last "
+                "attach, or attach again"
+            )
 
     def change(self, wanted: Wanted | Mapping[str, Wanted]) -> list[str]:
         """Another composition from the next step on, with the memory of the present one.
@@ -185,6 +183,7 @@ class Wire:
         Returns:
             What the new composition has no place for and is dropped, one text each; they are logged as warnings, too.
         """
+        self._check_attached("change")
         before, after = self.compressed, self._exchanger(wanted)
         dropped = after.take_over(before, self.hook.step, self.driver.world)
         self.compressed = after
@@ -229,6 +228,7 @@ class Wire:
 
     def state_dict(self, gather: bool = True) -> dict[str, Any]:
         """Tensors, numbers and the composition's text, of all ranks; gather=False: this rank's alone, silently."""
+        self._check_attached("state_dict")
         self.hook.abandon_open_step()
         mine = self.compressed.state_dict() | {"step": self.hook.step, "paused": self.paused}
         memory = memory_of(self.compressed)
@@ -248,6 +248,7 @@ class Wire:
             ConfigMismatch: strict, and the state is of another composition; or ranks were given different states.
             CheckpointError: the state lacks something, or a tensor has another shape.
         """
+        self._check_attached("load_state_dict")
         mine, dropped = load_own(state, self.driver, self.compressed, [memory_of(self.compressed)], strict)
         require_keys(mine, ("step", "paused"), "the handle of attach")
         self.compressed.load_state_dict(mine)
@@ -272,11 +273,11 @@ def _no_map() -> None:
     return None
 
 
-def refuse_gossip(rules: Mapping[str, Aggregator[Any]]) -> None:
+def refuse_gossip(rules: Mapping[str, Aggregator[Any]], caller: str = "attach") -> None:
     """DDP takes all replicas to be equal."""
     for name, rule in rules.items():
         if (topology := mixes(rule)) is not None:
             raise IncompatibleParts(
-                f"attach: {name}: {to_text(rule)} gives each rank a mixture of its own over {to_text(topology)}, and "
-                "DDP needs equal replicas; use thinwire.local(model, optimizer, exchange=...) around the plain module"
+                f"{caller}: {name}: {part_text(rule)} gives each rank a mixture of its own over {part_text(topology)}, "
+                "and DDP needs equal replicas; use thinwire.local(model, optimizer, exchange=...) around the module"
             )

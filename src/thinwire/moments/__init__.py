@@ -13,7 +13,7 @@ from .averaging import Averaging
 from .composing import for_one_host, for_pairs
 from .moving import Moving
 from .pairs import Paired
-from .settings import Moments, moments_text, parse_moments
+from .settings import Moments, moments_of, moments_text, parse_moments
 from .sums import PairedSum
 from .transforms import block_means, floored, largest_update, restored, transformed
 
@@ -21,7 +21,8 @@ _ELSEWHERE = {"average": "average_moments", "send": "send_moments", "receive": "
 
 __all__ = [
     "advise", "Advice",
-    "Moments", "parse_moments", "moments_text", "AdamMoments", "in_order", "Averaging", "Moving", "Paired", "PairedSum",
+    "Moments", "parse_moments", "moments_of", "moments_text", "AdamMoments", "in_order", "Averaging", "Moving",
+    "Paired", "PairedSum",
     "for_pairs", "for_one_host", "transformed", "restored", "largest_update", "floored", "block_means",
 ]  # fmt: skip
 

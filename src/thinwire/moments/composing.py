@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..aggregators import Dense, GatherMean, Scheduled, SketchSum, SumMean, Switch, UnionSum
-from ..catalog import to_text
+from ..catalog import part_text
 from ..compressors import Identity
 from ..core import Aggregator, Compressor, IncompatibleParts, TensorSpec, rebuilt
 from ..feedback import EF21, ErrorFeedback
@@ -33,7 +33,7 @@ def for_pairs(moments: Moments) -> Aggregator[Any]:
         if isinstance(part, _AROUND):
             return None
         raise IncompatibleParts(
-            f"moments: {to_text(part)} cannot carry m and v together; use dense(), a compressor such as "
+            f"moments: {part_text(part)} cannot carry m and v together; use dense(), a compressor such as "
             "uniform(bits=8), sketch(...) or union(...) around one, and scheduled, switch, ef or ef21 around those"
         )
 
@@ -50,7 +50,7 @@ def for_one_host(moments: Moments) -> Compressor:
             return part.compressor
         return Paired(part.compressor, moments.transmit, moments.mask, moments.block)
     raise IncompatibleParts(
-        f"moments: {to_text(part)} is for several hosts or many rounds; what is sent once, to one host, goes through "
+        f"moments: {part_text(part)} is for several hosts or many rounds; what is sent once, to one host, goes through "
         "dense() or a compressor such as uniform(bits=8)"
     )
 

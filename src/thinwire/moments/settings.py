@@ -39,24 +39,31 @@ class Moments:
 
 
 class _Reader(catalog.Reader):
-    parts = catalog.PARTS | {"moments": Moments}
+    kinds = catalog.KINDS | {"moments settings": {"moments": Moments}}
 
 
 def parse_moments(text: str) -> Moments:
     """What a text describes; errors show the text with a mark under the place."""
-    part = _Reader(text).part()
+    part = _Reader(text).part((*catalog.COMPOSED, "moments settings"))
     if isinstance(part, Moments):
         return part
-    if isinstance(part, Compressor):
-        part = catalog.default_aggregator(part)
-    if not isinstance(part, Aggregator):
+    if not isinstance(part, Aggregator | Compressor):
         raise CompositionError(f"{text!r} is no exchange; write for example uniform(bits=8)")
-    return Moments(part)
+    return Moments(catalog.aggregator_of(part, repr(text)))
+
+
+def moments_of(composition: str | Moments | Aggregator[Any] | Compressor) -> Moments:
+    """What `thinwire.moments` is given: a text, settings, or a part."""
+    if isinstance(composition, Moments):
+        return composition
+    if isinstance(composition, str):
+        return parse_moments(composition)
+    return Moments(catalog.aggregator_of(composition, f"moments: composition={composition!r}"))
 
 
 def moments_text(moments: Moments) -> str:
-    """The shortest text that is read back to the same."""
-    inside = catalog.to_text(moments.exchange)
+    """The shortest text that is read back to the same, if all of its parts are in the catalog."""
+    inside = catalog.part_text(moments.exchange)
     if moments == Moments(moments.exchange):
         return inside
     changed = [

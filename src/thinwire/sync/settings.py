@@ -7,8 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..aggregators import Dense
-from ..catalog import to_text
-from ..core import Aggregator, CompositionError, IncompatibleParts, keeps_copies, mixes, takes_weights
+from ..catalog import part_text
+from ..core import (
+    Aggregator,
+    CompositionError,
+    IncompatibleParts,
+    check_choice,
+    check_flag,
+    check_int,
+    check_number,
+    keeps_copies,
+    mixes,
+    takes_weights,
+)
 from .outer import Average, Outer
 from .policies import BSP, Every, SyncPolicy
 
@@ -37,19 +48,22 @@ class Local:
     average_every: int = 0
 
     def __post_init__(self) -> None:
-        if self.payload not in PAYLOADS:
-            raise CompositionError(f"local: payload must be one of {', '.join(PAYLOADS)}, got {self.payload!r}")
-        if self.fragments < 1:
-            raise CompositionError(
-                f"local: fragments must be at least 1, got {self.fragments}; 1 sends all layers at once"
-            )
-        if self.delay < 0 or self.average_every < 0:
-            raise CompositionError(
-                f"local: delay and average_every must not be negative, got {self.delay} and {self.average_every}"
-            )
+        check_choice("local", "payload", self.payload, PAYLOADS)
+        check_flag("local", "overlap", self.overlap)
+        check_int("local", "fragments", self.fragments, 1, "1 sends all layers at once")
+        check_int("local", "delay", self.delay, 0, "0 waits for each round")
+        check_int("local", "average_every", self.average_every, 0, "0 means never")
+        check_number("local", "mixing", self.mixing)
         if not 0 <= self.mixing < 1:
             raise CompositionError(
                 f"local: mixing must be in [0, 1), got {self.mixing}; 0.5 keeps half of the local weights"
+            )
+        if not isinstance(self.every, SyncPolicy):
+            check_int("local", "every", self.every, 1, "or a policy such as 'post_local(start=1000, period=16)'")
+        if not isinstance(self.outer, Outer) or isinstance(self.outer, type):
+            raise CompositionError(
+                f"local: outer must be a text such as 'nesterov(lr=0.7, momentum=0.9)' or an outer optimizer, got "
+                f"{self.outer!r}"
             )
         self.policy  # noqa: B018 (a wrong period is refused here)
         self._check_together()
@@ -92,15 +106,15 @@ def check_exchange(payload: str, exchanges: Iterable[Aggregator[Any]]) -> None:
     for exchange in exchanges:
         if payload != "weights" and keeps_copies(exchange):
             raise IncompatibleParts(
-                f"local: {to_text(exchange)} follows its partners' weights, got payload={payload!r}; "
+                f"local: {part_text(exchange)} follows its partners' weights, got payload={payload!r}; "
                 'use payload="weights", or ef(gossip(...)) for deltas'
             )
         if payload != "weights" or takes_weights(exchange):
             continue
-        text, topology = to_text(exchange), mixes(exchange)
+        text, topology = part_text(exchange), mixes(exchange)
         if topology is not None:
-            instead = "" if topology.changes else f", or use choco(..., {to_text(topology)})"
-            partners = f"whose partners change ({to_text(topology)})" if topology.changes else "of weights"
+            instead = "" if topology.changes else f", or use choco(..., {part_text(topology)})"
+            partners = f"whose partners change ({part_text(topology)})" if topology.changes else "of weights"
             raise IncompatibleParts(
                 f"local: lossy gossip {partners} needs a copy of every peer's weights, and {text} keeps none; "
                 f'send payload="deltas"{instead}'

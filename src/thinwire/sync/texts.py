@@ -7,10 +7,12 @@ The catalog's reader with a small table of our own. A part may stand in quotes, 
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
 from .. import catalog
+from ..catalog import COMPOSED
 from ..core import Aggregator, CompositionError, Compressor
 from .outer import Average, Nesterov, Outer, OuterSGD
 from .policies import BSP, Drift, Every, PostLocal, SyncPolicy
@@ -18,70 +20,78 @@ from .settings import Local
 
 OUTERS: dict[str, type[Any]] = {"average": Average, "sgd": OuterSGD, "nesterov": Nesterov}
 POLICIES: dict[str, type[Any]] = {"every": Every, "bsp": BSP, "post_local": PostLocal, "drift": Drift}
+KINDS: dict[str, dict[str, type[Any]]] = {
+    "outer optimizers": OUTERS,
+    "policies": POLICIES,
+    "local settings": {"local": Local},
+}
 PARTS = {"local": Local} | OUTERS | POLICIES
 _NAMES = {cls: name for name, cls in PARTS.items()}
 
 
 class _Reader(catalog.Reader):
-    parts = catalog.PARTS | PARTS
+    kinds = catalog.KINDS | KINDS
 
     def _inner(self, node: ast.expr, wanted: Any) -> Any:
         kinds = set(catalog.kinds_of(wanted))
         quoted = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        for kind, table in ((Outer, OUTERS), (SyncPolicy, POLICIES)):
+        for kind, name in ((Outer, "outer optimizers"), (SyncPolicy, "policies")):
             if kind in kinds and (quoted or int not in kinds or not isinstance(node, ast.Constant)):
-                part = self._quoted(node) if quoted else self._part(node)
-                if type(part) not in table.values():
-                    raise self._error(node, f"one of these is needed here: {', '.join(table)}")
+                part = self._quoted(node, (name,)) if quoted else self._part(node, (name,))
+                if type(part) not in self.kinds[name].values():
+                    raise self._error(node, f"one of these is needed here: {', '.join(self.kinds[name])}")
                 return part
         if Aggregator in kinds:
             try:
-                return _composition(self._quoted(node) if quoted else self._part(node))
+                return _composition(self._quoted(node, COMPOSED) if quoted else self._part(node, COMPOSED))
             except CompositionError as error:
                 raise error if "\n" in str(error) else self._error(node, str(error)) from None
         return super()._inner(node, wanted)
 
-    def _quoted(self, node: ast.expr) -> Any:
+    def _quoted(self, node: ast.expr, kinds: Sequence[str]) -> Any:
         assert isinstance(node, ast.Constant)
         try:
-            return type(self)(str(node.value)).part()
+            return type(self)(str(node.value)).part(kinds)
         except CompositionError as error:
             raise self._error(node, str(error)) from None
 
 
 def parse_sync(text: str) -> Local:
     """The settings a text describes; a composition alone means gradients at every step."""
-    part = _Reader(text).part()
+    part = _Reader(text).part((*COMPOSED, "local settings"))
     return part if isinstance(part, Local) else Local(exchange=_composition(part), payload="gradients")
 
 
 def parse_outer(text: str) -> Outer:
-    part = _Reader(text).part()
+    part = _Reader(text).part(("outer optimizers",))
     if type(part) not in OUTERS.values():
         raise CompositionError(f"{text!r} is no outer optimizer; there are {', '.join(OUTERS)}")
     return part  # type: ignore[no-any-return]
 
 
 def parse_policy(text: str) -> SyncPolicy:
-    part = _Reader(text).part()
+    part = _Reader(text).part(("policies",))
     if type(part) not in POLICIES.values():
         raise CompositionError(f"{text!r} is no policy; there are {', '.join(POLICIES)}, or a number of steps")
     return part  # type: ignore[no-any-return]
 
 
-def sync_text(part: Any) -> str:
-    """The shortest text that is read back to the same settings."""
+def sync_text(part: Any, write: Callable[[Any], str] = catalog.to_text) -> str:
+    """The shortest text that is read back to the same settings.
+
+    write: the text of parts that are not from here; `catalog.part_text` takes those that no catalog lists, too.
+    """
     if type(part) not in _NAMES:
-        return catalog.to_text(part)
+        return write(part)
     if isinstance(part, Local) and part == Local(exchange=part.exchange, payload="gradients"):
-        return catalog.to_text(part.exchange)
+        return write(part.exchange)
     arguments = []
     for setting in fields(part):
         value = getattr(part, setting.name)
         default = setting.default if setting.default_factory is MISSING else setting.default_factory()
         if value != default:
             plain = isinstance(value, int | float | str)
-            arguments.append(f"{setting.name}={catalog.literal(value) if plain else sync_text(value)}")
+            arguments.append(f"{setting.name}={catalog.literal(value) if plain else sync_text(value, write)}")
     return f"{_NAMES[type(part)]}({', '.join(arguments)})"
 
 

@@ -6,7 +6,7 @@ import report_jobs as jobs
 from thinwire.catalog import parse
 from thinwire.core import TensorSpec, World
 from thinwire.drivers.meter import Meter
-from thinwire.integrations.compositions import describe_rules, find_fall_backs, text_of
+from thinwire.integrations.compositions import describe_rules, find_fall_backs
 from thinwire.integrations.report import Subject, WireReport
 
 LAYERS = [TensorSpec("a.weight", (64, 64)), TensorSpec("a.bias", (64,)), TensorSpec("head.weight", (4, 64))]
@@ -65,11 +65,6 @@ def test_a_part_without_a_text_is_described_by_its_class():
     rules = {layer.name: part for layer in LAYERS} | {"a.bias": type(part)(jobs.OwnTopK(density=0.25))}
     report = made(rules, {})
     assert "OwnTopK(density=0.25" in str(report)
-
-    class Own:
-        """No dataclass, no text."""
-
-    assert text_of(Own()) == "Own(...)" and " at 0x" not in text_of(type(part)(Own()))
 
 
 def made(rules, fall_backs):

@@ -103,7 +103,7 @@ def test_a_composition_alone_is_gradients_at_every_step():
         ("local(mixing=1.0)", r"\[0, 1\)"),
         ('local(payload="moments")', "deltas, weights, gradients"),
         ("local(fragments=0)", "at least 1"),
-        ("local(delay=-1)", "negative"),
+        ("local(delay=-1)", "at least 0, got -1"),
         ("local(outer=nesterov(lr=-1))", "positive"),
         ("local(outer=nesterov(momentum=1.0))", r"\[0, 1\)"),
         ("local(every=drift(above=0))", "positive"),

@@ -1,0 +1,29 @@
+"""Every part by name, and compositions as text: `ef(topk(density=0.01, values="bf16"))`.
+
+A composition is a Python-like expression of calls, numbers and strings; it is read, never evaluated. A bare compressor
+means its default aggregator: payloads that add up are added, others gathered. `to_text` writes the shortest text that
+`parse` reads back to the same object.
+"""
+
+from .reader import COMPOSED, Reader, aggregator_of, kinds_of, parse, parse_compressor
+from .tables import (
+    AGGREGATORS,
+    COMPRESSORS,
+    CONTROLLERS,
+    KINDS,
+    MEMORIES,
+    NAMES,
+    PARTS,
+    SMALL,
+    TOPOLOGIES,
+    default_aggregator,
+    is_controller,
+    uncompressed,
+)
+from .writer import literal, part_text, settings, to_text
+
+__all__ = [
+    "COMPRESSORS", "AGGREGATORS", "MEMORIES", "TOPOLOGIES", "CONTROLLERS", "KINDS", "PARTS", "NAMES", "SMALL",
+    "default_aggregator", "uncompressed", "is_controller", "aggregator_of",
+    "Reader", "COMPOSED", "parse", "parse_compressor", "kinds_of", "to_text", "part_text", "settings", "literal",
+]  # fmt: skip

@@ -1,0 +1,218 @@
+"""Composition texts: a Python-like expression of calls, numbers and strings; it is read, never evaluated."""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from .. import compressors
+from ..core import (
+    Aggregator,
+    CompositionError,
+    Compressor,
+    Controller,
+    IncompatibleParts,
+    Topology,
+    closest,
+    did_you_mean,
+)
+from .tables import (
+    AGGREGATORS,
+    COMPRESSORS,
+    CONTROLLERS,
+    KINDS,
+    TOPOLOGIES,
+    default_aggregator,
+    is_controller,
+)
+from .writer import settings
+
+QUOTES = "'\""
+COMPOSED = ("compressors", "aggregators", "memories")  # what a composition may begin with
+
+
+def parse(text: str) -> Aggregator[Any]:
+    """The aggregator a composition text describes; errors show the text with a mark under the place."""
+    return aggregator_of(Reader(text).part(COMPOSED), repr(text))
+
+
+def aggregator_of(part: Any, text: str) -> Aggregator[Any]:
+    """The part, or the default aggregator of a bare compressor. text: what an error calls it."""
+    if isinstance(part, type):
+        raise CompositionError(f"{text} is a class; give an object of it, {part.__name__}(...), or a text")
+    if isinstance(part, Topology):
+        raise CompositionError(
+            f"{text} says with whom, but not what; write for example gossip(identity(), {text.strip(QUOTES)})"
+        )
+    if is_controller(part):
+        raise CompositionError(
+            f"{text} chooses, but from what? Write for example adapt(topk(density=0.01), by={text.strip(QUOTES)})"
+        )
+    if isinstance(part, Aggregator):
+        return part
+    if isinstance(part, Compressor):
+        return default_aggregator(part)
+    raise CompositionError(
+        f"{text} is neither a composition nor a part of one; give a text such as 'ef(topk(density=0.01))', or a part"
+    )
+
+
+def parse_compressor(text: str) -> Compressor:
+    part = Reader(text).part(("compressors",))
+    if not isinstance(part, Compressor):
+        raise CompositionError(f"{text!r} is {_kind(part)}; a compressor is needed here: {', '.join(COMPRESSORS)}")
+    return part
+
+
+def _kind(part: Any) -> str:
+    return "a topology" if isinstance(part, Topology) else "a controller" if is_controller(part) else "an aggregator"
+
+
+class Reader:
+    """Walks the syntax tree of one text; every complaint carries the place. `kinds` are the tables it knows."""
+
+    kinds: Mapping[str, Mapping[str, type[Any]]] = KINDS
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.parts = {name: cls for table in self.kinds.values() for name, cls in table.items()}
+
+    def part(self, kinds: Sequence[str] = ()) -> Any:
+        """The part that the text describes. kinds: of which an error lists the names; without, of all."""
+        try:
+            tree = ast.parse(self.text.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            column = (getattr(error, "offset", None) or 1) - 1
+            raise self._error(
+                column, 'this is not a composition; write for example ef(topk(density=0.01, values="bf16"))'
+            ) from None
+        try:
+            return self._part(tree, kinds)
+        except RecursionError:
+            raise self._error(0, "too many parts inside one another") from None
+
+    def _error(self, place: ast.AST | int, message: str) -> CompositionError:
+        text = self.text.strip()
+        column = place if isinstance(place, int) else _column(text, place)
+        return CompositionError(f"{message}\n  {text}\n  {' ' * min(column, len(text))}^")
+
+    def _part(self, node: ast.expr, kinds: Sequence[str] = ()) -> Any:
+        call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+        if not isinstance(call.func, ast.Name):
+            raise self._error(node, f"a part is needed here; {self._names(kinds)}")
+        name = call.func.id
+        if name not in self.parts:
+            raise self._error(call.func, f"no part is called {name!r}; {self._suggestion(name, kinds)}")
+        arguments = self._arguments(call, self.parts[name], name)
+        try:
+            return self.parts[name](**arguments)
+        except (CompositionError, IncompatibleParts) as error:
+            raise type(error)(str(self._error(node, str(error)))) from None
+
+    def _suggestion(self, name: str, kinds: Sequence[str]) -> str:
+        """The name that was meant, and the names of its kind; or all names that would do."""
+        wanted = [part for kind in kinds or self.kinds for part in self.kinds[kind]]
+        meant = closest(name, wanted)
+        if meant is None:
+            return self._names(kinds)
+        return f"did you mean {meant!r}? {self._names([k for k, table in self.kinds.items() if meant in table])}"
+
+    def _names(self, kinds: Sequence[str]) -> str:
+        return "; ".join(f"{kind} are {', '.join(self.kinds[kind])}" for kind in kinds or self.kinds)
+
+    def _arguments(self, call: ast.Call, cls: type[Any], name: str) -> dict[str, Any]:
+        hints, slots = get_type_hints(cls), {field.name: field for field in settings(cls)}
+        required = [slot for slot in slots.values() if slot.default is MISSING and slot.default_factory is MISSING]
+        values: dict[str, Any] = {}
+        if required and get_origin(hints[required[0].name]) is tuple:
+            values[required[0].name] = tuple(self._inner(node, Aggregator) for node in call.args)
+        else:
+            if len(call.args) > len(required):
+                place = call.args[len(required)]
+                wants = ", ".join(slots) or "no settings"
+                raise self._error(place, f"{name} takes its settings by name ({wants})")
+            for slot, node in zip(required, call.args, strict=False):
+                values[slot.name] = self._inner(node, hints[slot.name])
+        for keyword in call.keywords:
+            if keyword.arg not in slots or keyword.arg in values:
+                meant = "" if keyword.arg in values or keyword.arg is None else did_you_mean(keyword.arg, slots)
+                has = ", ".join(slots) or "none"
+                raise self._error(keyword.value, f"{name} has no setting {keyword.arg!r} here; it has {has}{meant}")
+            values[keyword.arg] = self._inner(keyword.value, hints[keyword.arg])
+        missing = [slot.name for slot in required if slot.name not in values]
+        if missing:
+            example = "topk(density=0.01)" + (", ring()" if "topology" in slots else "")
+            raise self._error(call.func, f"{name} needs its {missing[0]}, for example {name}({example})")
+        return values
+
+    def _inner(self, node: ast.expr, wanted: Any) -> Any:
+        """What stands at `node`, as the type that the setting has."""
+        kinds = set(kinds_of(wanted))
+        if Topology in kinds:
+            topology = self._part(node, ("topologies",))
+            if not isinstance(topology, Topology):
+                raise self._error(node, f"a topology is needed here: {', '.join(TOPOLOGIES)}")
+            return topology
+        if Controller in kinds:
+            return self._controller(node)
+        if kinds & {Aggregator, Compressor}:
+            return self._inner_part(node, Aggregator in kinds)
+        try:
+            value = ast.literal_eval(ast.Name("None") if _is_word(node, "none") else _lowered(node))
+        except ValueError:
+            value = node
+        if float in kinds and type(value) is int:
+            value = float(value)
+        if type(value) not in kinds:
+            names = " or ".join(sorted("none" if k is type(None) else k.__name__ for k in kinds))
+            raise self._error(node, f"{names} is needed here")
+        return value
+
+    def _controller(self, node: ast.expr) -> Any:
+        controller = self._part(node, ("controllers",))
+        if not is_controller(controller):
+            raise self._error(node, f"a controller is needed here: {', '.join(CONTROLLERS)}")
+        return controller
+
+    def _inner_part(self, node: ast.expr, aggregator: bool) -> Any:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and not aggregator:
+            try:
+                return compressors.Cast(node.value)
+            except CompositionError as error:
+                raise self._error(node, str(error)) from None
+        part = self._part(node, COMPOSED if aggregator else ("compressors",))
+        if aggregator and (isinstance(part, Topology) or is_controller(part)):
+            raise self._error(node, f"an aggregator or a compressor is needed here: {', '.join(AGGREGATORS)}")
+        if aggregator:
+            return part if isinstance(part, Aggregator) else default_aggregator(part)
+        if not isinstance(part, Compressor):
+            raise self._error(node, f"a compressor is needed here: {', '.join(COMPRESSORS)}")
+        return part
+
+
+def kinds_of(wanted: Any) -> Iterator[Any]:
+    if get_origin(wanted) in (Union, types.UnionType):
+        for inner in get_args(wanted):
+            yield from kinds_of(inner)
+    else:
+        yield get_origin(wanted) or wanted
+
+
+def _is_word(node: ast.expr, word: str) -> bool:
+    return isinstance(node, ast.Name) and node.id.lower() == word
+
+
+def _lowered(node: ast.expr) -> ast.expr:
+    """true and false as well as True and False."""
+    for word, value in (("true", True), ("false", False)):
+        if _is_word(node, word):
+            return ast.Constant(value)
+    return node
+
+
+def _column(text: str, node: ast.AST) -> int:
+    """ast counts bytes; people count characters."""
+    return len(text.encode()[: getattr(node, "col_offset", 0)].decode(errors="ignore"))

@@ -1,0 +1,71 @@
+"""Parts as texts: `to_text` writes the shortest text that `parse` reads back to the same object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from typing import Any
+
+from .. import aggregators, compressors
+from ..core import Aggregator, CompositionError, Compressor, Topology, signature_of
+from .tables import NAMES, PARTS, default_aggregator, is_controller
+
+Unlisted = Callable[[Any], str]
+
+
+def to_text(part: Any) -> str:
+    """The shortest text for a part; a default aggregator is left out."""
+    return _text(part, _refuse)
+
+
+def part_text(part: Any) -> str:
+    """`to_text`, and class path and settings of parts outside the catalog: to be shown and compared, not read back."""
+    return _text(part, lambda inside: signature_of(inside, _listed))
+
+
+def _refuse(part: Any) -> str:
+    name = type(part).__name__
+    raise CompositionError(f"{name} is not in the catalog, so it has no text; listed are {', '.join(PARTS)}")
+
+
+def _listed(part: Any) -> str | None:
+    return part_text(part) if type(part) in NAMES else None
+
+
+def _text(part: Any, unlisted: Unlisted) -> str:
+    cls = type(part)
+    if cls not in NAMES:
+        return unlisted(part)
+    if cls in (aggregators.GatherMean, aggregators.SumMean) and default_aggregator(part.compressor) == part:
+        return _text(part.compressor, unlisted)
+    arguments = [_argument(field, getattr(part, field.name), unlisted) for field in settings(cls)]
+    return f"{NAMES[cls]}({', '.join(a for a in arguments if a)})"
+
+
+def settings(cls: type[Any]) -> list[Field[Any]]:
+    """The fields a text may name; those that are not shown (`repr=False`) hold what is given while running."""
+    return [field for field in fields(cls) if field.repr]
+
+
+def _argument(field: Field[Any], value: Any, unlisted: Unlisted) -> str:
+    if (field.default_factory() if field.default_factory is not MISSING else field.default) == value:
+        return ""
+    if isinstance(value, tuple) and not _is_plain(value):  # parts; a tuple of numbers is a setting like others
+        return ", ".join(_text(each, unlisted) for each in value)
+    if isinstance(value, Aggregator | Topology) or (isinstance(value, Compressor) and field.default is MISSING):
+        return _text(value, unlisted)
+    if type(value) is compressors.Cast:
+        return f'{field.name}="{value.dtype}"'
+    if isinstance(value, Compressor) or is_controller(value) or not _is_plain(value):
+        return f"{field.name}={_text(value, unlisted)}"
+    return f"{field.name}={literal(value)}"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def literal(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,0 +1,116 @@
+"""Compositions that do not converge for the layers they are given: refused, or one warning with the remedy."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..aggregators import PowerSGD, Whole
+from ..catalog import part_text
+from ..compressors import CP, Cast
+from ..core import Aggregator, Chooser, Compressor, IncompatibleParts, Key, TensorSpec, keeps_copies, parts_of
+from ..feedback import DGC, EF21, SCAM, ErrorFeedback
+from .opening import rank_in
+
+BIASED = (PowerSGD, CP)  # which promise nothing by a contract
+MEMORIES = (ErrorFeedback, EF21, SCAM, DGC)
+NEARLY_EXACT = 0.99  # a delta from which on the loss is like that of rounding
+SAMPLED = 1 << 16  # elements of the tensor on which a compressor's error is measured
+
+
+def check_soundness(
+    caller: str,
+    layers: Sequence[TensorSpec],
+    rules: Mapping[str, Aggregator[Any]],
+    group: Any = None,
+    bias: bool = True,
+) -> None:
+    """Refuse EF21 around what is no contraction; warn (`warnings.warn`) of a biased compressor without a memory.
+
+    group: its rank 0 gives the warnings. bias: whether a bias matters.
+    """
+    shared: dict[int, tuple[Aggregator[Any], list[TensorSpec]]] = {}  # the layers of a pattern share one object
+    for layer in layers:
+        shared.setdefault(id(rules[layer.name]), (rules[layer.name], []))[1].append(layer)
+    found: dict[str, None] = {}  # in order, each text once
+    for rule, own in shared.values():
+        found |= dict.fromkeys([*_about_ef21(caller, rule, own), *(_about_bias(caller, rule, own) if bias else ())])
+    for text in found if rank_in(group) == 0 else ():
+        warnings.warn(text, stacklevel=_callers())
+
+
+def _callers() -> int:
+    """How many calls above the warning the user's own code is."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("thinwire."):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _about_ef21(caller: str, rule: Aggregator[Any], layers: Sequence[TensorSpec]) -> Iterator[str]:
+    """EF21 adds C(difference) to its state at each step: an error above the difference itself makes it grow."""
+    for memory in parts_of(rule):
+        if not isinstance(memory, EF21):
+            continue
+        whole = any(isinstance(part, Whole) for part in parts_of(memory))
+        specs = [_as_one(layers)] if whole else layers
+        for compressor in (part for part in parts_of(memory) if isinstance(part, Compressor)):
+            omegas = [_expansion(compressor, spec) for spec in specs]
+            worst = max(range(len(omegas)), key=omegas.__getitem__)
+            if omegas[worst] <= 1:
+                continue
+            spec, text = specs[worst], part_text(compressor)
+            about = (
+                f"{caller}: {part_text(memory)}: EF21 needs a contraction, and {text} is unbiased with a variance of "
+                f"up to omega = {omegas[worst]:.3g} > 1 for {spec.name} {list(spec.shape)}"
+            )
+            remedy = f"use ef({text}), or a contraction inside ef21: topk(...), or scaled=false where {text} has it"
+            if _measured_error(compressor, spec) > 1:
+                raise IncompatibleParts(f"{about}: its state would grow without bound; {remedy}")
+            yield f"{about}; on normally distributed tensors it contracts, on others it may not: {remedy}"
+
+
+def _as_one(layers: Sequence[TensorSpec]) -> TensorSpec:
+    return TensorSpec("all layers", (sum(layer.numel for layer in layers),), layers[0].dtype)
+
+
+def _expansion(compressor: Compressor, spec: TensorSpec) -> float:
+    """omega where that is all that is promised, else 0."""
+    promise = compressor.contract(spec)
+    return 0.0 if promise.delta is not None or promise.omega is None else promise.omega
+
+
+def _measured_error(compressor: Compressor, spec: TensorSpec) -> float:
+    """|x - C(x)|^2 / |x|^2 for one drawn x, of the layer's shape or of fewer rows."""
+    first, *others = spec.shape or (1,)
+    rows = max(1, min(first, SAMPLED // max(1, math.prod(others))))
+    sample = TensorSpec("sample", (rows, *others))
+    tensor = torch.randn(sample.shape, generator=torch.Generator().manual_seed(0))
+    decoded = compressor.decode(compressor.encode(tensor, Key(0)), sample, Key(0))
+    return float((tensor - decoded).square().sum() / tensor.square().sum())
+
+
+def _about_bias(caller: str, rule: Aggregator[Any], layers: Sequence[TensorSpec]) -> Iterator[str]:
+    inside = list(parts_of(rule))
+    if keeps_copies(rule) or any(isinstance(part, MEMORIES) for part in inside):
+        return
+    for part in inside:
+        if isinstance(part, BIASED) or (isinstance(part, Compressor) and any(_is_biased(part, s) for s in layers)):
+            yield (
+                f"{caller}: {part_text(rule)} is biased and has no memory: what it leaves out is lost at every step, "
+                f"and training may stop short of its goal; put error feedback around it, ef({part_text(rule)})"
+            )
+            return
+
+
+def _is_biased(compressor: Compressor, spec: TensorSpec) -> bool:
+    """By its contract: not unbiased, and it leaves out coordinates or loses more than rounding does."""
+    promise = compressor.contract(spec)
+    if isinstance(compressor, Cast) or promise.omega is not None:
+        return False
+    return isinstance(compressor, Chooser) if promise.delta is None else promise.delta < NEARLY_EXACT

@@ -1,0 +1,240 @@
+"""What worker processes do in the tests of what `attach` and `local` accept, refuse and say."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
+
+import thinwire
+from ddp_jobs import EF_TOPK, Net, data, ddp_of, train, weights
+from thinwire.aggregators import GatherMean
+from thinwire.compressors import TopK
+from thinwire.feedback import ErrorFeedback
+
+
+@dataclass(frozen=True)
+class OwnTopK(TopK):
+    """A part that no catalog lists."""
+
+    extra: float = 0.5
+
+
+class Undescribed:
+    """A compressor that is no dataclass."""
+
+    inner = TopK(density=0.05)
+
+    def __getattr__(self, name):
+        return getattr(TopK(density=0.05), name)
+
+    def encode(self, tensor, key):
+        return self.inner.encode(tensor, key)
+
+    def decode(self, payload, spec, key):
+        return self.inner.decode(payload, spec, key)
+
+    def contract(self, spec):
+        return self.inner.contract(spec)
+
+    def nbytes(self, spec):
+        return self.inner.nbytes(spec)
+
+
+class Described(Undescribed):
+    def __init__(self, density):
+        self.density = density
+
+    def signature(self):
+        return f"density={self.density}"
+
+
+def said(call):
+    """The error's type and text."""
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "nothing", ""
+
+
+def refused(driver, cases):
+    """Errors of `attach`, threads that are left over, and DDP's hooks afterwards."""
+    model = ddp_of(driver)
+    before = threading.active_count()
+    found = [said(lambda wrong=wrong: thinwire.attach(model, **{"composition": EF_TOPK, **wrong})) for wrong in cases]
+    return found, threading.active_count() - before, len(model._comm_hooks)
+
+
+def quarrel_and_count(driver):
+    """Ranks that differ: refused after connections were opened."""
+    model = ddp_of(driver)
+    before = threading.active_count()
+    errors = [said(lambda: thinwire.attach(model, EF_TOPK, seed=driver.world.rank)) for _ in range(5)]
+    return {kind for kind, _ in errors}, threading.active_count() - before, len(model._comm_hooks)
+
+
+def spoil_in_closure(driver, kind, spoiled_call):
+    """The weights after a step whose closure's gradients are bad on one rank, and after a good one."""
+    model = ddp_of(driver)
+    wire = thinwire.attach(model, EF_TOPK)
+    options = {"LBFGS": {"max_iter": 3}, "SGD": {"momentum": 0.9}, "Adam": {}}[kind]
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.05, **options)
+    calls = [0]
+
+    def closure():
+        optimizer.zero_grad()
+        x, y = data(0, 0)
+        loss = nn.functional.cross_entropy(model(x), y)
+        if calls[0] == spoiled_call and driver.world.rank == 0:
+            loss = loss * float("nan")
+        calls[0] += 1
+        loss.backward()
+        return loss.detach() if loss.isfinite() else torch.zeros(())
+
+    start = weights(model)
+    optimizer.step(closure=closure)
+    after_bad = weights(model)
+    finite = all(p.isfinite().all().item() for p in model.parameters())
+    optimizer.step(closure)
+    return start == after_bad, finite, weights(model) != after_bad, wire.report().skipped_steps
+
+
+def bare_compressor(driver):
+    """A compressor as an object travels as its text does."""
+    digests = []
+    for wanted in ("topk(density=0.05)", TopK(density=0.05), {"*": TopK(density=0.05)}):
+        model = ddp_of(driver)
+        thinwire.attach(model, wanted)
+        train(model, driver, 3)
+        digests.append(weights(model))
+    return digests
+
+
+def own_parts(driver, rank_differs=False):
+    """A part outside the catalog: trains, reports, and is compared over ranks."""
+    extra = 0.5 + driver.world.rank * rank_differs
+    model = ddp_of(driver)
+    wire = thinwire.attach(model, ErrorFeedback(GatherMean(OwnTopK(density=0.05, extra=extra))))
+    train(model, driver, 2)
+    wire.change({"first.*": GatherMean(Described(0.1)), "*": OwnTopK(density=0.1)})
+    train(model, driver, 2)
+    adapted = "switch(topk(density=0.05), dense(), by=fixed(default=0))"
+    menu = thinwire.parse(adapted)
+    wire.change(ErrorFeedback(type(menu)((GatherMean(OwnTopK(density=0.05)), *menu.menu), menu.by)))
+    train(model, driver, 2)
+    return weights(model), str(wire.report())
+
+
+def own_part_without_signature(driver):
+    return said(lambda: thinwire.attach(ddp_of(driver), Undescribed()))
+
+
+def two_handles(driver):
+    """What an old handle says after a second attach; the new one stays in force."""
+    model = ddp_of(driver)
+    old = thinwire.attach(model, EF_TOPK)
+    train(model, driver, 1)
+    new = thinwire.attach(model, EF_TOPK)
+    state = new.state_dict()
+    calls = (
+        old.pause, old.resume, lambda: old.change("dense()"), old.state_dict, lambda: old.load_state_dict(state)
+    )  # fmt: skip
+    errors = [said(call) for call in calls]
+    report = old.report().steps
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        old.detach()
+    train(model, driver, 2, start=1)
+    steps = new.hook.step
+    new.detach()
+    new.detach()
+    after = said(new.state_dict)
+    train(model, driver, 1, start=3)
+    return errors, report, [str(w.message) for w in told], steps, after, new.hook.step
+
+
+def warned(driver, compositions):
+    """What `attach` warns of, by composition."""
+    found = []
+    for composition in compositions:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            thinwire.attach(ddp_of(driver), composition)
+        found.append([(str(w.message), w.filename.rpartition("/")[2]) for w in told])
+    return found
+
+
+def wrapped(driver, kind):
+    """What `attach` says to a model that is no usual DDP model."""
+    make = {
+        "plain": Net,
+        "compiled plain": lambda: torch.compile(Net()),
+        "fsdp2": lambda: sharded(driver),
+        "replicate": lambda: replicated(driver),
+        "mixed precision": lambda: mixed(driver),
+        "in backward": lambda: in_backward(driver),
+        "own hook": lambda: hooked(driver),
+    }
+    return said(lambda: thinwire.attach(make[kind](), EF_TOPK))
+
+
+def sharded(driver):
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = Net()
+    fully_shard(model, mesh=DeviceMesh.from_group(driver.group, "cpu"))
+    return model
+
+
+def replicated(driver):
+    from torch.distributed._composable.replicate import replicate
+
+    return replicate(Net(), process_group=driver.group)
+
+
+def mixed(driver):
+    from torch.nn.parallel.distributed import _MixedPrecision
+
+    return DDP(Net(), process_group=driver.group, mixed_precision=_MixedPrecision(param_dtype=torch.bfloat16))
+
+
+def in_backward(driver):
+    from torch.distributed.optim import _apply_optimizer_in_backward
+
+    net = Net()
+    _apply_optimizer_in_backward(torch.optim.SGD, net.parameters(), {"lr": 0.1})
+    return DDP(net, process_group=driver.group)
+
+
+def hooked(driver):
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    model = DDP(Net(), process_group=driver.group)
+    model.register_comm_hook(driver.group, allreduce_hook)
+    return model
+
+
+def attach_compiled(driver):
+    """The compiled module itself is given to `attach`."""
+    model = ddp_of(driver)
+    compiled = torch.compile(model, backend="eager")
+    wire = thinwire.attach(compiled, EF_TOPK)
+    train(model, driver, 3, forward=compiled)
+    return weights(model), wire.hook.step
+
+
+def alone_refused(driver):
+    """One rank is refused; the others learn it from the missing connection."""
+    model = ddp_of(driver)
+    wanted = "ef(tpok(density=0.05))" if driver.world.rank else EF_TOPK
+    return said(lambda: thinwire.attach(model, wanted, timeout_s=1.0))
+
+
+def said_of_own_parts(driver):
+    return said(lambda: own_parts(driver, rank_differs=True))
