@@ -3,6 +3,7 @@
 import pytest
 
 import report_jobs as jobs
+from thinwire.aggregators import GatherMean
 from thinwire.catalog import parse
 from thinwire.core import TensorSpec, World
 from thinwire.drivers.meter import Meter
@@ -62,7 +63,7 @@ def test_layers_of_moments_are_named_by_place_and_shape(pool):
 
 def test_a_part_without_a_text_is_described_by_its_class():
     part = parse("ef(topk(density=0.01))")
-    rules = {layer.name: part for layer in LAYERS} | {"a.bias": type(part)(jobs.OwnTopK(density=0.25))}
+    rules = {layer.name: part for layer in LAYERS} | {"a.bias": type(part)(GatherMean(jobs.OwnTopK(density=0.25)))}
     report = made(rules, {})
     assert "OwnTopK(density=0.25" in str(report)
 
