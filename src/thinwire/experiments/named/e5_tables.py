@@ -78,8 +78,8 @@ def on_the_wire(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
     return {
         "title": "Bytes a step of one worker, ten label-sorted workers with EF21",
         "note": "Means over the run and over ranks 1 to 9, heads included. Between workers, payloads that add up "
-        "(dense, Random-k, the projection, PowerSGD) are all-reduced, others go to nine workers. The server, rank 0, answers "
-        "with the dense mean.",
+        "(dense, Random-k, the projection, PowerSGD) are all-reduced, others go to nine workers. The server, rank 0, "
+        "answers with the dense mean.",
         "columns": [
             "operator", "payload", "sent to workers", "received from workers", "sent to the server",
             "received from the server", "both ways",
