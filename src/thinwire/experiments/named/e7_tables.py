@@ -58,13 +58,16 @@ def findings(runs: Runs) -> dict[str, Any]:
     found = by_number(runs)
     complete = [g for g in dict.fromkeys(g for g, _ in found) if all((g, str(n)) in found for n in range(1, 11))]
     clocks = [g for g in complete if found[g, "1"]["driver"] == "processes"]
-    telling, silent = told_apart(found, [g for g in complete if g not in clocks])
+    crowds = [g for g, number in found if number == "1" and found[g, number]["driver"] == "lockstep"]
+    telling, silent = told_apart(found, crowds)
+    telling = [g for g in telling if g in complete]
     fast, thin = (next((g for g in clocks if g.endswith(end)), None) for end in ("fast link", "mbit"))
-    note = f"Points of accuracy lost are means over {_listed(telling)}." if telling else ""
+    notes = [f"Points of accuracy lost are means over {_listed(telling)}."] if telling else []
     if silent:
-        note += f" Left out, because no. 1 is less than {100 * MARGIN:g} points above chance there: {_listed(silent)}."
+        near = f"less than {100 * MARGIN:g} points above chance"
+        notes.append(f"Left out, because no. 1 is {near} there: {_listed(silent)}.")
     claims = [*(_of_crowds(found, telling) if telling else ()), *_of_clocks(found, fast, thin)]
-    return claims_table("Tolstobrov's findings, as measured", claims, note=note)
+    return claims_table("Tolstobrov's findings, as measured", claims, note=" ".join(notes))
 
 
 def told_apart(found: Found, crowds: Sequence[str]) -> tuple[list[str], list[str]]:
