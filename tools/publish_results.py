@@ -74,12 +74,23 @@ def publish(source: Path, endings: Sequence[str] = (), into: Path = RESULTS) -> 
         raise SystemExit(f"{source}: {len(packed):,} bytes of results, at most {MAX_BYTES:,} are kept; thin its curves")
     (into / f"{name}.json.xz").write_bytes(packed)
     page = into / f"{name}.md"
-    write_markdown(result, page, pictures)
+    write_markdown(_marked(result), page, pictures)
     return page
+
+
+def _marked(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs with an `origin`, which were not made by this command, have a † behind their labels; `about` explains it."""
+    runs = [run | ({"label": f"{run['label']} †"} if "origin" in run else {}) for run in result.get("runs", [])]
+    origins = list(dict.fromkeys(run["origin"] for run in runs if "origin" in run))
+    if not origins:
+        return dict(result)
+    return {**result, "runs": runs, "about": f"{result.get('about', '').strip()} † {'; '.join(origins)}."}
 
 
 def _draw(result: Mapping[str, Any], endings: Sequence[str], into: Path) -> list[Path]:
     pictures = []
+    drawable = [run for run in result.get("runs", []) if run["curve"] or run["driver"] == "processes"]
+    result = {**result, **({"runs": drawable} if drawable else {})}  # no legend of curves that are not there
     with tempfile.TemporaryDirectory() as drawn:
         files = [file for file in write_figures(result, Path(drawn)) if file.suffix == ".svg"]
         for ending in endings:

@@ -49,7 +49,7 @@ def test_findings_hold_or_not_as_measured():
     assert found["Gossip communicates 2 to 5 times faster (thin link)"] == [
         "1 of 3: below the range", "p = 1 2.00; p = 4 1.25; p = 16 1.14",
     ]  # fmt: skip
-    assert found["Waiting can exceed computing"][0] == "no"
+    assert found["Waiting can exceed computing (with encoding)"][0] == "no"
     without = e7_tables.findings([r for r in runs if "mbit" not in r["group"]])
     assert len(without["rows"]) == len(table["rows"]) - 4
     assert e7_tables.numbers(runs)["rows"][0][:3] == ["1: p = 1", 60.0, "110.0 / 1.0 / 50.0"]
