@@ -78,10 +78,11 @@ def trained(size, settings, steps, **options):
 
 
 def algorithm_1(size, period, lr, steps):
-    """Local-SGD: the average takes the place of the weights that the gradient was computed at."""
+    """Local-SGD (Tolstobrov, 2022): iterations k = 1, 2, ... turn w_{k-1} into w_k. If k mod p = 0, the mean of all w_{k-1}
+    takes the place of the weights that the gradient was computed at."""
     w = [start() for _ in range(size)]
-    for k in range(steps):
-        g = [gradient(i, k, w[i]) for i in range(size)]
+    for k in range(1, steps + 1):
+        g = [gradient(i, k - 1, w[i]) for i in range(size)]  # data are numbered from 0
         if k % period == 0:
             mean = {n: sum(v[n] for v in w) / size for n in SHAPES}
             w = [{n: mean[n] - lr * g[i][n] for n in SHAPES} for i in range(size)]

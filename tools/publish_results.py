@@ -1,42 +1,111 @@
-"""Put a run's tables and some of its pictures into docs/results: `python tools/publish_results.py FOLDER PICTURE ...`.
+"""Write a run's page, some of its pictures and its compact results file into docs/results.
 
-A PICTURE is the end of a name in FOLDER/figures, as `thinwire report FOLDER --figures` writes them: "accuracy-step"
-takes group-1-one-worker-accuracy-step.svg.
+    python tools/publish_results.py runs/e7 accuracy-step accuracy-wire-bytes
+    python tools/publish_results.py docs/results/e7.json.xz
+
+The first argument is the folder of a run, or a compact results file, from which its page is written again. The others
+are ends of names in FOLDER/figures, as `thinwire report FOLDER --figures` writes them: "accuracy-step" takes
+group-1-one-worker-accuracy-step.svg. Without any, a page that is written again keeps the pictures it has.
+
+docs/results/NAME.json.xz holds what the page is made of: tables, checks, and of each run its curve, last and best
+figures, bytes and times. Verdicts are computed from these runs by the experiment's `shown`, so that anyone can do it
+again; what only the report draws (layers, histograms, plans, traces) stays in the folder.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import lzma
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from thinwire.experiments.report import write_figures, write_markdown
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
+MAX_BYTES = 200_000
+HEAD = (
+    "name", "title", "about", "command", "versions", "machine", "started", "task", "target", "checks", "tables",
+    "figures", "modelled",
+)  # fmt: skip
+RUN = (
+    "group", "workers", "driver", "link", "split", "label", "composition", "seed", "steps", "curve", "final", "best",
+    "bytes_by_rank", "dense_layers", "steps_to_target", "skipped_steps", "times", "origin",
+)  # fmt: skip
 
 
-def publish(folder: Path, endings: list[str]) -> Path:
-    result = json.loads((folder / "result.json").read_text())
-    RESULTS.mkdir(exist_ok=True)
-    page = RESULTS / f"{result['name']}.md"
+def compact(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What pages and verdicts need of a result, without the paths of one machine."""
+    kept = {key: result[key] for key in HEAD if key in result}
+    kept["command"] = str(kept.get("command", "")).partition(" --data ")[0]
+    runs = [{key: run[key] for key in RUN if key in run} for run in result.get("runs", [])]
+    return kept | ({"runs": runs} if runs else {})
+
+
+def with_verdicts(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The result with the tables that the experiment's code makes of its runs now, where it needs nothing else."""
+    module = importlib.import_module(f"thinwire.experiments.named.{result['name']}")
+    shown = getattr(module, "shown", None)
+    if shown is None or list(inspect.signature(shown).parameters) != ["runs"] or not result.get("runs"):
+        return dict(result)
+    return {**result, **shown(result["runs"])}
+
+
+def read(source: Path) -> dict[str, Any]:
+    """The result of a run's folder, or of a compact file."""
+    if source.is_dir():
+        return dict(json.loads((source / "result.json").read_text()))
+    return dict(json.loads(lzma.decompress(source.read_bytes())))
+
+
+def publish(source: Path, endings: Sequence[str] = (), into: Path = RESULTS) -> Path:
+    result = with_verdicts(compact(loaded := read(source)))
+    name, into = result["name"], into.resolve()
+    into.mkdir(exist_ok=True)
+    drawn = _draw(loaded | result, endings, into)
+    pictures = drawn or [into / file for file in loaded.get("pictures", [])]
+    result["pictures"] = [picture.name for picture in pictures]
+    packed = lzma.compress(json.dumps(result, separators=(",", ":")).encode(), preset=9)
+    if len(packed) > MAX_BYTES:
+        raise SystemExit(f"{source}: {len(packed):,} bytes of results, at most {MAX_BYTES:,} are kept; thin its curves")
+    (into / f"{name}.json.xz").write_bytes(packed)
+    page = into / f"{name}.md"
+    write_markdown(_marked(result), page, pictures)
+    return page
+
+
+def _marked(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs with an `origin`, which were not made by this command, have a † behind their labels; `about` explains it."""
+    runs = [run | ({"label": f"{run['label']} †"} if "origin" in run else {}) for run in result.get("runs", [])]
+    origins = list(dict.fromkeys(run["origin"] for run in runs if "origin" in run))
+    if not origins:
+        return dict(result)
+    return {**result, "runs": runs, "about": f"{result.get('about', '').strip()} † {'; '.join(origins)}."}
+
+
+def _draw(result: Mapping[str, Any], endings: Sequence[str], into: Path) -> list[Path]:
     pictures = []
+    drawable = [run for run in result.get("runs", []) if run["curve"] or run["driver"] == "processes"]
+    result = {**result, **({"runs": drawable} if drawable else {})}  # no legend of curves that are not there
     with tempfile.TemporaryDirectory() as drawn:
         files = [file for file in write_figures(result, Path(drawn)) if file.suffix == ".svg"]
         for ending in endings:
             found = [file for file in files if file.stem.endswith(ending)]
             if not found:
-                raise SystemExit(
-                    f"{folder}: no picture ends with {ending!r}; there are {[file.stem for file in files]}"
-                )
+                names = [file.stem for file in files]
+                raise SystemExit(f"{result['name']}: no picture ends with {ending!r}; there are {names}")
             for file in found:
-                place = RESULTS / f"{result['name']}-{file.stem}.svg"
+                place = into / f"{result['name']}-{file.stem}.svg"
                 place.write_text(file.read_text())
                 pictures.append(place)
-    result["command"] = result["command"].partition(" --data ")[0]  # a folder of one machine tells nobody anything
-    write_markdown(result, page, pictures)
-    return page
+    return pictures
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        raise SystemExit(__doc__)
     print(publish(Path(sys.argv[1]), sys.argv[2:]))

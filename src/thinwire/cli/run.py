@@ -24,6 +24,9 @@ def add_to(commands: SubParsers) -> None:
     parser.add_argument("--data", metavar="FOLDER", help="where data sets are (default: $THINWIRE_DATA, or a cache)")
     parser.add_argument("--full", action="store_true", help="the published size, where that is larger")
     parser.add_argument("--seeds", type=_seeds, default=(), metavar="1,2,3", help="instead of the config's own")
+    some = "only these: labels, or what precedes a label's colon (e7 --methods 1 4)"
+    parser.add_argument("--methods", nargs="+", default=[], metavar="LABEL", help=some)
+    parser.add_argument("--groups", nargs="+", default=[], metavar="TEXT", help="only groups with TEXT in their titles")
     _add_common(parser)
     parser.set_defaults(command=run)
     words_of_resume = "Go on with a run that was stopped, where it stopped; the result is that of one that was not."
@@ -48,12 +51,14 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def run(options: argparse.Namespace) -> int:
     from ..experiments.folder import RunFolder
+    from ..experiments.selecting import Selection
     from ..experiments.sources import find_plan
 
-    plan, config = find_plan(options.what, options.full, options.data, options.seeds)
+    some = Selection(tuple(options.methods), tuple(options.groups))
+    plan, config = find_plan(options.what, options.full, options.data, options.seeds, some)
     words = ["thinwire run", options.what, *(["--full"] if options.full else [])]
     words += ["--seeds", ",".join(map(str, options.seeds))] if options.seeds else []
-    words += ["--data", options.data] if options.data else []
+    words += [*some.words, *(["--data", options.data] if options.data else [])]
     command = " ".join(words)
     folder = RunFolder.new(options.out or Path("runs") / plan.name, config, command)
     return _finish(plan, folder, options)

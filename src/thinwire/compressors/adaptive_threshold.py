@@ -18,7 +18,8 @@ from .sparse import Sparse, kept_count, kept_nbytes, then, values_spec
 class AdaptiveThreshold(Sparse):
     """Send every |x| at or above the (1 - density)-quantile: k_t·(b + log2(d/k_t) + 1.5) bits. Biased, delta = k_t/d.
 
-    sample=1 takes the exact quantile: all ties with it are sent. A smaller sample estimates it from that share of the
+    sample=1 takes the exact quantile, the smallest magnitude that is sent: all ties with it are sent, since of equal
+    numbers none exceeds the others and delta counts on k_t. A smaller sample estimates it from that share of the
     coordinates, drawn by the key; the number sent is then held between half and twice density·d.
     """
 

@@ -1,4 +1,4 @@
-"""Everything above a fixed level."""
+"""Hard thresholds: of a given level (Tolstobrov, 2022), or of a given mean count (Rethink-GS, Sahu et al., 2021)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from ..core import CompositionError, Compressor, Contract, Key, TensorSpec
@@ -16,10 +17,10 @@ from .sparse import Sparse, kept_nbytes
 
 @dataclass(frozen=True)
 class Threshold(Sparse):
-    """Send every |x| >= tau with its position: k_t·(b + log2(d/k_t) + 1.5) bits. Error^2 <= (d - k_t)·tau^2, no delta.
+    """Send every |x| > tau with its position: k_t·(b + log2(d/k_t) + 1.5) bits. Error^2 <= (d - k_t)·tau^2, no delta.
 
-    Give tau, or a target `count`: then tau = 1/(2 sqrt(count)), the hard threshold of Rethink-GS. How many are sent
-    varies, and may be none.
+    Give tau, or a target `count`: then every |x| >= 1/(2 sqrt(count)) is sent, the hard threshold of Rethink-GS. How
+    many are sent varies, and may be none.
     """
 
     size_varies: ClassVar[bool] = True  # with the numbers, so that no plan can know it
@@ -44,7 +45,7 @@ class Threshold(Sparse):
 
     def choose(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
-        return reaching(scores, self.level)
+        return reaching(scores, self.level if self.tau is None else _next_above(self.tau, scores.dtype))
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()
@@ -52,3 +53,8 @@ class Threshold(Sparse):
     def nbytes(self, spec: TensorSpec) -> float:
         """As if numbers had unit variance, for want of better knowledge."""
         return kept_nbytes(round(math.erfc(self.level / math.sqrt(2)) * spec.numel), spec, self.values)
+
+
+def _next_above(level: float, dtype: torch.dtype) -> float:
+    """The smallest number of this type above the level: what reaches it exceeds the level."""
+    return torch.tensor(level, dtype=dtype).nextafter(torch.tensor(math.inf, dtype=dtype)).item()

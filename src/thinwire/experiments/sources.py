@@ -13,16 +13,24 @@ from .config import Experiment
 from .laboratory import plan_of, read_experiment
 from .named import SUMMARIES, named_plan
 from .plan import Plan
+from .selecting import Selection
 from .tables import ConfigError
 
 
 def find_plan(
-    what: str, full: bool = False, data: str | None = None, seeds: tuple[int, ...] = ()
+    what: str,
+    full: bool = False,
+    data: str | None = None,
+    seeds: tuple[int, ...] = (),
+    some: Selection | None = None,
 ) -> tuple[Plan, dict[str, Any]]:
     """A plan, and the config that makes it again. what: a name, FILE.toml, FILE.json, or FILE.py:FUNCTION."""
+    some = some or Selection()
     if what in SUMMARIES:
-        made = {"named": what, "full": full, "data": data}
-        return named_plan(what, full, data, seeds), {**made, **({"seeds": list(seeds)} if seeds else {})}
+        made = {"named": what, "full": full, "data": data, "seeds": seeds, "methods": some.methods}
+        made |= {"groups": some.groups}
+        config = {key: list(v) if isinstance(v, tuple) else v for key, v in made.items() if v != ()}
+        return named_plan(what, full, data, seeds, some), config
     path, _, function = what.partition(":")
     if not Path(path).is_file():
         near = difflib.get_close_matches(what, list(SUMMARIES), 1)
@@ -34,13 +42,15 @@ def find_plan(
         stored = _stored(Path(path))
         if "named" in stored:
             seeds = seeds or tuple(stored.get("seeds", ()))
-            return find_plan(stored["named"], stored["full"], data or stored["data"], seeds)
+            some = some or Selection(tuple(stored.get("methods", ())), tuple(stored.get("groups", ())))
+            return find_plan(stored["named"], stored["full"], data or stored["data"], seeds, some)
         data = data or stored.pop("data", None)
         experiment = Experiment.from_dict(stored, name=Path(path).stem)
     else:
         experiment = _by_function(Path(path), function) if function else read_experiment(Path(path))
     if seeds:
         experiment = replace(experiment, seeds=seeds)
+    experiment = some.of(experiment)
     try:
         return plan_of(experiment, data), {**experiment.to_dict(), **({"data": data} if data else {})}
     except ConfigError as error:

@@ -127,7 +127,8 @@ def _from_rank_0(flag: bool, step: int) -> Program[bool]:
 
 
 def in_lockstep(driver: TorchDist, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
-    """All workers in this process. Rank 0's bytes; times are those of computing and encoding, for one worker."""
+    """All workers in this process. Rank 0's bytes, and the totals of all ranks, which differ where one is a server;
+    times are those of computing and encoding, for one worker."""
     del driver  # a world of one
     size = Experiment.from_dict(argument["experiment"]).groups[argument["group"]].workers
     meters, looked = ([Meter() for _ in range(size)] for _ in range(2))
@@ -135,7 +136,10 @@ def in_lockstep(driver: TorchDist, argument: Mapping[str, Any], tell: Callable[[
     training = Training(argument, range(size), meters, *carries, looked[0])
     training.run(tell)
     assert training.observer is not None
-    return _head(argument, training) | training.observer.result() | {"times": dict(training.workers[0].clock.sums)}
+    totals = [meter.total() for meter in meters]
+    traffic = {"sent": [t.sent_bytes for t in totals], "received": [t.received_bytes for t in totals]}
+    more = {"times": dict(training.workers[0].clock.sums), "bytes_by_rank": traffic}
+    return _head(argument, training) | training.observer.result() | more
 
 
 def on_one_rank(driver: TorchDist, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:

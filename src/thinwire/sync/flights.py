@@ -53,6 +53,10 @@ def fragments_of(layers: Sequence[TensorSpec], count: int) -> list[list[str]]:
     return found
 
 
-def staggered(period: int, count: int) -> list[int]:
-    """Local steps each fragment is taken to have made already, so that their rounds come evenly; the first has none."""
-    return [at * period // count for at in range(count)]
+def staggered(period: int, count: int, overlap: bool = False) -> list[int]:
+    """Local steps each fragment is taken to have made already, so that their rounds come evenly.
+
+    The first has none; with overlap it has one, because Algorithm 1 (Tolstobrov, 2022) averages in iteration k = p, and
+    what it averages are the weights of iteration k - 1: they depart after p - 1 steps, then after every p.
+    """
+    return [int(overlap) + at * period // count for at in range(count)]

@@ -73,7 +73,7 @@ class Rounds:
         self._dense = Exchanger([*layers, *extra], Dense())
         self.fragments = fragments_of(layers, settings.fragments)
         period = settings.policy.period if isinstance(settings.policy, Every) else 1
-        self.since = staggered(period, len(self.fragments))
+        self.since = staggered(period, len(self.fragments), settings.overlap and not settings.policy.looks_every)
         self.flights: list[Flight] = []
         self.departed = self.rounds = self.bad_in_a_row = self.averages = 0
         self.lr: float | None = None  # of the step that is made now, where somebody tells it; flights take it along

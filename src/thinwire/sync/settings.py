@@ -31,9 +31,10 @@ class Local:
     """So many local steps, then a round: what travels, through which exchange, and what is made of the average.
 
     every: a number of steps, or a policy. payload: "deltas" (anchor - weights), "weights", or "gradients" at each step.
-    overlap: a round travels during the next step's computing, and that step's gradient, taken at the old weights, is
-    applied to the average (S3, algorithm 1). fragments: layers in so many groups that take turns; delay: a round is
-    merged so many steps after it was sent; mixing: the share of the local weights that stays then (streaming DiLoCo).
+    overlap: a round travels during step p, 2p, ...: that step's gradient, taken at the old weights, is applied to the
+    average of the weights before it (Algorithm 1 of Tolstobrov, 2022). fragments: layers in so many groups that take
+    turns; delay: a round is merged so many steps after it was sent; mixing: the share of the local weights that stays
+    then (streaming DiLoCo).
     average_every: after so many rounds all ranks' weights are averaged densely, which is for gossip.
     """
 

@@ -7,8 +7,8 @@ import torch
 
 from laboratory import run_here, run_plan, without_times
 from thinwire.experiments.laboratory import plan_of
-from thinwire.experiments.named.e5 import E5, OPERATORS, UNFIT, WORLDS, shown
-from thinwire.experiments.named.e5_tables import reaching, verdict
+from thinwire.experiments.named.e5 import E5, OPERATORS, SERVED, UNFIT, WORLDS, shown
+from thinwire.experiments.named.e5_tables import on_the_wire, reaching, verdict
 from thinwire.experiments.tasks.logistic import mushrooms, without
 
 
@@ -41,18 +41,31 @@ def test_held_out_rows_are_no_part_of_training():
 
 
 def test_every_operator_stands_in_each_world_with_and_without_ef21():
-    assert len(E5.groups) == 2 * len(WORLDS)
-    assert [len(E5.methods_of(group)) for group in E5.groups] == [len(OPERATORS), len(OPERATORS) + len(UNFIT)] * 3
+    assert len(E5.groups) == 2 * len(WORLDS) + 1
+    counts = [len(E5.methods_of(group)) for group in E5.groups]
+    assert counts == [len(OPERATORS), len(OPERATORS) + len(UNFIT)] * 3 + [len(SERVED)]
     assert all("ef21(" in m.composition or m.label == "dense" for m in E5.methods_of(E5.groups[1]))
 
 
 def test_ef21_leaves_plain_topk_behind_on_label_sorted_workers_and_processes_change_nothing():
-    few = tuple(replace(g, labels=g.labels[:2]) for g in E5.groups[-2:])
+    few = tuple(replace(g, labels=g.labels[:2]) for g in E5.groups[4:6])
     small = replace(E5, groups=few, steps=30)
     alone, shared = (run_here(small), run_plan(plan_of(small), processes=2))
     assert [without_times(run) for run in alone["runs"]] == [without_times(run) for run in shared["runs"]]
     norms = {run["label"]: run["final"]["grad_norm"] for run in alone["runs"]}
     assert norms["EF21(Top-17)"] < norms["Top-17"]
+
+
+def test_a_gathered_topk_sends_more_than_dense_and_one_through_a_server_less():
+    """Nine copies of a payload against an all-reduce: on the wire EF21 saves where there is a server."""
+    labels = ("dense", "EF21(Top-28)"), ("dense, server", "EF21(Top-28), server")
+    few = tuple(replace(g, labels=some) for g, some in zip(E5.groups[5:], labels, strict=True))
+    runs = run_here(replace(E5, groups=few, steps=5))["runs"]
+    dense, topk = on_the_wire(runs, ("dense", "Top-28"))["rows"]
+    assert topk[1] < dense[1] < dense[2] < topk[2], "payload, then sent to workers"
+    assert topk[4] < 0.4 * dense[4] and topk[5] == dense[5] and topk[6] < dense[6], "to, from, both ways"
+    ends = {run["label"]: run["final"]["grad_norm"] for run in runs}
+    assert ends["EF21(Top-28), server"] == pytest.approx(ends["EF21(Top-28)"], rel=1e-4)
 
 
 def test_a_run_that_explodes_ends_early_and_says_so():
@@ -66,7 +79,8 @@ def test_a_run_that_explodes_ends_early_and_says_so():
 
 def test_the_tables_tell_of_every_operator_in_every_world():
     result = run_here(replace(E5, steps=2, record_every=1), shown)
-    ends, expected = result["tables"]
+    ends, wire, expected = result["tables"]
+    assert [row[0] for row in wire["rows"]] == [operator.label for operator in OPERATORS]
     assert len(ends["rows"]) == len(OPERATORS) * len(WORLDS)
     assert all(len(row) == len(ends["columns"]) for row in ends["rows"])
     assert all(row[1] in ("yes", "no") or " of " in row[1] for row in expected["rows"])

@@ -3,6 +3,10 @@
 import pytest
 
 from thinwire.experiments.named import diloco, e7, e7_tables, federated
+from thinwire.experiments.named.claims import RangeClaim
+from thinwire.experiments.selecting import Selection
+from thinwire.experiments.sources import find_plan
+from thinwire.experiments.tables import ConfigError
 from thinwire.sync import parse_sync
 
 
@@ -40,15 +44,67 @@ def test_findings_hold_or_not_as_measured():
             runs.append(run(group, method.label, 0.5, "processes", **times))
     table = e7_tables.findings(runs)
     found = {row[0]: row[1:] for row in table["rows"]}
-    assert found["Local-SGD loses 2 to 4 points at p = 4"] == ["no", "p = 4 10.00"]
-    assert found["and is almost free at p > 1"][0] == "yes"
+    assert found["Local-SGD loses 2 to 4 points at p = 4"] == ["no: above the range", "p = 4 10.00"]
+    assert found["and almost nothing at p > 1 (at most a point, either way)"][0] == "yes"
     assert found["Gossip communicates 2 to 5 times faster (thin link)"] == [
-        "no", "p = 1 2.00; p = 4 1.25; p = 16 1.14",
+        "1 of 3: below the range", "p = 1 2.00; p = 4 1.25; p = 16 1.14",
     ]  # fmt: skip
-    assert found["Waiting can exceed computing"][0] == "no"
+    assert found["Waiting can exceed computing (with encoding)"][0] == "no"
     without = e7_tables.findings([r for r in runs if "mbit" not in r["group"]])
     assert len(without["rows"]) == len(table["rows"]) - 4
     assert e7_tables.numbers(runs)["rows"][0][:3] == ["1: p = 1", 60.0, "110.0 / 1.0 / 50.0"]
+
+
+def crowd(group, **accuracy):
+    """All ten in one group: 30 % unless said otherwise, by number as n1=..., n4=..."""
+    numbers = ((method.label.partition(":")[0], method.label) for method in e7.LITERAL)
+    return [run(group, label, accuracy.get(f"n{number}", 0.3)) for number, label in numbers]
+
+
+def test_groups_at_chance_level_have_no_part_in_the_verdicts():
+    runs = crowd("CIFAR-10, 16 workers", n4=0.275, n9=0.2) + crowd("CIFAR-100, 16 workers", n1=0.046, n4=0.05)
+    table = e7_tables.findings(runs)
+    found = {row[0]: row[1:] for row in table["rows"]}
+    assert found["Local-SGD loses 2 to 4 points at p = 4"] == ["yes", "p = 4 2.50"]
+    assert found["No. 9 loses 1 to 3 points"] == ["no: above the range", "no. 9 10.00"]
+    assert "chance there: CIFAR-100, 16 workers" in table["note"]
+    assert e7_tables.findings(crowd("CIFAR-100, 16 workers", n1=0.046))["rows"] == []
+
+
+def test_some_of_the_ten_make_a_table_and_no_findings():
+    runs = [r for r in crowd("CIFAR-10, 16 workers") if r["label"][:2] in ("1:", "4:")]
+    (table,) = e7.shown(runs)["tables"]
+    assert table["title"] == "Every configuration"
+
+
+@pytest.mark.parametrize(
+    ("figures", "verdict"),
+    [
+        ({"a": 2.0, "b": 3.0}, "yes"),
+        ({"a": 5.94}, "no: above the range"),
+        ({"a": 1.06, "b": 1.12}, "no: below the range"),
+        ({"a": 1.0, "b": 2.5, "c": 9.0}, "1 of 3: below and above the range"),
+        ({"a": float("nan")}, "no: not a number"),
+    ],
+)
+def test_a_range_is_left_on_both_sides(figures, verdict):
+    assert RangeClaim("2 to 3", 2, 3, figures).verdict == verdict
+
+
+def test_some_methods_and_groups_are_run_by_themselves():
+    some = Selection(("1", "3 with EF"), ("CIFAR-10,", "fast link")).of(e7.experiment())
+    assert [method.label for method in some.methods] == ["1: p = 1", "3 with EF"]
+    titles = [(group.title, [m.label for m in some.methods_of(group)]) for group in some.groups]
+    assert titles[0] == ("CIFAR-10, 16 workers", ["1: p = 1", "3 with EF"]) and len(titles) == 4
+    assert titles[-1] == ("4 processes, fast link", ["1: p = 1"])
+    assert Selection().of(e7.experiment()) == e7.experiment()
+    for wrong, words in ((Selection(("11",)), "--methods: '11'"), (Selection((), ("MNIST",)), "--groups: 'MNIST'")):
+        with pytest.raises(ConfigError, match=words):
+            wrong.of(e7.experiment())
+    with pytest.raises(ConfigError, match="none of"):
+        Selection(("3 with EF",), ("CIFAR-100",)).of(e7.experiment())
+    with pytest.raises(ConfigError, match="e4 runs as a whole"):
+        find_plan("e4", some=Selection(("TopK",)))
 
 
 def test_diloco_is_one_line_a_method():

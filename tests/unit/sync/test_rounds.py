@@ -51,13 +51,20 @@ def test_a_round_at_every_step_is_bsp(size, payload):
         assert_close(w, bsp(size, 0.1, 9))
 
 
-@pytest.mark.parametrize("period", (1, 3, 4))
+@pytest.mark.parametrize("period", (1, 2, 4, 16))
 @pytest.mark.parametrize("size", (1, 2, 5))
 @pytest.mark.parametrize("payload", ("deltas", "weights"))
 def test_overlap_is_algorithm_1_as_printed(size, period, payload):
-    ours = trained(size, f'local(every={period}, overlap=true, payload="{payload}")', 10)
-    for mine, printed in zip(ours, algorithm_1(size, period, 0.1, 10), strict=True):
+    settings, steps = f'local(every={period}, overlap=true, payload="{payload}")', 2 * period + 3
+    for mine, printed in zip(trained(size, settings, steps), algorithm_1(size, period, 0.1, steps), strict=True):
         assert_close(mine, printed)
+
+
+def test_overlap_with_post_local_from_the_first_step_on_is_the_fixed_period():
+    assert_same(
+        trained(3, "local(every=post_local(start=0, period=4), overlap=true)", 11),
+        trained(3, "local(every=4, overlap=true)", 11),
+    )
 
 
 def test_overlap_at_every_step_has_the_mean_of_bsp_but_for_where_gradients_are_taken():

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from importlib import import_module
 from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from ..plan import Plan
+
+if TYPE_CHECKING:
+    from ..selecting import Selection
 
 SUMMARIES = {
     "demo": "the main job in small: an MLP on real processes, accuracy against bytes, links thin and fast (1 minute)",
@@ -26,16 +30,22 @@ SUMMARIES = {
 }
 
 
-def named_plan(name: str, full: bool = False, data: str | None = None, seeds: tuple[int, ...] = ()) -> Plan:
+def named_plan(
+    name: str, full: bool = False, data: str | None = None, seeds: tuple[int, ...] = (), some: Selection | None = None
+) -> Plan:
     """Modules are imported here, because they need torch. full: the published size; data: the folder data are in.
 
-    seeds: instead of the experiment's own, where those may be chosen.
+    seeds: instead of the experiment's own, where those may be chosen; some: only these methods and groups, likewise.
     """
     plan = import_module(f".{name}", __name__).plan
-    if not seeds:
-        return plan(full, data)  # type: ignore[no-any-return]
-    if "seeds" not in signature(plan).parameters:
-        from ..tables import ConfigError  # needs torch, too
+    options: dict[str, Any] = ({"seeds": seeds} if seeds else {}) | ({"some": some} if some else {})
+    reasons = {
+        "seeds": f"--seeds: {name} has its own; e8 and experiments out of files take others",
+        "some": f"--methods, --groups: {name} runs as a whole; e5, e7 and experiments out of files can run in part",
+    }
+    for option in options:
+        if option not in signature(plan).parameters:
+            from ..tables import ConfigError  # needs torch, too
 
-        raise ConfigError(f"--seeds: {name} has its own; e8 and experiments out of files take others")
-    return plan(full, data, seeds)  # type: ignore[no-any-return]
+            raise ConfigError(reasons[option])
+    return plan(full, data, **options)  # type: ignore[no-any-return]

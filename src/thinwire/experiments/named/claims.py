@@ -16,13 +16,37 @@ class Claim:
     holds: bool
     figures: Mapping[str, float]
 
+    @property
+    def verdict(self) -> str:
+        return "yes" if self.holds else "no"
 
-def claims_table(title: str, claims: Sequence[Claim], digits: int = 2) -> dict[str, Any]:
+
+@dataclass(frozen=True)
+class RangeClaim:
+    """A published range, and the figures that are to lie in it: what is above it does not confirm it either."""
+
+    text: str
+    low: float
+    high: float
+    figures: Mapping[str, float]
+
+    @property
+    def verdict(self) -> str:
+        """yes: all figures are in the range. Else how many are, and on which side of it the others lie."""
+        sides = ["below" if v < self.low else "above" if v > self.high else "" for v in self.figures.values()]
+        if any(math.isnan(value) for value in self.figures.values()):
+            return "no: not a number"
+        outside = [side for side in ("below", "above") if side in sides]
+        share = "no" if all(sides) else f"{sides.count('')} of {len(sides)}"
+        return f"{share}: {' and '.join(outside)} the range" if outside else "yes"
+
+
+def claims_table(title: str, claims: Sequence[Claim | RangeClaim], digits: int = 2, note: str = "") -> dict[str, Any]:
     rows = [
-        [claim.text, "yes" if claim.holds else "no", "; ".join(f"{k} {v:.{digits}f}" for k, v in claim.figures.items())]
+        [claim.text, claim.verdict, "; ".join(f"{k} {v:.{digits}f}" for k, v in claim.figures.items())]
         for claim in claims
     ]
-    note = "Small differences are within what another seed changes."
+    note = " ".join(filter(None, ("Small differences are within what another seed changes.", note)))
     return {"title": title, "note": note, "columns": ["claim", "holds", "figures"], "rows": rows}
 
 

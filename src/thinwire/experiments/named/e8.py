@@ -2,10 +2,11 @@
 
 A slim ResNet on CIFAR-100 and a GPT on WikiText-2 by words, four workers each. For each family (Top-k 5 %, QSGD 4 bits,
 PowerSGD 4, sketches of Top-k 5 %) the same setting for all layers, and L-GreCo's plan from that reference, made anew
-every 60 steps; then what others choose by, all from Top-k 5 %, and mixtures in which each layer gets whichever family
-serves it best. Vectors and layers of fewer than 1,024 numbers travel dense. On CIFAR-100 also other references, for a
-curve. Step times are those of DDP on real processes, 1 to 4 of them, on links of 100 Mbit/s. By default 10,000 images
-and 600,000 words, 300 steps; --full: ResNet-18 on all images, GPT-2 small on the whole text.
+every 60 steps; then what others choose by, all from Top-k 5 % (the published Table 4 compares them on PowerSGD), and
+mixtures in which each layer gets whichever family serves it best. Vectors and layers of fewer than 1,024 numbers travel
+dense. On CIFAR-100 also other references, for a curve. Step times are those of DDP on real processes, 1 to 4 of them,
+on links of 100 Mbit/s. By default 10,000 images and 600,000 words, 300 steps; --full: ResNet-18 on all images, GPT-2
+small on the whole text.
 """
 
 from __future__ import annotations
