@@ -20,7 +20,7 @@ class Alone:
 
     def __init__(self) -> None:
         self.world, self.meter = World(0, 1), Meter()
-        self._closed = False
+        self.is_closed = False
 
     @torch.no_grad()
     def run(self, program: Program[T]) -> T:
@@ -41,10 +41,10 @@ class Alone:
         self._check_open()
 
     def close(self) -> None:
-        self._closed = True
+        self.is_closed = True
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.is_closed:
             raise ClosedError(CLOSED)
 
     def _perform(self, request: Request) -> Any:

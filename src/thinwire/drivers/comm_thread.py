@@ -62,8 +62,12 @@ class CommThread:
             self._jobs.put((job, future))
         return future
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed or not self._thread.is_alive()
+
     def check_open(self) -> None:
-        if self._closed or not self._thread.is_alive():
+        if self.is_closed:
             raise ClosedError(CLOSED)
 
     def close(self) -> None:

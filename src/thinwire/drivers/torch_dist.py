@@ -112,6 +112,10 @@ class TorchDist:
         """Return when all ranks have called it. For saving and the like: it belongs to no algorithm, and no meter."""
         self._thread.submit(self.peers.barrier).result()
 
+    @property
+    def is_closed(self) -> bool:
+        return self._thread.is_closed
+
     def close(self) -> None:
         """Finish what was submitted. Connections end with the driver."""
         self._ahead.close()

@@ -89,7 +89,7 @@ class LocalWire(LocalState):
             self._described["moments"] = options.optimizer_state
         self._fall_backs = fall_backs_for(self._forms)
         self._bad_rounds = BadSteps(model, self.layers, "most_bad_rounds", give=COUNT_STEPS if options.hooks else "")
-        self._told_of_copies = self._is_closed = False
+        self._told_of_copies = False
         self.began = time.perf_counter()
         if isinstance(self.driver, TorchDist):
             self.rounds.exchanger.clock = time.perf_counter
@@ -259,13 +259,13 @@ class LocalWire(LocalState):
 
     @property
     def _state(self) -> str:
-        return "closed" if self._is_closed else ""
+        return "closed" if self.driver.is_closed else ""
 
     def close(self) -> None:
         """Finish what travels and let the optimizer go; weights stay each rank's own."""
         for handle in self._handles:
             handle.remove()
-        self._handles, self._is_closed = [], True
+        self._handles = []
         self.driver.close()
 
     def __enter__(self) -> LocalWire:

@@ -62,7 +62,7 @@ class MomentsWire:
     ) -> None:
         self.averaging = averaging
         self.layers: list[TensorSpec] = list(averaging.exchanger.layers.values())
-        self.seconds, self._is_closed = {"waiting": 0.0}, False
+        self.seconds = {"waiting": 0.0}
         tensors = {layer.name: f"{list(layer.shape[1:])} {layer.dtype}" for layer in self.layers}
         known = {"thinwire": __version__, **facts, "parameter": tensors}
         self.driver = open_or_alone("moments", known, timeout_s, group)
@@ -93,7 +93,7 @@ class MomentsWire:
 
     @property
     def _state(self) -> str:
-        return "closed" if self._is_closed else ""
+        return "closed" if self.driver.is_closed else ""
 
     @property
     def _compositions(self) -> Compositions:
@@ -122,7 +122,6 @@ class MomentsWire:
         return dropped
 
     def close(self) -> None:
-        self._is_closed = True
         self.driver.close()
 
     def __enter__(self) -> MomentsWire:

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 
 from ..core import World
 from ..core.together import WHOLE
-from ..drivers.alone import Alone
 from ..drivers.meter import Meter
-from ..drivers.torch_dist import TorchDist
 from .adapting import Adapting
 from .compositions import Compositions
 
@@ -182,8 +180,3 @@ def repr_of(handle: object, compositions: Compositions, step: int, world: World,
     where = "one rank" if world.size == 1 else f"rank {world.rank} of {world.size}"
     parts = [compositions.summary(), f"{unit} {step}", where, state]
     return f"<thinwire {type(handle).__name__}: {'; '.join(filter(None, parts))}>"
-
-
-def is_closed(driver: TorchDist | Alone) -> bool:
-    """Whether nothing can be sent through it any more."""
-    return isinstance(driver, TorchDist) and not driver._thread._thread.is_alive()

@@ -35,7 +35,7 @@ from .gathering import state_of_all
 from .loading import load_own, log, memory_of
 from .nonfinite import BadSteps
 from .opening import open_agreed
-from .report import Subject, WireReport, is_closed, repr_of
+from .report import Subject, WireReport, repr_of
 from .rules import Wanted, assigned
 from .soundness import check_soundness
 from .times import now
@@ -211,7 +211,7 @@ class Wire:
 
     @property
     def _state(self) -> str:
-        if is_closed(self.driver):
+        if self.driver.is_closed:
             return "detached"
         return "paused" if self.paused else "warming up" if self.hook.step < self.warmup_until else ""
 
