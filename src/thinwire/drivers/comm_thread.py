@@ -32,7 +32,7 @@ GIVE_UP_S = 10.0  # and after that; only a job that computes for longer is left 
 class _Running(NamedTuple):
     jobs: _Jobs
     ending: threading.Event  # set when the interpreter ends: jobs that were not begun are not begun any more
-    hang_up: Callable[[], None]
+    hang_up: weakref.WeakMethod[Callable[[], None]] | None  # weak: a thread that ends must not end connections with it
 
 
 _running: dict[threading.Thread, _Running] = {}  # every thread that has not ended yet
@@ -42,16 +42,16 @@ class CommThread:
     """All collectives of a group are issued here, so their order is the order of submission on every rank.
 
     The thread ends with `close()`, when its owner is gone, or when the interpreter ends. hang_up: wakes a job that
-    waits for a peer, by making its wait fail; called at exit only.
+    waits for a peer, by making its wait fail; called at exit only, if its owner still lives.
     """
 
-    def __init__(self, name: str = "thinwire-comm", hang_up: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, name: str = "thinwire-comm", hang_up: Callable[[], None] | None = None) -> None:
         self._jobs: _Jobs = queue.SimpleQueue()
         self._lock = threading.Lock()  # nothing is queued behind the end
         self._closed = False
         ending = threading.Event()
         self._thread = threading.Thread(target=_work, args=(self._jobs, ending), name=name, daemon=True)
-        _running[self._thread] = _Running(self._jobs, ending, hang_up)
+        _running[self._thread] = _Running(self._jobs, ending, weakref.WeakMethod(hang_up) if hang_up else None)
         self._thread.start()
         weakref.finalize(self, self._jobs.put, None)
 
@@ -101,9 +101,10 @@ def _end_all() -> None:
         thread.ending.set()
         thread.jobs.put(None)
     if not _join(list(threads), FINISH_S):
-        for thread in threads.values():
-            with suppress(Exception):
-                thread.hang_up()
+        for hang_up in [thread.hang_up() for thread in threads.values() if thread.hang_up is not None]:
+            if hang_up is not None:
+                with suppress(Exception):
+                    hang_up()
         left = [thread for thread in threads if thread.is_alive()]
         if not _join(left, GIVE_UP_S):
             log.warning("%s did not end within %g s of exit", ", ".join(t.name for t in left), GIVE_UP_S)

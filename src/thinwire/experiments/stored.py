@@ -87,7 +87,7 @@ class Store:
             raise ConfigMismatch(f"--resume: {self.folder} is of a server with other settings: {found}")
         try:
             self.machine.load_state_dict(state["server"])
-        except (KeyError, ValueError, TypeError) as error:
+        except (CheckpointError, KeyError, ValueError, TypeError) as error:
             raise CheckpointError(
                 f"--resume: the state in {self.folder} does not fit this server: {error}; give the options it had"
             ) from error

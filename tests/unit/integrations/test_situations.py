@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import ddp_situations as jobs
+from pool import RankFailed
 
 
 def equal_on_all_ranks(results):
@@ -71,7 +72,7 @@ def test_clipped_gradients_are_the_averages(pool):
 
 @pytest.mark.parametrize("find_unused", (False, True))
 def test_a_killed_peer_is_an_error_of_backward_that_names_it(pool, tmp_path, find_unused):
-    with pytest.raises(EOFError):  # of rank 1's pipe
+    with pytest.raises(RankFailed, match="-9"):  # rank 1's exit code
         pool.run(2, jobs.die, 3, str(tmp_path), find_unused)
     pool.close()
     seen = json.loads((tmp_path / "seen.json").read_text())
