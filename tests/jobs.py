@@ -9,7 +9,7 @@ import torch
 
 from drawn import draw
 from thinwire import Exchanger, ImportanceSolver, Meter, Refresher, TensorSpec, World, parse
-from thinwire.core import AllGather, AllReduce, AllToAll, Broadcast, Op, Payload, Swap
+from thinwire.core import AllGather, AllReduce, AllToAll, Broadcast, Op, Payload, ReduceScatter, Swap, Work
 from thinwire.importance import FunctionObjective
 
 LAYERS = [
@@ -116,6 +116,12 @@ def all_requests(driver):
         driver, lambda r, n: Swap(to_first, () if rank else tuple(range(size - 1, 0, -1)), (torch.float32, torch.int16))
     )
     assert [p.parts[1].item() for p in got] == ([] if rank else list(range(size - 1, 0, -1)))
+    shards = tuple(torch.arange(to + 2.0).view(1, -1) + 10 * rank for to in range(size))
+    got = ask(driver, lambda r, n: ReduceScatter(shards, r))
+    assert got.tolist() == [[size * i + 10.0 * sum(range(size)) for i in range(rank + 2)]]
+    largest = ask(driver, lambda r, n: ReduceScatter(shards, r, Op.MAX))
+    assert largest.tolist() == [[i + 10.0 * (size - 1) for i in range(rank + 2)]]
+    assert ask(driver, lambda r, n: Work(float(r))) is None
     for root in range(size):
         payload = Payload((torch.arange(rank + 1), torch.full((root,), rank, dtype=torch.float64)))
         got = ask(driver, lambda r, n, root=root, payload=payload: Broadcast(payload, root))

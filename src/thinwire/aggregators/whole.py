@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
@@ -54,4 +54,4 @@ class Whole:
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         if not ctx.together:  # alone, a layer is the whole
             return (yield from self.inner.reduce(tensor, spec, state, ctx))
-        return (yield cast("Any", Together(self.inner, tensor, spec, ctx)))  # type: ignore[no-any-return]
+        return (yield Together(self.inner, tensor, spec, ctx))  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ..core import AllGather, AllReduce, Payload, Program, Request, wire_bytes
+from ..core import AllGather, AllReduce, Payload, Program, Request
 from ..drivers.torch_dist import TorchDist
 
 WARM_UPS = 2  # connections, and TCP's first windows
@@ -80,7 +80,7 @@ def measure(backend: TorchDist, ordered: TorchDist, megabytes: float, reps: int,
     rows = []
     for subject, seconds in zip(compared, timings(compared, reps).T.tolist(), strict=True):
         median = statistics.median(seconds)
-        mbit_s = 8e-6 * wire_bytes(subject.request, backend.world)[0] / median
+        mbit_s = 8e-6 * subject.request.wire_bytes(backend.world)[0] / median
         form = (type(subject.request).__name__, subject.by, backend.world.size, megabytes)
         rows.append(Row(*form, 1e3 * median, mbit_s, mbit_s / rate_mbit if rate_mbit else None))
     return rows

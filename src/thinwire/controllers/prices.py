@@ -20,14 +20,12 @@ from ..core import (
     Request,
     TensorSpec,
     World,
-    answer_alike,
     derive_key,
     drive,
     loopback,
     narrow,
     parts_of,
     reduce_labels,
-    wire_bytes,
 )
 
 FROM = ("all", "one")
@@ -127,8 +125,8 @@ def tried_bytes(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, size: 
 
     def answer(request: Request) -> Any:
         nonlocal sent
-        sent += wire_bytes(request, ctx.world)[0]
-        return answer_alike(request, size)
+        sent += request.wire_bytes(ctx.world)[0]
+        return request.answer_alike(size)
 
     drive(entry.reduce(narrow(tensor, spec.dtype), spec, entry.init(spec, key), ctx), answer)
     return sent

@@ -69,7 +69,7 @@ from .parts import (
     reduce_with_residual,
     subtracts_sent,
 )
-from .programs import answer_alike, drive, fuse, fuse_flagged, loopback, stamped
+from .programs import drive, fuse, fuse_flagged, loopback, relay, stamped, timed
 from .requests import (
     AllGather,
     AllReduce,
@@ -79,17 +79,18 @@ from .requests import (
     Label,
     Op,
     Program,
+    ReduceScatter,
     Request,
     Swap,
+    Work,
     World,
-    describe,
-    payload_for,
+    combine,
     payload_labels,
     reduce_labels,
     reduced_bytes,
     shard_sizes,
+    tree_children,
     types_of,
-    wire_bytes,
 )
 from .shapes import Dims, folded, matrix_dims, near_square, tensor_dims, unfolded
 from .signatures import signature_of
@@ -101,8 +102,8 @@ from .together import Together, Waiting
 __all__ = [
     "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of", "saturate",
     "AllReduce", "AllGather", "AllToAll", "Broadcast", "Swap", "Gathered", "Op", "Label", "Request", "Program", "World",
-    "describe", "payload_labels", "reduce_labels", "payload_for", "shard_sizes", "types_of", "wire_bytes",
-    "drive", "fuse", "fuse_flagged", "loopback", "answer_alike", "stamped",
+    "ReduceScatter", "Work", "combine", "payload_labels", "reduce_labels", "shard_sizes", "tree_children", "types_of",
+    "drive", "fuse", "fuse_flagged", "loopback", "relay", "stamped", "timed",
     "Context", "Key", "Plan", "derive_key",
     "Contract", "Compressor", "Chooser", "Weighable", "Aggregator", "Controller", "FusesResidual",
     "Menu", "Choices", "OffersMenu", "TakesMenus", "PricedAlong", "ExpectsBytes", "Explains", "MeasuresWorld",

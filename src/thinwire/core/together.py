@@ -14,14 +14,15 @@ from .composition import parts_of
 from .context import Context
 from .errors import IncompatibleParts
 from .parts import Aggregator, Reduced
-from .requests import Program
+from .programs import fuse, loopback
+from .requests import Label, Program, Request
 from .tensors import TensorSpec
 
 WHOLE = "whole"  # what the meter calls them
 
 
 @dataclass(frozen=True, eq=False)
-class Together:
+class Together(Request):
     """What a layer asks of `fuse`, never of a driver: that `part` takes it and all that ask for the same as one.
 
     Answered with what it gave back for this layer. The part has no memory.
@@ -31,13 +32,31 @@ class Together:
     tensor: Tensor
     spec: TensorSpec
     ctx: Context
+    labels: tuple[Label, ...] = ()
+    step: int = 0
+
+    def describe_form(self) -> str:
+        return "Together"
+
+    def merge_key(self) -> tuple[str, ...]:
+        return ("Together",)
+
+    def expand(self, group: Sequence[Together]) -> Program[list[Any]]:
+        places = _groups_of(group)
+        outs = yield from fuse([joined([group[i] for i in same]) for same in places])
+        found = {i: out for same, each in zip(places, outs, strict=True) for i, out in zip(same, each, strict=True)}
+        return [found[i] for i in range(len(group))]
+
+    def answer_alone(self) -> Any:
+        """A layer that no `fuse` sees is the whole."""
+        return loopback(joined([self]))[0]
 
 
-def groups_of(asked: Mapping[int, Together]) -> list[list[int]]:
-    """Who asks for the same."""
+def _groups_of(asks: Sequence[Together]) -> list[list[int]]:
+    """Places of those that ask for the same."""
     found: list[list[int]] = []
-    for i, ask in asked.items():
-        group = next((group for group in found if asked[group[0]].part == ask.part), None)
+    for i, ask in enumerate(asks):
+        group = next((group for group in found if asks[group[0]].part == ask.part), None)
         if group is None:
             found.append(group := [])
         group.append(i)

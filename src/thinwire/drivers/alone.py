@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..core import ClosedError, Program, Request, World
-from ..core.programs import answer_alone, drive
+from ..core import ClosedError, Program, Request, World, drive
 from .comm_thread import CLOSED
 from .meter import Meter
 
@@ -49,4 +48,4 @@ class Alone:
 
     def _perform(self, request: Request) -> Any:
         self.meter.record(request, self.world, 0, 0, 0, 0)
-        return answer_alone(request)
+        return request.answer_alone()

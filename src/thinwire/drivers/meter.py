@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from ..core import Broadcast, Label, Request, Swap, World
+from ..core import Label, Request, World
 
 OLDER = -1
 
@@ -59,9 +59,11 @@ class Meter:
         self, request: Request, world: World, sent: int, received: int, header_sent: int, header_received: int
     ) -> None:
         """One request performed: `sent` and `received` bytes of its data, and those of its headers."""
+        if not request.on_wire:
+            return
         collective = type(request).__name__
         total = sum(label.nbytes for label in request.labels)
-        gives = _gives(request, world)
+        gives = request.contributes(world)
         for label in request.labels or (Label("", "values", 0, 0.0),):
             share = label.nbytes / total if total else 1 / max(1, len(request.labels))
             traffic = Traffic(0, label.model_bits * gives, label.nbytes * gives, share * sent, share * received)
@@ -106,10 +108,3 @@ class Meter:
         while len(self._steps) > self.keep_steps:
             for where in self._steps.pop(next(iter(self._steps))):
                 self._add(where._replace(step=OLDER), self.rows.pop(where))
-
-
-def _gives(request: Request, world: World) -> bool:
-    """Whether a rank hands something over; else its labels show a form only."""
-    if isinstance(request, Swap):
-        return bool(request.outgoing) or world.size == 1
-    return not isinstance(request, Broadcast) or request.root == world.rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..core import Gathered, ProtocolError, Swap, describe
+from ..core import Gathered, ProtocolError, Swap
 from ..wire import pack_payload, unpack_payload
 from .headers import HEADER_BYTES, Header, check_lengths, headers_of
 from .peers import Peers
@@ -22,7 +22,7 @@ def swap(request: Swap, peers: Peers) -> Gathered:
     for source, header in headers.items():
         if header[:2] != ours[:2]:
             raise ProtocolError(
-                f"step {request.step}: ranks disagree: rank {peers.world.rank} asks {describe(request)}, "
+                f"step {request.step}: ranks disagree: rank {peers.world.rank} asks {request.describe()}, "
                 f"rank {source} asks something else (step {header.step}); look into that rank's own log"
             )
     check_lengths(headers, max(header.nbytes for header in mine), request)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
-from ..core import PeerLostError, Request, World, describe
+from ..core import PeerLostError, Request, World
 
 _Started: TypeAlias = tuple[int, Any]  # the other rank, and the work to wait for
 RING_BYTES = 1 << 17  # shorter messages are sent to all at once: a ring's hops would cost more time than they save
@@ -135,5 +135,5 @@ class Peers:
             what = "did not answer" if "imed out" in str(error) else "closed the connection"
             raise PeerLostError(
                 f"step {request.step}: {who} {what} (timeout_s={self.timeout.total_seconds():g}) while rank "
-                f"{self.world.rank} waited in {describe(request)[:200]}; look into that rank's own log"
+                f"{self.world.rank} waited in {request.describe()[:200]}; look into that rank's own log"
             ) from error

@@ -7,7 +7,7 @@ the bytes handed over to be sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
@@ -29,20 +29,20 @@ from ..core import (
     PeerLostError,
     Program,
     ProtocolError,
+    ReduceScatter,
     Request,
     Swap,
-    describe,
+    combine,
+    drive,
     nbytes_of,
-    payload_for,
-    wire_bytes,
+    shard_sizes,
+    tree_children,
+    types_of,
 )
-from ..core.programs import answer_alone, drive
-from ..core.requests import shard_sizes, tree_children
 from ..wire import as_bytes, from_bytes, pack_payload, unpack_payload
-from .agreement import check_agreement, check_partners
+from .agreement import check_agreement
 from .comm_thread import CommThread
 from .headers import HEADER_BYTES, Header, check_lengths, headers_of
-from .lockstep import combine
 from .meter import Meter
 from .neighbours import swap
 from .peers import RING_BYTES, Peers
@@ -151,63 +151,34 @@ class TorchDist:
     def _perform(self, request: Request) -> Any:
         if self._failure is not None:
             raise self._failure
-        if self.world.size == 1:
+        if self.world.size == 1 or not request.on_wire:
             self.meter.record(request, self.world, 0, 0, 0, 0)
-            return answer_alone(request)
-        if isinstance(request, Swap):
-            check_partners(request, self.world)
+            return request.answer_alone()
+        request.check(self.world)
+        handler = _HANDLERS.get(type(request))
+        if handler is None:
+            raise ProtocolError(f"step {request.step}: TorchDist has no handler for {request.describe()}")
+        self.peers.sent = self.peers.received = 0
         try:
-            return self._collective(request)
+            return handler(self, request)
         except (RuntimeError, PeerLostError, DecodeError) as error:
             self._failure = error
             raise
 
-    def _collective(self, request: Request) -> Any:
-        self.peers.sent = self.peers.received = 0
-        if isinstance(request, Swap):
-            return self._swap(request)
-        headers = self._agree(request)
-        if isinstance(request, AllReduce):
-            headed = self.peers.sent, self.peers.received
-            answer: Any = self._all_reduce(request)
-            self.meter.record(
-                request, self.world, self.peers.sent - headed[0], self.peers.received - headed[1], *headed
-            )
-            return answer
-        lengths = [header.nbytes for header in headers]
-        if isinstance(request, Broadcast):
-            blobs = [self._broadcast(request, lengths[request.root])]
-        elif isinstance(request, AllToAll):
-            blobs = self.peers.deliver([pack_payload(payload) for payload in request.payloads], lengths, request)
-        else:
-            blobs = self.peers.swap(self._packed(request.payload, lengths[self.world.rank]), lengths, request)
-        dtypes = [part.dtype for part in payload_for(request, self.world.rank).parts]
-        payloads = Gathered(unpack_payload(blob, dtypes) for blob in blobs)
-        if isinstance(request, AllGather):  # our own blob lies in memory that the next request will use again
-            rank = self.world.rank
-            payloads = Gathered((*payloads[:rank], Payload(request.payload.parts), *payloads[rank + 1 :]))
-        sizes = [payload.nbytes for payload in payloads]
-        if isinstance(request, Broadcast):
-            sizes *= self.world.size
-        sent, received = wire_bytes(request, self.world, sizes)
+    def _record(self, request: Request, sizes: Sequence[int] | None = None) -> None:
+        """What was sent beyond the request's data are headers and lengths."""
+        sent, received = request.wire_bytes(self.world, sizes)
         self.meter.record(request, self.world, sent, received, self.peers.sent - sent, self.peers.received - received)
-        return payloads[0] if isinstance(request, Broadcast) else payloads
-
-    def _packed(self, payload: Payload, nbytes: int) -> Tensor:
-        """In memory that is kept, because fresh pages cost more than filling them."""
-        if self._buffer.numel() < nbytes:
-            self._buffer = torch.empty(nbytes, dtype=torch.uint8)
-        return pack_payload(payload, self._buffer)
 
     def _agree(self, request: Request) -> list[Header]:
-        """Everybody's header; a ProtocolError if they do not ask for the same."""
+        """All ranks' headers; a ProtocolError if they do not ask for the same."""
         size = self.world.size
         mine = headers_of(request, size)
         packed = [torch.tensor(list(header.pack()), dtype=torch.uint8) for header in mine]
         blobs = self.peers.deliver(packed, [HEADER_BYTES] * size, request)
         headers = [Header.unpack(bytes(blob.tolist())) for blob in blobs]
         if len({header[:2] for header in headers}) > 1:
-            text = describe(request).encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
+            text = request.describe().encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
             texts = self.peers.swap(torch.tensor(list(text), dtype=torch.uint8), [_TEXT_BYTES] * size, request)
             wishes = [bytes(t.tolist()).decode(errors="replace").strip() for t in texts]
             check_agreement([(header.step, wish) for header, wish in zip(headers, wishes, strict=True)])
@@ -215,45 +186,30 @@ class TorchDist:
         check_lengths(dict(enumerate(headers)), max(header.nbytes for header in mine), request)
         return headers
 
-    def _swap(self, request: Swap) -> Gathered:
-        """Among partners only: no other rank hears of it, not even by a header."""
-        payloads = swap(request, self.peers)
-        sent, received = wire_bytes(request, self.world, [payload.nbytes for payload in payloads])
-        self.meter.record(request, self.world, sent, received, self.peers.sent - sent, self.peers.received - received)
+    # One handler for each kind of request
+
+    def _all_gather(self, request: AllGather) -> Gathered:
+        lengths = [header.nbytes for header in self._agree(request)]
+        rank, own = self.world.rank, request.payload
+        blobs = self.peers.swap(self._packed(own, lengths[rank]), lengths, request)
+        dtypes = types_of(own)  # our own blob lies in memory that the next request will use again
+        payloads = Gathered(
+            Payload(own.parts) if r == rank else unpack_payload(blob, dtypes) for r, blob in enumerate(blobs)
+        )
+        self._record(request, [payload.nbytes for payload in payloads])
         return payloads
 
-    def _all_reduce(self, request: AllReduce) -> Tensor:
-        short = nbytes_of(request.tensor) < RING_BYTES
-        if self.ordered or short or request.tensor.dtype not in _INTEGERS | _FLOATS:
-            return self._ordered_reduce(request)
-        total = request.tensor.detach().to("cpu", copy=True).contiguous()  # gloo reduces a strided tensor wrongly
-        options = dist.AllreduceOptions()
-        options.reduceOp = _OPS[request.op]  # type: ignore[assignment]
-        self.peers.wait(self.peers.wires.allreduce([total], options), None, request)
-        sent, received = wire_bytes(request, self.world)
-        self.peers.sent, self.peers.received = self.peers.sent + sent, self.peers.received + received
-        around = 4 * (self.world.size - 1)  # gloo's ring goes round twice, with two segments for each rank
-        self.peers.messages = [count + around for count in self.peers.messages]
-        return total.to(request.tensor.device)
+    def _all_to_all(self, request: AllToAll) -> Gathered:
+        lengths = [header.nbytes for header in self._agree(request)]
+        blobs = self.peers.deliver([pack_payload(payload) for payload in request.payloads], lengths, request)
+        dtypes = types_of(request.payloads[self.world.rank])
+        payloads = Gathered(unpack_payload(blob, dtypes) for blob in blobs)
+        self._record(request, [payload.nbytes for payload in payloads])
+        return payloads
 
-    def _ordered_reduce(self, request: AllReduce) -> Tensor:
-        """Every rank adds up one shard of all tensors in rank order and sends the result to all.
-
-        Two hops and half the messages of gloo's ring, so that short tensors go this way; long ones fill a link better
-        by the ring.
-        """
-        rank, size = self.world
-        flat = request.tensor.contiguous().flatten()
-        counts = shard_sizes(flat.numel(), size)
-        shards = torch.split(flat, counts)
-        mine = self.peers.deliver([as_bytes(s) for s in shards], [nbytes_of(shards[rank])] * size, request)
-        total = combine([from_bytes(m, flat.dtype) for m in mine], request.op)
-        pieces = self.peers.swap(as_bytes(total), [nbytes_of(s) for s in shards], request)
-        whole = torch.cat([from_bytes(p, flat.dtype) for p in pieces])
-        return whole.view(request.tensor.shape).to(request.tensor.device)
-
-    def _broadcast(self, request: Broadcast, nbytes: int) -> Tensor:
+    def _broadcast(self, request: Broadcast) -> Payload:
         """Down a binomial tree: received from the parent, passed on to the children."""
+        nbytes = self._agree(request)[request.root].nbytes
         rank, size = self.world
         if rank == request.root:
             blob = pack_payload(request.payload)
@@ -263,4 +219,75 @@ class TorchDist:
             self.peers.wait(self.peers.receive(blob, parent), parent, request)
         for child in tree_children(rank, size, request.root):
             self.peers.wait(self.peers.send(blob, child), child, request)
-        return blob
+        payload = unpack_payload(blob, types_of(request.payload))
+        self._record(request, [payload.nbytes] * size)
+        return payload
+
+    def _swap(self, request: Swap) -> Gathered:
+        """Among partners only: no other rank hears of it, not even by a header."""
+        payloads = swap(request, self.peers)
+        self._record(request, [payload.nbytes for payload in payloads])
+        return payloads
+
+    def _reduce_scatter(self, request: ReduceScatter) -> Tensor:
+        """Each rank adds up its own shards of all ranks, in rank order."""
+        self._agree(request)
+        own = request.shards[self.world.rank]
+        total = self._combine_shards(request.shards, request.op, request)
+        self._record(request)
+        return total.view(own.shape).to(own.device)
+
+    def _all_reduce(self, request: AllReduce) -> Tensor:
+        self._agree(request)
+        short = nbytes_of(request.tensor) < RING_BYTES
+        if self.ordered or short or request.tensor.dtype not in _INTEGERS | _FLOATS:
+            total = self._ordered_reduce(request)
+        else:
+            total = self._ring_reduce(request)
+        self._record(request)
+        return total.view(request.tensor.shape).to(request.tensor.device)
+
+    def _ring_reduce(self, request: AllReduce) -> Tensor:
+        """gloo's own."""
+        total = request.tensor.detach().to("cpu", copy=True).contiguous()  # gloo reduces a strided tensor wrongly
+        options = dist.AllreduceOptions()
+        options.reduceOp = _OPS[request.op]  # type: ignore[assignment]
+        self.peers.wait(self.peers.wires.allreduce([total], options), None, request)
+        sent, received = request.wire_bytes(self.world)
+        self.peers.sent, self.peers.received = self.peers.sent + sent, self.peers.received + received
+        around = 4 * (self.world.size - 1)  # gloo's ring goes round twice, with two segments for each rank
+        self.peers.messages = [count + around for count in self.peers.messages]
+        return total
+
+    def _ordered_reduce(self, request: AllReduce) -> Tensor:
+        """Every rank adds up one shard of all tensors in rank order and sends the result to all.
+
+        Two hops and half the messages of gloo's ring, so that short tensors go this way; long ones fill a link better
+        by the ring.
+        """
+        flat = request.tensor.contiguous().flatten()
+        shards = torch.split(flat, shard_sizes(flat.numel(), self.world.size))
+        total = self._combine_shards(shards, request.op, request)
+        pieces = self.peers.swap(as_bytes(total), [nbytes_of(s) for s in shards], request)
+        return torch.cat([from_bytes(piece, flat.dtype) for piece in pieces])
+
+    def _combine_shards(self, shards: Sequence[Tensor], op: Op, request: Request) -> Tensor:
+        own = shards[self.world.rank]
+        blobs = self.peers.deliver([as_bytes(s) for s in shards], [nbytes_of(own)] * self.world.size, request)
+        return combine([from_bytes(blob, own.dtype) for blob in blobs], op)
+
+    def _packed(self, payload: Payload, nbytes: int) -> Tensor:
+        """In memory that is kept, because fresh pages cost more than filling them."""
+        if self._buffer.numel() < nbytes:
+            self._buffer = torch.empty(nbytes, dtype=torch.uint8)
+        return pack_payload(payload, self._buffer)
+
+
+_HANDLERS: dict[type[Request], Callable[[TorchDist, Any], Any]] = {
+    AllGather: TorchDist._all_gather,
+    AllReduce: TorchDist._all_reduce,
+    AllToAll: TorchDist._all_to_all,
+    Broadcast: TorchDist._broadcast,
+    ReduceScatter: TorchDist._reduce_scatter,
+    Swap: TorchDist._swap,
+}

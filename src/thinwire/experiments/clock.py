@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ..core import Program
+from ..core import Program, timed
 from .request_log import RequestLog
 
 T = TypeVar("T")
@@ -46,22 +47,13 @@ class Clock:
 
     def timed(self, program: Program[T], what: str = "encode", bucket: int = -1) -> Program[T]:
         """The same program: what it computes is `what`, what it asks for is a request."""
-        answer: Any = None
         self.bucket = bucket
-        while True:
-            began = now()
-            try:
-                request = program.send(answer)
-            except StopIteration as done:
-                self._add(what, began, now())
-                return done.value  # type: ignore[no-any-return]
-            asked = now()
-            self._add(what, began, asked)
-            answer = yield request
-            answered = now()
-            self.request_s += answered - asked
-            self.requests.add(asked, answered)
-            self._keep("request", asked, answered)
+        return (yield from timed(program, partial(self._add, what), self._add_request))
+
+    def _add_request(self, asked: float, answered: float) -> None:
+        self.request_s += answered - asked
+        self.requests.add(asked, answered)
+        self._keep("request", asked, answered)
 
     def _add(self, what: str, began: float, ended: float) -> None:
         self.sums[what] = self.sums.get(what, 0.0) + ended - began

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import MutableMapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
-from ..core import Program, World, stamped
+from ..core import Program, World, stamped, timed
 from .objectives import Objective, Point
 from .solver import ImportanceSolver, Solution
 
@@ -42,7 +42,7 @@ class Refresher:
     ) -> Program[Solution]:
         """Solve for w and set it. A program; if w is not shared it asks for nothing, and `loopback` will do."""
         program = self.solver.solve(objective, point, gradient, gamma, self.importance, world)
-        solution = yield from stamped(self._timed(program), step)
+        solution = yield from stamped(timed(program, self._count_seconds), step)
         self.importance.update(solution.importance)
         self.refreshes += 1
         return solution
@@ -51,15 +51,6 @@ class Refresher:
     def share(self) -> float:
         return self.seconds / max(1e-9, time.perf_counter() - self._since)
 
-    def _timed(self, program: Program[T]) -> Program[T]:
-        """The same program; the time it runs, not the time it waits, goes into `seconds`."""
-        answer: Any = None
-        while True:
-            started = time.perf_counter()
-            try:
-                request = program.send(answer)
-            except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
-            finally:
-                self.seconds += time.perf_counter() - started
-            answer = yield request
+    def _count_seconds(self, began: float, ended: float) -> None:
+        """The time the solver runs, not the time it waits for other ranks."""
+        self.seconds += ended - began

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import NamedTuple, TypeVar
 
-from ..core import Program
+from ..core import Program, timed
 
 T = TypeVar("T")
 now = time.perf_counter
@@ -30,9 +31,9 @@ class Times:
         self.pieces: list[Piece] | None = None
         self._lock = threading.Lock()
 
-    def add(self, what: str, began: float) -> None:
-        """From `began` until now."""
-        ended = now()
+    def add(self, what: str, began: float, ended: float | None = None) -> None:
+        """From `began` until `ended`, or now."""
+        ended = now() if ended is None else ended
         with self._lock:
             self.sums[what] += ended - began
             if self.pieces is not None:
@@ -40,15 +41,4 @@ class Times:
 
     def timed(self, program: Program[T]) -> Program[T]:
         """The same program; its own work and its waiting for answers are added up."""
-        answer: Any = None
-        while True:
-            began = now()
-            try:
-                request = program.send(answer)
-            except StopIteration as done:
-                self.add("encoding and decoding", began)
-                return done.value  # type: ignore[no-any-return]
-            self.add("encoding and decoding", began)
-            asked = now()
-            answer = yield request
-            self.add("sending", asked)
+        return timed(program, partial(self.add, "encoding and decoding"), partial(self.add, "sending"))

@@ -16,7 +16,6 @@ from ..catalog import parse, to_text
 from ..compressors import Identity
 from ..core import (
     Aggregator,
-    AllGather,
     Compressor,
     Context,
     DecodeError,
@@ -24,14 +23,15 @@ from ..core import (
     Key,
     Payload,
     ProtocolError,
+    Request,
     TensorSpec,
     World,
     all_finite,
     derive_key,
+    drive,
     rebuilt,
     saturate,
 )
-from ..core.programs import answer_alone, drive
 from ..exchange import Exchanger
 from ..feedback import DGC, EF21, SCAM, ErrorFeedback
 from ..feedback.residuals import keep, recall
@@ -159,10 +159,9 @@ class Uplink:
         ordered = {name: tensors[name] for name in self.exchanger.layers}
         shown: list[Payload] = []
 
-        def perform(request: Any) -> Any:
-            assert isinstance(request, AllGather)  # one_way has seen to it
-            shown.append(request.payload)
-            return answer_alone(request)
+        def perform(request: Request) -> Any:
+            shown.append(request.payload_to(0))
+            return request.answer_alone()
 
         drive(self.exchanger.exchange(ordered, step, _ALONE), perform)
         if not all(map(all_finite, ordered.values())):

@@ -13,7 +13,6 @@ from thinwire.core import (
     fuse,
     fuse_flagged,
     stamped,
-    wire_bytes,
 )
 from thinwire.core.requests import shard_sizes, tree_children
 
@@ -131,12 +130,9 @@ def test_bytes_sent_are_bytes_received_over_all_ranks(size):
         lambda r: AllGather(Payload((torch.zeros(sizes[r], dtype=torch.uint8),))),
         lambda r: Broadcast(Payload((torch.zeros(sizes[r], dtype=torch.uint8),)), root=size // 2),
     ):
-        pairs = [
-            wire_bytes(request_of(r), World(r, size), None if request_of(r).__class__ is AllReduce else sizes)
-            for r in range(size)
-        ]
+        pairs = [request_of(r).wire_bytes(World(r, size), sizes) for r in range(size)]
         assert sum(sent for sent, _ in pairs) == sum(received for _, received in pairs)
-    total = sum(wire_bytes(AllReduce(tensor), World(r, size))[0] for r in range(size))
+    total = sum(AllReduce(tensor).wire_bytes(World(r, size))[0] for r in range(size))
     assert total == 2 * (size - 1) * 404  # 2(n-1)/n of the tensor, n times
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from thinwire import Meter, ProtocolError, World, lockstep, loopback
-from thinwire.core import AllReduce, Label, Payload, Swap, describe, fuse, fuse_flagged, wire_bytes
+from thinwire.core import AllReduce, Label, Payload, Swap, fuse, fuse_flagged
 
 
 def payload(*numbers, dtype=torch.float32):
@@ -136,5 +136,5 @@ def test_bytes_and_headers_touch_partners_only():
         assert (kinds["values"].sent_bytes, kinds["values"].received_bytes) == (8, 8)
         assert (kinds["header"].sent_bytes, kinds["header"].received_bytes) == (17, 17)
     swap = Swap(((1, payload(1)), (2, payload(1))), (3,))
-    assert wire_bytes(swap, World(0, 4)) == (8, 4) and wire_bytes(swap, World(0, 4), [12]) == (8, 12)
-    assert describe(Swap((), (1,), (torch.uint8,), "ring()")) == "Swap among ring() of (uint8)"
+    assert swap.wire_bytes(World(0, 4)) == (8, 4) and swap.wire_bytes(World(0, 4), [12]) == (8, 12)
+    assert Swap((), (1,), (torch.uint8,), "ring()").describe() == "Swap among ring() of (uint8)"

@@ -38,13 +38,13 @@ def not_a_begin(request):
 
 
 def announced(request, rank, length=None):
-    return {rank: Header(0, 0, framed_bytes(request, 0) if length is None else length)}
+    return {rank: Header(0, 0, framed_bytes(request.payload_to(0)) if length is None else length)}
 
 
 @pytest.mark.parametrize("text", VARYING)
 def test_a_rank_that_sends_next_to_nothing_takes_a_long_message(text):
     little, much = first_request(text, 0.0, rank=0), first_request(text, 1.0, rank=1)
-    own = framed_bytes(little, 1)
+    own = framed_bytes(little.payload_to(1))
     coming = announced(much, 1)
     assert coming[1].nbytes > 64 + 8 * own, "else the test shows nothing"
     check_lengths(coming, own, little)
@@ -56,20 +56,20 @@ def test_a_header_that_no_layer_could_need_is_refused(text):
     dense = sum(spec.nbytes for spec in LAYERS)
     for length in (8 * dense + 1000, 1 << 40, (1 << 64) - 1):
         with pytest.raises(DecodeError, match=rf"rank 1 announces {length} B for .*, at most \d+ B are taken"):
-            check_lengths(announced(little, 1, length), framed_bytes(little, 1), little)
+            check_lengths(announced(little, 1, length), framed_bytes(little.payload_to(1)), little)
 
 
 def test_rows_of_an_embedding_may_all_come_from_another_rank():
     empty, full = (torch.zeros(50, 8) + fill for fill in (0, 1))
     requests = [next(sparse_mean(g.to_sparse(1), "rows", World(r, 2), 0)) for r, g in enumerate((empty, full))]
-    own, coming = framed_bytes(requests[0], 1), announced(requests[1], 1)
+    own, coming = framed_bytes(requests[0].payload_to(1)), announced(requests[1], 1)
     assert coming[1].nbytes > 64 + 8 * own
     check_lengths(coming, own, requests[0])
 
 
 def test_a_form_says_how_much_it_expects():
     form = Broadcast(Payload((torch.empty(0),)), 0, expects=4000)
-    check_lengths({0: Header(0, 0, 4003)}, framed_bytes(form, 0), form)
+    check_lengths({0: Header(0, 0, 4003)}, framed_bytes(form.payload_to(0)), form)
     with pytest.raises(DecodeError, match="must say it in the request's `expects`"):
         check_lengths({0: Header(0, 0, 4003)}, 1, Broadcast(form.payload, 0))
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core import Program, TensorSpec, World
+from ...core import Program, TensorSpec, World, timed
 from ...drivers.lockstep import lockstep
 from ...drivers.meter import Meter
 from ...exchange import Exchanger
@@ -56,18 +56,10 @@ def averaged(texts: Mapping[str, str], hosts: Sequence[Pairs], repeat: int = 1) 
 
 def clocked(program: Program[Pairs], spans: list[float], over: list[bool]) -> Program[Pairs]:
     """The same program: the seconds between its requests; `over` when it has ended."""
-    answer: Any = None
     spans.clear()
-    while True:
-        began = now()
-        try:
-            request = program.send(answer)
-        except StopIteration as done:
-            spans.append(now() - began)
-            over.append(True)
-            return done.value  # type: ignore[no-any-return]
-        spans.append(now() - began)
-        answer = yield request
+    result = yield from timed(program, lambda began, ended: spans.append(ended - began))
+    over.append(True)
+    return result
 
 
 def follower(program: Program[Pairs], over: list[bool]) -> Program[Any]:

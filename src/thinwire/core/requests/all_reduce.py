@@ -1,0 +1,112 @@
+"""AllReduce: every rank gets the combination of all ranks' tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..tensors import nbytes_of
+from .base import Label, Request, World, all_labels, type_names
+
+
+class Op(str, Enum):
+    """How an all-reduce combines."""
+
+    SUM = "sum"
+    MAX = "max"
+    OR = "or"  # of bits: whole numbers only, bitmaps travel as uint8
+
+
+@dataclass(frozen=True, eq=False)
+class AllReduce(Request):
+    """Answered with the combination of all ranks' tensors, of the same shape."""
+
+    tensor: Tensor
+    op: Op = Op.SUM
+    labels: tuple[Label, ...] = ()
+    step: int = 0
+
+    flag_order = 2
+
+    def __post_init__(self) -> None:
+        check_op(self.tensor, self.op)
+
+    def describe_form(self) -> str:
+        numbers = f"{self.tensor.numel()} {type_names((self.tensor.dtype,))}"
+        return f"AllReduce({self.op.value}) of {numbers}, {nbytes_of(self.tensor)} B"
+
+    def wire_bytes(self, world: World, sizes: Sequence[int] | None = None) -> tuple[int, int]:
+        """A reduce-scatter followed by a gather: a ring or direct exchange sends the same bytes, 2(n-1)/n."""
+        rank, size = world
+        own = nbytes_of(self.tensor)
+        mine = shard_sizes(self.tensor.numel(), size)[rank] * self.tensor.element_size()
+        return (own - mine) + (size - 1) * mine, (size - 1) * mine + (own - mine)
+
+    def merge_key(self) -> tuple[str, ...]:
+        return ("AllReduce", str(self.tensor.dtype), str(self.tensor.device), self.op.value)
+
+    def merge(self, group: Sequence[AllReduce]) -> AllReduce:
+        tensors = [request.tensor.flatten() for request in group]
+        whole = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+        return replace(self, tensor=whole, labels=all_labels(group))
+
+    def split(self, group: Sequence[AllReduce], answer: Tensor) -> list[Tensor]:
+        pieces = torch.split(answer, [request.tensor.numel() for request in group])
+        return [piece.view(request.tensor.shape) for piece, request in zip(pieces, group, strict=True)]
+
+    def make_flag(self, flag: bool, group: Sequence[Request]) -> AllReduce | None:
+        if self.op is not Op.OR and not self.tensor.is_floating_point():
+            return None  # bytes would wrap around in a sum of 256 ranks
+        part = torch.tensor([flag], dtype=self.tensor.dtype, device=self.tensor.device)
+        return AllReduce(part, self.op, (Label("", "flag", nbytes_of(part), 1.0),))
+
+    def read_flag(self, answer: Tensor, flag: bool) -> tuple[bool, frozenset[int]]:
+        return bool((answer != 0).any()), frozenset()
+
+    def answer_alone(self) -> Tensor:
+        return self.tensor.clone()
+
+    def answer_alike(self, size: int) -> Tensor:
+        return self.tensor * size if self.op is Op.SUM else self.tensor.clone()
+
+    def answer_all(self, requests: Sequence[AllReduce]) -> list[Any]:
+        total = combine([request.tensor for request in requests], self.op)
+        return [total.clone() for _ in requests]
+
+
+def flag_alone(flag: bool) -> AllReduce:
+    """The bad-step flag, where no request of the round can carry it."""
+    return AllReduce(torch.tensor([flag], dtype=torch.uint8), Op.MAX, (Label("", "flag", 1, 1.0),))
+
+
+def check_op(tensor: Tensor, op: Op) -> None:
+    if op is Op.OR and (tensor.is_floating_point() or tensor.is_complex()):
+        raise TypeError(f"AllReduce(or) combines bits, got {tensor.dtype}; send uint8")
+
+
+def combine(tensors: Sequence[Tensor], op: Op) -> Tensor:
+    """Sum, maximum or bits of any in rank order: the same bits wherever it is computed."""
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        if op is Op.SUM:
+            total += tensor
+        elif op is Op.OR:
+            total |= tensor
+        else:
+            torch.maximum(total, tensor, out=total)
+    return total
+
+
+def shard_sizes(numel: int, size: int) -> list[int]:
+    """Cut `numel` elements into one piece a rank, the first ones a little longer."""
+    return [numel // size + (rank < numel % size) for rank in range(size)]
+
+
+def reduced_bytes(nbytes: float, size: int) -> float:
+    """What one rank sends for an all-reduce of so many bytes."""
+    return 2 * (size - 1) / size * nbytes

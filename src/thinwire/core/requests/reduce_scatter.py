@@ -1,0 +1,65 @@
+"""ReduceScatter: every rank gets the combination of the shards that all ranks have for it. Half of an all-reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..tensors import nbytes_of
+from .all_reduce import Op, check_op, combine
+from .base import Label, Request, World, all_labels, type_names
+
+
+@dataclass(frozen=True, eq=False)
+class ReduceScatter(Request):
+    """shards[r] belongs to rank r; answered with the combination of all ranks' shards for this one, in rank order.
+
+    rank: this rank, by whose shard answers of several are cut. Shards may differ in length; each has the same on all
+    ranks.
+    """
+
+    shards: tuple[Tensor, ...]
+    rank: int
+    op: Op = Op.SUM
+    labels: tuple[Label, ...] = ()
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        for shard in self.shards:
+            check_op(shard, self.op)
+
+    def describe_form(self) -> str:
+        lengths = [shard.numel() for shard in self.shards]
+        told = str(lengths[0]) if len(set(lengths)) == 1 else ", ".join(map(str, lengths))
+        return f"ReduceScatter({self.op.value}) of {told} {type_names((self.shards[0].dtype,))} for each rank"
+
+    def wire_bytes(self, world: World, sizes: Sequence[int] | None = None) -> tuple[int, int]:
+        own, mine = sum(map(nbytes_of, self.shards)), nbytes_of(self.shards[world.rank])
+        return own - mine, (world.size - 1) * mine
+
+    def merge_key(self) -> tuple[str, ...]:
+        first = self.shards[0]
+        return ("ReduceScatter", str(first.dtype), str(first.device), self.op.value)
+
+    def merge(self, group: Sequence[ReduceScatter]) -> ReduceScatter:
+        by_rank = zip(*[request.shards for request in group], strict=True)
+        shards = tuple(torch.cat([shard.flatten() for shard in shards]) for shards in by_rank)
+        return replace(self, shards=shards, labels=all_labels(group))
+
+    def split(self, group: Sequence[ReduceScatter], answer: Tensor) -> list[Tensor]:
+        own = [request.shards[self.rank] for request in group]
+        pieces = torch.split(answer, [shard.numel() for shard in own])
+        return [piece.view(shard.shape) for piece, shard in zip(pieces, own, strict=True)]
+
+    def answer_alone(self) -> Tensor:
+        return self.shards[0].clone()
+
+    def answer_alike(self, size: int) -> Tensor:
+        own = self.shards[self.rank]
+        return own * size if self.op is Op.SUM else own.clone()
+
+    def answer_all(self, requests: Sequence[ReduceScatter]) -> list[Tensor]:
+        return [combine([other.shards[rank] for other in requests], self.op) for rank in range(len(requests))]
