@@ -17,6 +17,8 @@ T = TypeVar("T")
 class Alone:
     """Answers every request with what it asked; counts what would have been handed over."""
 
+    clock = None  # runs repeat
+
     def __init__(self) -> None:
         self.world, self.meter = World(0, 1), Meter()
         self.is_closed = False
@@ -26,11 +28,13 @@ class Alone:
         self._check_open()
         return drive(program, self._perform)
 
-    def submit(self, program: Program[T], ahead: bool = False) -> Future[T]:
+    def submit(self, program: Program[T], ahead: bool = False, after: Future[Any] | None = None) -> Future[T]:
         """Done at once: there is no other rank to wait for."""
         self._check_open()
         done: Future[T] = Future()
         try:
+            if after is not None and (failure := after.exception()) is not None:
+                raise failure
             done.set_result(self.run(program))
         except BaseException as error:
             done.set_exception(error)

@@ -7,6 +7,7 @@ the bytes handed over to be sent.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -68,6 +69,8 @@ class TorchDist:
     bytes travel; the result is then bit for bit that of `lockstep`, whatever the backend. timeout_s: how long a peer
     may be silent. among: only these ranks of the group make it, and number themselves in this order.
     """
+
+    clock = staticmethod(time.perf_counter)
 
     def __init__(
         self,

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..core import PeerLostError
+from ..drivers.driver import Driver
 from ..drivers.meter import Meter
 from ..drivers.processes import Stopped, error_text, run_ranks
-from ..drivers.torch_dist import TorchDist
 from ..testbed.network import network
 from .folder import RunFolder, write_json
 from .plan import Job, Plan, Result
@@ -136,7 +136,7 @@ def _with_log(error: PeerLostError, job: Job, folder: RunFolder) -> PeerLostErro
     return PeerLostError(f"{job.title or job.key}: {first}: {error_text(error.log)}\nAll of its log: {file}")
 
 
-def serve(driver: TorchDist, orders: list[dict[str, Any]], tell: Callable[[Any], None]) -> None:
+def serve(driver: Driver, orders: list[dict[str, Any]], tell: Callable[[Any], None]) -> None:
     """One rank: its part of the jobs, one after another. Results go through files, so that all ranks' come."""
     for at, order in enumerate(orders):
 

@@ -12,9 +12,9 @@ import torch
 
 from .. import checkpoint
 from ..core import Broadcast, Label, Payload, Program, World
+from ..drivers.driver import Driver
 from ..drivers.lockstep import lockstep
 from ..drivers.meter import Meter
-from ..drivers.torch_dist import TorchDist
 from .clock import chrome_trace, waiting_and_sending
 from .config import Experiment
 from .folder import TIMES, write_json
@@ -126,7 +126,7 @@ def _from_rank_0(flag: bool, step: int) -> Program[bool]:
     return bool(told.parts[0].item())
 
 
-def in_lockstep(driver: TorchDist, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+def in_lockstep(driver: Driver, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
     """All workers in this process. Rank 0's bytes, and the totals of all ranks, which differ where one is a server;
     times are those of computing and encoding, for one worker."""
     del driver  # a world of one
@@ -142,7 +142,7 @@ def in_lockstep(driver: TorchDist, argument: Mapping[str, Any], tell: Callable[[
     return _head(argument, training) | training.observer.result() | more
 
 
-def on_one_rank(driver: TorchDist, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+def on_one_rank(driver: Driver, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
     """One of several processes; `together` makes one result of theirs."""
 
     looked = Meter()

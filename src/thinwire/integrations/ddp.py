@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 
 from ..core import AllReduce, Op, Program, World, reduce_labels
-from ..drivers.torch_dist import TorchDist
+from ..drivers.driver import Driver
 from ..exchange import Exchanger
 from .complex_layers import bucket_gradients
 from .sparse_rows import sparse_mean
@@ -35,7 +35,7 @@ class DDPHook:
     def __init__(
         self,
         exchanger: Exchanger,
-        driver: TorchDist,
+        driver: Driver,
         names: Mapping[Tensor, str],
         scale: Callable[[], float] | None = None,
         unused: Callable[[], Tensor | None] = lambda: None,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch.distributed as dist
 
 from ..core import TensorSpec
-from ..drivers.alone import Alone
+from ..drivers.driver import Driver
 from ..drivers.meter import Meter
-from ..drivers.torch_dist import TorchDist
 
 
 def copied_bytes(meter: Meter) -> tuple[float, float]:
@@ -35,10 +35,10 @@ def copy_warning(
     )
 
 
-def warn_of_copies(caller: str, layers: Sequence[TensorSpec], driver: TorchDist | Alone, unit: str) -> None:
+def warn_of_copies(caller: str, layers: Sequence[TensorSpec], driver: Driver, unit: str, group: Any) -> None:
     """After the first step or round, when its bytes have been counted."""
-    if isinstance(driver, Alone) or driver.world.size == 1:
+    if driver.world.size == 1:
         return  # nothing is sent
-    text = copy_warning(layers, dist.get_backend(driver.group), *copied_bytes(driver.meter), unit)
+    text = copy_warning(layers, dist.get_backend(group), *copied_bytes(driver.meter), unit)
     if text is not None:
         warnings.warn(f"{caller}: {text}", stacklevel=2)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ..core import Aggregator, NonFiniteError, Program, ProtocolError, TensorSpec
-from ..drivers.torch_dist import TorchDist
 from .adapting import adapting_of
 from .agreement import compare_weights, end_together, heal_weights
 from .complex_layers import as_real, as_real_spec, like
@@ -59,6 +58,7 @@ class LocalWire(LocalState):
         fall_backs_for: Callable[[Sequence[TensorSpec]], Mapping[str, str]] = lambda _: {},
     ) -> None:
         check_group("local", group)
+        self._group = group
         self.parameters = trained_parameters(model, optimizer)
         self.options, self.optimizer, self.step, self.healed = options, optimizer, 0, 0
         self.fresh = True  # no step was made and no state was loaded
@@ -91,8 +91,7 @@ class LocalWire(LocalState):
         self._bad_rounds = BadSteps(model, self.layers, "most_bad_rounds", give=COUNT_STEPS if options.hooks else "")
         self._told_of_copies = False
         self.began = time.perf_counter()
-        if isinstance(self.driver, TorchDist):
-            self.rounds.exchanger.clock = time.perf_counter
+        self.rounds.exchanger.clock = self.driver.clock
         if options.hooks:
             self._handles.append(optimizer.register_step_pre_hook(self._before_hook))
             self._handles.append(optimizer.register_step_post_hook(lambda *_: self.after_step()))
@@ -186,7 +185,7 @@ class LocalWire(LocalState):
     def _count_bad_rounds(self) -> None:
         if not self._told_of_copies:
             self._told_of_copies = True
-            warn_of_copies("local", self.layers, self.driver, "round")
+            warn_of_copies("local", self.layers, self.driver, "round", self._group)
         self._bad_rounds.check(self.step, self.rounds.bad_in_a_row, self.options.most_bad_rounds)
 
     def _check_anchors(self, merged: int) -> None:

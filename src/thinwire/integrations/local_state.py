@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core import require_keys
-from ..drivers.alone import Alone
-from ..drivers.torch_dist import TorchDist
+from ..drivers.driver import Driver
 from .gathering import state_of_all
 from .loading import Memory, load_own, memory_of
 from .local_parts import Rounds
@@ -17,7 +16,7 @@ from .moments import Averages, memory_of_moments
 class LocalState:
     """The methods of `LocalWire` that store and load."""
 
-    driver: TorchDist | Alone
+    driver: Driver
     rounds: Rounds
     averaging: Averages | None
     step: int

@@ -14,12 +14,11 @@ from .. import __version__
 from ..aggregators import Dense
 from ..core import Aggregator, CompositionError, NonFiniteError, Program, TensorSpec, World
 from ..drivers.meter import Traffic
-from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
 from .compositions import Compositions, small_reason
 from .gathering import state_of_all
 from .loading import Memory, load_own
-from .opening import open_or_alone
+from .opening import open_or_alone, open_pair
 from .report import Subject, WireReport, repr_of
 
 
@@ -143,6 +142,6 @@ def move(moves: Moves, other: int, sends: bool, timeout_s: float = 60.0, group: 
         raise CompositionError(f"moments: another rank is needed, 0 to {size - 1} and not {rank}, got {other}")
     pair = sorted((rank, other))
     program: Callable[[int], Program[None]] = moves.send if sends else moves.receive
-    with TorchDist(group, timeout_s=timeout_s, among=pair) as driver:
+    with open_pair(timeout_s, group, pair) as driver:
         driver.run(program(pair.index(other)))
         return driver.meter.total()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
 
 from ..core import CompositionError, PeerLostError
 from ..drivers.alone import Alone
+from ..drivers.driver import Driver
 from ..drivers.torch_dist import TorchDist
 from .agreement import agree_on
 
@@ -26,7 +27,7 @@ def rank_in(group: Any) -> int:
     return dist.get_rank(group) if dist.is_available() and dist.is_initialized() else 0
 
 
-def open_agreed(caller: str, facts: Mapping[str, Any], timeout_s: float, group: Any = None) -> TorchDist:
+def open_agreed(caller: str, facts: Mapping[str, Any], timeout_s: float, group: Any = None) -> Driver:
     """Connections among the ranks of the group, which hold the same facts; else an error, and nothing stays open."""
     try:
         driver = TorchDist(group, timeout_s=timeout_s)
@@ -43,7 +44,12 @@ def open_agreed(caller: str, facts: Mapping[str, Any], timeout_s: float, group: 
     return driver
 
 
-def open_or_alone(caller: str, facts: Mapping[str, Any], timeout_s: float, group: Any = None) -> TorchDist | Alone:
+def open_pair(timeout_s: float, group: Any, ranks: Sequence[int]) -> TorchDist:
+    """Connections between two ranks of the group; no third one takes part."""
+    return TorchDist(group, timeout_s=timeout_s, among=ranks)
+
+
+def open_or_alone(caller: str, facts: Mapping[str, Any], timeout_s: float, group: Any = None) -> Driver:
     """`open_agreed`, or a world of one where there is no process group."""
     together = dist.is_available() and dist.is_initialized()
     return open_agreed(caller, facts, timeout_s, group) if together else Alone()

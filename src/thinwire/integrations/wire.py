@@ -146,7 +146,7 @@ class Wire:
     def _warn_of_copies(self, good: bool) -> None:
         if not self._told_of_copies:
             self._told_of_copies = True
-            warn_of_copies("attach", self.layers, self.driver, "step")
+            warn_of_copies("attach", self.layers, self.driver, "step", self.group)
 
     # What a user may do between steps
 

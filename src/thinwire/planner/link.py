@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..core import AllGather, AllReduce, AllToAll, Payload, Program, Request, World
-from ..drivers.torch_dist import TorchDist
+from ..drivers.driver import Driver
 
 THIN_MBIT_S = 1000.0  # below, sending takes longer than compressing; at 1 Gbit/s only the cheapest compositions gain
 FAST_MBIT_S = 5000.0  # above, two cores are busy sending, and compressing needs them as well
@@ -43,7 +43,7 @@ class LinkFigures:
         return min(rate.mbit_s for rate in self.rates)
 
 
-def measure_link(driver: TorchDist, reps: int = 30) -> LinkFigures | None:
+def measure_link(driver: Driver, reps: int = 30) -> LinkFigures | None:
     """Latency and bandwidth among all ranks, the same figures on each; None for a rank that is alone."""
     size = driver.world.size
     if size == 1:
@@ -86,7 +86,7 @@ def advice(slowest_mbit_s: float) -> str:
     return f"fast: dense is likely as good ({rate}, more than {FAST_MBIT_S:,.0f})"
 
 
-def _seconds(driver: TorchDist, request: Request) -> float:
+def _seconds(driver: Driver, request: Request) -> float:
     """From when all ranks are there; the wait for the slowest is not the link's."""
     driver.run(_ask(AllReduce(torch.zeros(1))))
     began = time.perf_counter()
@@ -94,7 +94,7 @@ def _seconds(driver: TorchDist, request: Request) -> float:
     return time.perf_counter() - began
 
 
-def _told_to_all(driver: TorchDist, figures: Sequence[float]) -> list[list[float]]:
+def _told_to_all(driver: Driver, figures: Sequence[float]) -> list[list[float]]:
     mine = torch.tensor(figures, dtype=torch.float64)
     return [payload.parts[0].tolist() for payload in driver.run(_ask(AllGather(Payload((mine,)))))]
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from .. import __version__
 from ..catalog import parse
 from ..core import AllGather, AllReduce, Op, Payload, Program, TensorSpec, ThinwireError, World
+from ..drivers.driver import Driver
 from ..drivers.joining import gloo_is_available
 from ..drivers.lockstep import lockstep
 from ..drivers.processes import run_ranks
-from ..drivers.torch_dist import TorchDist
 from ..exchange import Exchanger
 from ..integrations.agreement import agree_on, fingerprint
 from ..kernels.native import serving
@@ -113,11 +113,11 @@ def examine_here() -> list[Finding]:
     return [Finding("link", hint) if finding.what == "advice" else finding for finding in found]
 
 
-def examine_pair(driver: TorchDist, argument: Any, tell: Callable[[Any], None]) -> dict[str, Any]:
+def examine_pair(driver: Driver, argument: Any, tell: Callable[[Any], None]) -> dict[str, Any]:
     return examine_group(driver).as_json()
 
 
-def examine_group(driver: TorchDist) -> Group:
+def examine_group(driver: Driver) -> Group:
     """Compare versions, measure the links, and try some compositions. All ranks call this and find the same."""
     wrong: dict[str, str] = {}
     versions = {"thinwire": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
@@ -132,7 +132,7 @@ def examine_group(driver: TorchDist) -> Group:
     return Group(driver.world.size, link, wrong)
 
 
-def self_test(driver: TorchDist, text: str) -> str:
+def self_test(driver: Driver, text: str) -> str:
     """What is wrong with a composition on this group; empty if all ranks have the same bits, and the right numbers."""
     size = driver.world.size
     expected = lockstep([_steps(text, World(rank, size)) for rank in range(size)])[driver.world.rank]

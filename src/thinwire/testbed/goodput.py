@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from ..core import AllReduce, Program
+from ..drivers.driver import Driver
 from ..drivers.processes import run_ranks
-from ..drivers.torch_dist import TorchDist
 from .network import Network, rate_bits
 
 # how long a message lasts at the rate, and the shares of the rate at which it may arrive: frames take 5 %, the burst
@@ -59,7 +59,7 @@ def judge(message: str, nbytes: int, rate: float | None, bits_per_s: Sequence[fl
     return Goodput(message, nbytes, slowest, fastest, obeyed)
 
 
-def send_round(driver: TorchDist, argument: dict[str, Any], tell: object) -> list[float]:
+def send_round(driver: Driver, argument: dict[str, Any], tell: object) -> list[float]:
     """One rank's part: bits a second that it received, the median for each size of message."""
     rank, size = driver.world
     addresses, port = argument["addresses"], _PORT + rank  # workers on one host need a port each
@@ -75,7 +75,7 @@ def send_round(driver: TorchDist, argument: dict[str, Any], tell: object) -> lis
         ]
 
 
-def _message(driver: TorchDist, server: socket.socket, to: tuple[str, int], nbytes: int) -> float:
+def _message(driver: Driver, server: socket.socket, to: tuple[str, int], nbytes: int) -> float:
     with socket.create_connection(to) as outgoing, server.accept()[0] as incoming:
         rates: list[float] = []
         receiver = threading.Thread(target=lambda: rates.append(received_rate(incoming, nbytes)))
@@ -96,7 +96,7 @@ def received_rate(incoming: socket.socket, nbytes: int) -> float:
     return 8 * (received - first) / max(1e-6, time.perf_counter() - started)
 
 
-def _together(driver: TorchDist) -> None:
+def _together(driver: Driver) -> None:
     def program() -> Program[None]:
         yield AllReduce(torch.zeros(1))
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...drivers.torch_dist import TorchDist
+from ...drivers.driver import Driver
 from ...kernels import largest_magnitudes
 from ..tasks import make_task
 from ..tasks.splits import Split
@@ -17,7 +17,7 @@ from ..tasks.splits import Split
 DENSITIES = (0.001, 0.01, 0.05, 0.1)
 
 
-def measured(driver: TorchDist, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+def measured(driver: Driver, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
     """Looked at ten times while one worker trains with the whole gradient."""
     task = make_task(argument["task"]["name"], argument["task"]["settings"], argument["data"])
     learner = task.learner(0, 1, Split.parse("iid"), 1)

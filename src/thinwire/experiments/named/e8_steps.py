@@ -12,7 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ... import api
-from ...drivers.torch_dist import TorchDist
+from ...drivers.driver import Driver
 from ..tasks import make_task
 from ..tasks.modules import ModuleLearner, mean_loss
 from ..tasks.splits import Split
@@ -34,7 +34,7 @@ WAYS = {
 }
 
 
-def measured(driver: TorchDist, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+def measured(driver: Driver, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
     """Median seconds of a step, bytes of a step and seconds of encoding and decoding, for each way."""
     task = make_task(argument["task"]["name"], argument["task"]["settings"], argument["data"])
     rows = {}
@@ -47,7 +47,7 @@ def measured(driver: TorchDist, argument: Mapping[str, Any], tell: Callable[[Any
 
 
 def _one_way(
-    label: str, composition: str, learner: ModuleLearner, steps: int, small: int, driver: TorchDist
+    label: str, composition: str, learner: ModuleLearner, steps: int, small: int, driver: Driver
 ) -> dict[str, Any]:
     model = DistributedDataParallel(learner.model, bucket_cap_mb=0.25)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

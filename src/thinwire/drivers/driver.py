@@ -1,0 +1,60 @@
+"""What carries programs: one rank among others (`Driver`), or all ranks of a simulated world (`RunAll`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+from ..core import Program, World
+from .meter import Meter
+
+T = TypeVar("T")
+
+
+class Driver(Protocol):
+    """One rank. `TorchDist` is one of several processes, `Alone` a world of one.
+
+    clock: for decisions by measured time; None where runs must repeat bit for bit.
+    """
+
+    meter: Meter
+
+    @property
+    def clock(self) -> Callable[[], float] | None: ...
+
+    @property
+    def world(self) -> World: ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    def run(self, program: Program[T]) -> T:
+        """Run a program to its end and return its result."""
+        ...
+
+    def submit(self, program: Program[T], ahead: bool = False, after: Future[Any] | None = None) -> Future[T]:
+        """Queue a program; all ranks queue in the same order.
+
+        Args:
+            program: what to run.
+            ahead: it may be begun, up to its first request, while earlier ones wait for answers.
+            after: a program queued before; if that one failed, this one sends nothing and fails alike.
+        """
+        ...
+
+    def barrier(self) -> None:
+        """Return when all ranks have called it. It belongs to no algorithm, and no meter."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was submitted. Every later call but this one raises ClosedError."""
+        ...
+
+
+class RunAll(Protocol):
+    """All ranks of a world in one process: `lockstep`, or a simulation with a clock of its own."""
+
+    def __call__(self, programs: Sequence[Program[T]], meters: Sequence[Meter] | None = None) -> list[T]:
+        """One program per rank, to its end; results in rank order. `meters` count as real ranks would."""
+        ...
