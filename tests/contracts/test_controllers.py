@@ -10,7 +10,6 @@ from contracts.test_aggregators import as_bytes_and_back, assert_same
 from drawn import CONTROLLER_TEXTS, draw
 from thinwire import Exchanger, TensorSpec, World, lockstep, parse
 from thinwire.controllers.several import menu_part
-from thinwire.drivers.lockstep import _answer
 
 EVERY = pytest.mark.parametrize("text", CONTROLLER_TEXTS)
 LAYERS = [TensorSpec("a", (8, 6)), TensorSpec("b.w", (40,)), TensorSpec("c", (3, 4, 2)), TensorSpec("d", (1,))]
@@ -144,7 +143,8 @@ def shuffled(programs, rng):
                 asked[rank] = programs[rank].send(answers[rank])
             except StopIteration as done:
                 results[rank] = done.value
-        answers = _answer([asked[rank] for rank in range(len(programs))]) if asked else answers
+        requests = [asked[rank] for rank in range(len(programs))] if asked else []
+        answers = requests[0].answer_all(requests) if requests else answers
     return [results[rank] for rank in range(len(programs))]
 
 
