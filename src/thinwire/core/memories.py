@@ -28,7 +28,7 @@ class Held(NamedTuple):
     value: (
         Any  # of a residual or a velocity a tensor of the layer's work_dtype; else what `take` of an equal kind takes
     )
-    loss: str  # what it means that nobody takes it
+    loss: str  # what is lost if no part takes it over
 
 
 @runtime_checkable

@@ -162,16 +162,15 @@ class _Running:
         """Programs that answer requests inside `fuse`; those that asked wait for them."""
         groups: dict[tuple[str, ...], list[int]] = {}
         for i, request in asked.items():
-            groups.setdefault(request.merge_key(), []).append(i)
+            if request.expands:
+                groups.setdefault(request.merge_key(), []).append(i)
         begun: dict[int, Any] = {}
         for group in groups.values():
-            program = asked[group[0]].expand([asked[i] for i in group])
-            if program is not None:
-                begun[len(self.programs)] = None
-                self._for[len(self.programs)] = group
-                self.programs.append(program)
-                for i in group:
-                    del asked[i]
+            begun[len(self.programs)] = None
+            self._for[len(self.programs)] = group
+            self.programs.append(asked[group[0]].expand([asked[i] for i in group]))
+            for i in group:
+                del asked[i]
         return begun
 
 

@@ -35,6 +35,8 @@ class Together(Request):
     labels: tuple[Label, ...] = ()
     step: int = 0
 
+    expands = True
+
     def describe_form(self) -> str:
         return "Together"
 

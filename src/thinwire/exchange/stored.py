@@ -129,7 +129,7 @@ class Stored:
     def take_over(self, old: Stored, step: int, world: World) -> list[str]:
         """Go on with another composition's memory, as far as this one has a place for it; what is dropped, in words.
 
-        Who chooses goes on where it was if nothing changed for it. Those who hold `old._importance` hold ours then.
+        A controller goes on where it was if nothing changed for it. Holders of `old._importance` hold ours then.
         """
         old.settle()
         ctx = self._context(step, world)

@@ -14,7 +14,7 @@ _MAX_PENDING = 8192  # numbers in memory before they are written
 
 
 class RequestLog:
-    """When a rank asked and when it was answered. Who waited for whom is known only when all ranks' logs are seen.
+    """When a rank asked and when it was answered. How long a rank waited for others is known only from all logs.
 
     path: None keeps nothing, for runs in one process, in which no rank waits.
     """

@@ -109,7 +109,7 @@ def serve(
 ) -> dict[str, Any]:
     """Serve until all have left, or until the last round; what came of it.
 
-    Who is lost may come back within `terms.deadline` seconds. `lost` has the names of those who did not. `unfinished`
+    A lost worker may come back within `terms.deadline` seconds. `lost` names those that did not. `unfinished`
     is there if all clients left before the last round.
     """
     learner = service.learner(0, 1, data)

@@ -38,7 +38,7 @@ class LayerImportance(MutableMapping[str, Tensor]):
         self._w = {name: self.checked(name, w) for name, w in importance.items()}
 
     def serve(self, layers: Mapping[str, TensorSpec], wanted: bool) -> list[str]:
-        """Go on as the importance of another composition of these layers, for those who hold this object (Refresher).
+        """Go on as the importance of another composition of these layers, for all holders of this object (Refresher).
 
         Gives the layers whose w is dropped, which are all if the composition takes none.
         """

@@ -76,7 +76,7 @@ class Rounds:
         self.since = staggered(period, len(self.fragments), settings.overlap and not settings.policy.looks_every)
         self.flights: list[Flight] = []
         self.departed = self.rounds = self.bad_in_a_row = self.averages = 0
-        self.lr: float | None = None  # of the step that is made now, where somebody tells it; flights take it along
+        self.lr: float | None = None  # of the step that is made now, if it is known; flights take it along
         self.before_exchange: Callable[[Mapping[str, Tensor]], None] | None = None  # told what is given to it
         self.anchor: dict[str, Tensor] = {}
         self.momentum: dict[str, Tensor] = {}

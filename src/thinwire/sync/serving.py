@@ -71,7 +71,7 @@ def join(
 ) -> int:
     """The loop of a worker: join, then `steps` times pull, compute, push; how many updates were accepted.
 
-    gradient(weights, step) must not keep the weights. Whoever was taken for dead joins again and goes on. A gradient
+    gradient(weights, step) must not keep the weights. A worker that was taken for dead joins again. A gradient
     with a NaN or an infinity is not sent and logged; after most_bad_steps in a row it leaves with a NonFiniteError.
 
     A server that was restarted meanwhile is a PeerLostError; with follow_restarts the worker goes on with one that was

@@ -46,6 +46,7 @@ class Request(ABC):
     step: int
     expects = 0  # about how many bytes may come from one rank, where our own payload may be much shorter; not sent
     on_wire: ClassVar[bool] = True  # whether it needs a link at all
+    expands: ClassVar[bool] = False  # whether `fuse` answers it by a program, so that no driver sees it
     flag_order: ClassVar[int] = 9  # of several requests, the bad-step flag travels with the lowest that carries it
 
     # What it is
@@ -112,9 +113,9 @@ class Request(ABC):
         """The answer of the merged request, cut up again."""
         raise NotImplementedError
 
-    def expand(self, group: Sequence[Self]) -> Program[list[Any]] | None:
-        """A program that answers the whole group inside `fuse`, so that no driver sees it; None for all but a few."""
-        return None
+    def expand(self, group: Sequence[Self]) -> Program[list[Any]]:
+        """Of a request that `expands`: the program that answers the whole group."""
+        raise NotImplementedError
 
     # The bad-step flag
 

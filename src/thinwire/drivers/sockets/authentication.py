@@ -24,7 +24,7 @@ class Secret:
     """Bytes that only the server and its workers hold; never printed.
 
     32 random bytes written as 64 hexadecimal digits, or in base64, are a key as they are. Anything else may be a
-    phrase that can be guessed, so its key is scrypt(secret, salt): whoever recorded a handshake pays for each guess.
+    phrase that can be guessed, so its key is scrypt(secret, salt): each guess costs an attacker one scrypt.
     """
 
     __slots__ = ("_keys", "_value")
@@ -48,7 +48,7 @@ class Secret:
         return self._keys[salt]
 
     def session_key(self, salt: str, *facts: str) -> bytes:
-        """A key for one connection: it follows from the secret, the server's salt, both nonces and who is talking."""
+        """A key for one connection: it follows from the secret, the server's salt, both nonces and the role."""
         text = "\x1f".join(("thinwire frames 2", salt, *facts)).encode()
         return hmac.digest(self.master_key(salt), text, hashlib.sha256)
 

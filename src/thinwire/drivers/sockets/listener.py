@@ -84,7 +84,7 @@ class Listener:
         self._handshake_s, self._silence_s, self._heartbeat_s = handshake_s, silence_s, heartbeat_s
         self._salt, self._settings = secrets.token_hex(NONCE_LETTERS // 2), described(settings or {})
         if secret is not None:
-            secret.master_key(self._salt)  # takes a moment, so it is done before anybody calls
+            secret.master_key(self._salt)  # takes a moment, so it is done before the first connection
         self.name, self.max_frame, self.most_connections = name, max_frame, most_connections
         self.refused: Counter[str] = Counter()
         self.repeated = 0
