@@ -21,7 +21,7 @@ from thinwire.core import (
     fuse_flagged,
 )
 from thinwire.core.programs import drive
-from thinwire.drivers.headers import header_bytes, headers_of
+from thinwire.drivers.headers import Header, framed_bytes, header_bytes, headers_of
 
 
 def numbers(rank, place, count):
@@ -132,8 +132,10 @@ def test_a_meter_counts_it_once_where_it_is_on_the_wire(make, size):
 @kinds
 def test_headers_announce_what_goes_to_each_rank(make):
     request = make(1, 3, 0)
-    for rank, header in enumerate(headers_of(request, 3)):
+    lengths = [framed_bytes(request.payload_to(rank)) for rank in range(3)]
+    for rank, header in enumerate(headers_of(request, lengths)):
         sent = request.payload_to(rank)
+        assert Header.unpack(header.pack()) == header
         assert header.signature == request.signature() and (header.nbytes > 0) == bool(sent.parts)
 
 

@@ -69,7 +69,7 @@ from .parts import (
     reduce_with_residual,
     subtracts_sent,
 )
-from .programs import drive, fuse, fuse_flagged, loopback, relay, stamped, timed
+from .programs import drive, fuse, fuse_flagged, loopback, stamped, timed
 from .requests import (
     AllGather,
     AllReduce,
@@ -103,7 +103,7 @@ __all__ = [
     "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of", "saturate",
     "AllReduce", "AllGather", "AllToAll", "Broadcast", "Swap", "Gathered", "Op", "Label", "Request", "Program", "World",
     "ReduceScatter", "Work", "combine", "payload_labels", "reduce_labels", "shard_sizes", "tree_children", "types_of",
-    "drive", "fuse", "fuse_flagged", "loopback", "relay", "stamped", "timed",
+    "drive", "fuse", "fuse_flagged", "loopback", "stamped", "timed",
     "Context", "Key", "Plan", "derive_key",
     "Contract", "Compressor", "Chooser", "Weighable", "Aggregator", "Controller", "FusesResidual",
     "Menu", "Choices", "OffersMenu", "TakesMenus", "PricedAlong", "ExpectsBytes", "Explains", "MeasuresWorld",

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from .requests import Program, Request, flag_alone
@@ -33,24 +34,6 @@ def drive(program: Program[T], perform: Callable[[Request], Any], first: Request
         return done.value  # type: ignore[no-any-return]
 
 
-def relay(
-    program: Program[T], leaving: Callable[[Request], Request], arriving: Callable[[], None] = lambda: None
-) -> Program[T]:
-    """The same program; each of its requests goes through `leaving`, and `arriving` is called before each answer."""
-    try:
-        request = next(program)
-        while True:
-            try:
-                answer = yield leaving(request)
-            except BaseException as error:
-                request = program.throw(error)
-            else:
-                arriving()
-                request = program.send(answer)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-
-
 def timed(
     program: Program[T],
     computed: Callable[[float, float], None],
@@ -58,21 +41,22 @@ def timed(
 ) -> Program[T]:
     """The same program; it reports every span of time in which it computed, and in which it waited for an answer."""
     mark = time.perf_counter()
-
-    def leaving(request: Request) -> Request:
-        nonlocal mark
-        began, mark = mark, time.perf_counter()
-        computed(began, mark)
-        return request
-
-    def arriving() -> None:
-        nonlocal mark
-        asked, mark = mark, time.perf_counter()
-        answered(asked, mark)
-
-    result = yield from relay(program, leaving, arriving)
-    computed(mark, time.perf_counter())
-    return result
+    try:
+        request = next(program)
+        while True:
+            began, mark = mark, time.perf_counter()
+            computed(began, mark)
+            try:
+                answer = yield request
+            except BaseException as error:
+                request = program.throw(error)
+            else:
+                asked, mark = mark, time.perf_counter()
+                answered(asked, mark)
+                request = program.send(answer)
+    except StopIteration as done:
+        computed(mark, time.perf_counter())
+        return done.value  # type: ignore[no-any-return]
 
 
 def loopback(program: Program[T]) -> T:
@@ -82,16 +66,19 @@ def loopback(program: Program[T]) -> T:
 
 def stamped(program: Program[T], step: int) -> Program[T]:
     """The same program with its step written on every request, for the meter and for error texts."""
-    return relay(program, lambda request: replace(request, step=step))  # type: ignore[type-var]
+    return (yield from fuse([program], step))[0]
 
 
-def fuse(programs: Sequence[Program[T]]) -> Program[list[T]]:
-    """Run programs side by side; the requests of one round travel as one request per kind and type."""
-    results, _ = yield from _fuse(programs, None)
+def fuse(programs: Sequence[Program[T]], step: int | None = None) -> Program[list[T]]:
+    """Run programs side by side; the requests of one round travel as one request per kind and type.
+
+    step: is written on every request, for the meter and for error texts; without, it is what the requests say.
+    """
+    results, _ = yield from _fuse(programs, None, step)
     return results
 
 
-def fuse_flagged(programs: Sequence[Program[T]], flag: bool) -> Program[tuple[list[T], bool]]:
+def fuse_flagged(programs: Sequence[Program[T]], flag: bool, step: int | None = None) -> Program[tuple[list[T], bool]]:
     """`fuse`, and one more bit in its first message: did any rank raise its flag? All ranks get the same answer.
 
     A Swap reaches partners only. So each carries the flag, of this rank or of any that it has heard of: in programs
@@ -99,31 +86,34 @@ def fuse_flagged(programs: Sequence[Program[T]], flag: bool) -> Program[tuple[li
     raised theirs, and no other: where there are none but those, a rank's own flag is its own affair, and the answer
     is False.
     """
-    return (yield from _fuse(programs, flag))
+    return _fuse(programs, flag, step)
 
 
 _FLAG = -1  # the flag's place among the requests of a round; those for each scope are below, programs have 0, 1, 2 ...
 
 
-def _fuse(programs: Sequence[Program[T]], flag: bool | None) -> Program[tuple[list[T], bool]]:
+def _fuse(programs: Sequence[Program[T]], flag: bool | None, step: int | None) -> Program[tuple[list[T], bool]]:
     running = _Running(programs)
     answers: dict[int, Any] = dict.fromkeys(range(len(programs)))
     raised, told = False, flag is None  # told: all ranks know of this rank's flag
     while answers:
         asked = running.resume(answers)
-        flags = {} if flag is None else _flag_requests(list(asked.values()), flag or raised, told)
-        told |= _FLAG in flags or any(request.on_wire for request in asked.values())
+        flags: dict[int, Request] = {}
+        if flag is not None and (asked or not told):
+            flags = _flag_requests(list(asked.values()), flag or raised, told)
+        told = told or _FLAG in flags or any(request.on_wire for request in asked.values())
         try:
-            answers = yield from _merge(asked | flags)
+            answers = yield from _merge(asked | flags, step)
         except BaseException as error:
             running.fail(list(asked), error)
             raise
         for place, request in flags.items():
             bad, absent = request.read_flag(answers.pop(place), flag or raised)
             raised |= bad
-            for i, other in asked.items():
-                if request.scope() is not None and other.scope() == request.scope():
-                    other.leave_out(answers[i], absent)
+            if (scope := request.scope()) is not None:
+                for i, other in asked.items():
+                    if other.scope() == scope:
+                        other.leave_out(answers[i], absent)
     return [running.results[i] for i in range(len(programs))], raised
 
 
@@ -176,12 +166,15 @@ class _Running:
 
 def _flag_requests(asked: Sequence[Request], flag: bool, told: bool) -> dict[int, Request]:
     """One to all ranks with the first request that goes to all; one with each scope, since that goes to partners."""
-    on_wire = [request for request in asked if request.on_wire]
+    collectives: list[Request] = []
     scopes: dict[str, list[Request]] = {}
-    for request in on_wire:
-        if (scope := request.scope()) is not None:
+    for request in asked:
+        if not request.on_wire:
+            continue
+        if (scope := request.scope()) is None:
+            collectives.append(request)
+        else:
             scopes.setdefault(scope, []).append(request)
-    collectives = [request for request in on_wire if request.scope() is None]
     flags: dict[int, Request] = {}
     if not told and (collectives or not asked):
         flags[_FLAG] = _flag_for_all(collectives, flag)
@@ -194,12 +187,13 @@ def _flag_requests(asked: Sequence[Request], flag: bool, told: bool) -> dict[int
 
 def _flag_for_all(collectives: Sequence[Request], flag: bool) -> Request:
     """In the form of a request that is being sent anyway, so that it costs an element and no message."""
-    by_order = sorted(collectives, key=lambda request: request.flag_order)
-    made = (request.make_flag(flag, collectives) for request in by_order)
-    return next((request for request in made if request is not None), flag_alone(flag))
+    for request in sorted(collectives, key=attrgetter("flag_order")):
+        if (made := request.make_flag(flag, collectives)) is not None:
+            return made
+    return flag_alone(flag)
 
 
-def _merge(asked: dict[int, Request]) -> Program[dict[int, Any]]:
+def _merge(asked: dict[int, Request], step: int | None) -> Program[dict[int, Any]]:
     """One request per merge key; the answers cut up again. The order depends on the requests alone."""
     answers: dict[int, Any] = {}
     groups: dict[tuple[str, ...], dict[int, Request]] = {}
@@ -207,6 +201,7 @@ def _merge(asked: dict[int, Request]) -> Program[dict[int, Any]]:
         groups.setdefault(request.merge_key(), {})[i] = request
     for key in sorted(groups):
         group = list(groups[key].values())
-        answer = yield group[0].merge(group)
+        merged = group[0].merge(group)
+        answer = yield merged if step is None else replace(merged, step=step)  # type: ignore[type-var]
         answers |= dict(zip(groups[key], group[0].split(group, answer), strict=True))
     return dict(sorted(answers.items()))

@@ -58,7 +58,8 @@ class CommThread:
     def submit(self, job: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
         with self._lock:
-            self.check_open()
+            if self._closed or not self._thread.is_alive():
+                raise ClosedError(CLOSED)
             self._jobs.put((job, future))
         return future
 

@@ -9,6 +9,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from ..core import DecodeError, Payload, Request, World
 from ..wire import lengths_bytes
 
@@ -22,33 +25,31 @@ class Header(NamedTuple):
     step: int
     nbytes: int  # of the framed payload that follows; 0 for an all-reduce, whose size is part of the description
 
-    def pack(self) -> bytes:
-        return _FORM.pack(*self)
+    def pack(self) -> Tensor:
+        return torch.frombuffer(bytearray(_FORM.pack(*self)), dtype=torch.uint8)
 
     @classmethod
-    def unpack(cls, data: bytes) -> Header:
-        return cls(*_FORM.unpack(data))
+    def unpack(cls, blob: Tensor) -> Header:
+        return cls(*_FORM.unpack(blob.numpy().tobytes()))
 
 
-def headers_of(request: Request, size: int) -> list[Header]:
-    """One for each rank: they differ only in the length of what will follow."""
+def headers_of(request: Request, lengths: Sequence[int]) -> list[Header]:
+    """One for each rank: they differ only in the length of the framed payload that will follow."""
     signature, step = request.signature(), request.step & 0xFFFFFFFF
-    payloads = [request.payload_to(rank) for rank in range(size)]
-    lengths = {key: framed_bytes(payload) for key, payload in {id(payload): payload for payload in payloads}.items()}
-    return [Header(signature, step, lengths[id(payload)]) for payload in payloads]
+    return [Header(signature, step, length) for length in lengths]
 
 
-def check_lengths(headers: Mapping[int, Header], own: int, request: Request) -> None:
+def check_lengths(lengths: Mapping[int, int], own: int, request: Request) -> None:
     """No message is believed to be much longer than our own longest, or than what the request expects.
 
     Memory is taken for it only after this. Our own says little where a rank may send next to nothing (a threshold, a
     gradient of zeros, a form); what is expected then follows from the layers.
     """
     longest = _MOST_BYTES + 8 * max(own, request.expects)
-    for rank, header in headers.items():
-        if header.nbytes > longest:
+    for rank, length in lengths.items():
+        if length > longest:
             raise DecodeError(
-                f"step {request.step}: rank {rank} announces {header.nbytes} B for {request.describe()}, at most "
+                f"step {request.step}: rank {rank} announces {length} B for {request.describe()}, at most "
                 f"{longest} B are taken; a program that sends so much must say it in the request's `expects`"
             )
 

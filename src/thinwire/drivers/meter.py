@@ -62,7 +62,7 @@ class Meter:
         if not request.on_wire:
             return
         collective = type(request).__name__
-        total = sum(label.nbytes for label in request.labels)
+        total = sum([label.nbytes for label in request.labels])
         gives = request.contributes(world)
         for label in request.labels or (Label("", "values", 0, 0.0),):
             share = label.nbytes / total if total else 1 / max(1, len(request.labels))

@@ -13,22 +13,23 @@ from .peers import Peers
 
 def swap(request: Swap, peers: Peers) -> Gathered:
     """Headers to and from partners, then payloads. Ranks that are no partners may be steps apart."""
-    size = peers.world.size
-    mine = headers_of(request, size)
-    packed = {to: torch.tensor(list(mine[to].pack()), dtype=torch.uint8) for to in request.receivers}
-    shown = _deliver(request, packed, dict.fromkeys(request.sources, HEADER_BYTES), peers)
-    headers = {source: Header.unpack(bytes(blob.tolist())) for source, blob in shown.items()}
-    ours = mine[peers.world.rank]
-    for source, header in headers.items():
-        if header[:2] != ours[:2]:
-            raise ProtocolError(
-                f"step {request.step}: ranks disagree: rank {peers.world.rank} asks {request.describe()}, "
-                f"rank {source} asks something else (step {header.step}); look into that rank's own log"
-            )
-    check_lengths(headers, max(header.nbytes for header in mine), request)
     packed = {id(payload): pack_payload(payload) for payload in dict.fromkeys(p for _, p in request.outgoing)}
     leaving = {to: packed[id(payload)] for to, payload in request.outgoing}  # often one payload for all
-    blobs = _deliver(request, leaving, {source: header.nbytes for source, header in headers.items()}, peers)
+    ranks, rank = range(peers.world.size), peers.world.rank
+    mine = headers_of(request, [leaving[to].numel() if to in leaving else 0 for to in ranks])
+    shown = _deliver(
+        request, {to: mine[to].pack() for to in leaving}, dict.fromkeys(request.sources, HEADER_BYTES), peers
+    )
+    headers = {source: Header.unpack(blob) for source, blob in shown.items()}
+    for source, header in headers.items():
+        if header[:2] != mine[rank][:2]:
+            raise ProtocolError(
+                f"step {request.step}: ranks disagree: rank {rank} asks {request.describe()}, "
+                f"rank {source} asks something else (step {header.step}); look into that rank's own log"
+            )
+    sizes = {source: header.nbytes for source, header in headers.items()}
+    check_lengths(sizes, max(header.nbytes for header in mine), request)
+    blobs = _deliver(request, leaving, sizes, peers)
     return Gathered(unpack_payload(blobs[source], request.form) for source in request.sources)
 
 

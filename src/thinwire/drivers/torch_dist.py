@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -43,7 +44,7 @@ from ..core import (
 from ..wire import as_bytes, from_bytes, pack_payload, unpack_payload
 from .agreement import check_agreement
 from .comm_thread import CommThread
-from .headers import HEADER_BYTES, Header, check_lengths, headers_of
+from .headers import HEADER_BYTES, Header, check_lengths, framed_bytes, headers_of
 from .meter import Meter
 from .neighbours import swap
 from .peers import RING_BYTES, Peers
@@ -95,7 +96,7 @@ class TorchDist:
     def run(self, program: Program[T]) -> T:
         """Run a program in this thread; each of its requests is performed by the communication thread."""
         self._thread.check_open()
-        return drive(program, lambda request: self._thread.submit(lambda: self._perform(request)).result())
+        return drive(program, lambda request: self._thread.submit(partial(self._perform, request)).result())
 
     def submit(self, program: Program[T], ahead: bool = False, after: Future[Any] | None = None) -> Future[T]:
         """Queue a whole program for the communication thread; requests of two programs never interleave.
@@ -105,11 +106,10 @@ class TorchDist:
         before; if that one failed, this one sends nothing and fails with the same error.
         """
         if not ahead:
-            self._in_order = self._thread.submit(lambda: self._drive(program, after))
+            self._in_order = self._thread.submit(partial(self._drive, program, after))
             return self._in_order
-        before = self._in_order
-        begun = self._ahead.submit(lambda: self._begin(program, before))
-        return self._thread.submit(lambda: self._drive(program, after, begun))
+        begun = self._ahead.submit(partial(self._begin, program, self._in_order))
+        return self._thread.submit(partial(self._drive, program, after, begun))
 
     def barrier(self) -> None:
         """Return when all ranks have called it. For saving and the like: it belongs to no algorithm, and no meter."""
@@ -173,38 +173,39 @@ class TorchDist:
         sent, received = request.wire_bytes(self.world, sizes)
         self.meter.record(request, self.world, sent, received, self.peers.sent - sent, self.peers.received - received)
 
-    def _agree(self, request: Request) -> list[Header]:
-        """All ranks' headers; a ProtocolError if they do not ask for the same."""
+    def _agree(self, request: Request, lengths: Sequence[int]) -> list[int]:
+        """Bytes that each rank has for this one; a ProtocolError if ranks do not ask for the same.
+
+        lengths: bytes of the framed payloads that this rank will send to each.
+        """
         size = self.world.size
-        mine = headers_of(request, size)
-        packed = [torch.tensor(list(header.pack()), dtype=torch.uint8) for header in mine]
-        blobs = self.peers.deliver(packed, [HEADER_BYTES] * size, request)
-        headers = [Header.unpack(bytes(blob.tolist())) for blob in blobs]
+        mine = headers_of(request, lengths)
+        blobs = self.peers.deliver([header.pack() for header in mine], [HEADER_BYTES] * size, request)
+        headers = [Header.unpack(blob) for blob in blobs]
         if len({header[:2] for header in headers}) > 1:
             text = request.describe().encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
             texts = self.peers.swap(torch.tensor(list(text), dtype=torch.uint8), [_TEXT_BYTES] * size, request)
             wishes = [bytes(t.tolist()).decode(errors="replace").strip() for t in texts]
             check_agreement([(header.step, wish) for header, wish in zip(headers, wishes, strict=True)])
             raise ProtocolError(f"step {request.step}: ranks disagree in a request too long to tell: {wishes[0]}")
-        check_lengths(dict(enumerate(headers)), max(header.nbytes for header in mine), request)
-        return headers
+        coming = [header.nbytes for header in headers]
+        check_lengths(dict(enumerate(coming)), max(lengths), request)
+        return coming
 
     # One handler for each kind of request
 
     def _all_gather(self, request: AllGather) -> Gathered:
-        lengths = [header.nbytes for header in self._agree(request)]
-        rank, own = self.world.rank, request.payload
-        blobs = self.peers.swap(self._packed(own, lengths[rank]), lengths, request)
+        (rank, size), own = self.world, request.payload
+        packed = self._packed(own)
+        blobs = self.peers.swap(packed, self._agree(request, [packed.numel()] * size), request)
         dtypes = types_of(own)  # our own blob lies in memory that the next request will use again
-        payloads = Gathered(
-            Payload(own.parts) if r == rank else unpack_payload(blob, dtypes) for r, blob in enumerate(blobs)
-        )
+        payloads = [Payload(own.parts) if r == rank else unpack_payload(blob, dtypes) for r, blob in enumerate(blobs)]
         self._record(request, [payload.nbytes for payload in payloads])
-        return payloads
+        return Gathered(payloads)
 
     def _all_to_all(self, request: AllToAll) -> Gathered:
-        lengths = [header.nbytes for header in self._agree(request)]
-        blobs = self.peers.deliver([pack_payload(payload) for payload in request.payloads], lengths, request)
+        packed = [pack_payload(payload) for payload in request.payloads]
+        blobs = self.peers.deliver(packed, self._agree(request, [blob.numel() for blob in packed]), request)
         dtypes = types_of(request.payloads[self.world.rank])
         payloads = Gathered(unpack_payload(blob, dtypes) for blob in blobs)
         self._record(request, [payload.nbytes for payload in payloads])
@@ -212,8 +213,8 @@ class TorchDist:
 
     def _broadcast(self, request: Broadcast) -> Payload:
         """Down a binomial tree: received from the parent, passed on to the children."""
-        nbytes = self._agree(request)[request.root].nbytes
         rank, size = self.world
+        nbytes = self._agree(request, [framed_bytes(request.payload)] * size)[request.root]
         if rank == request.root:
             blob = pack_payload(request.payload)
         else:
@@ -234,14 +235,14 @@ class TorchDist:
 
     def _reduce_scatter(self, request: ReduceScatter) -> Tensor:
         """Each rank adds up its own shards of all ranks, in rank order."""
-        self._agree(request)
+        self._agree(request, [0] * self.world.size)
         own = request.shards[self.world.rank]
         total = self._combine_shards(request.shards, request.op, request)
         self._record(request)
         return total.view(own.shape).to(own.device)
 
     def _all_reduce(self, request: AllReduce) -> Tensor:
-        self._agree(request)
+        self._agree(request, [0] * self.world.size)
         short = nbytes_of(request.tensor) < RING_BYTES
         if self.ordered or short or request.tensor.dtype not in _INTEGERS | _FLOATS:
             total = self._ordered_reduce(request)
@@ -279,11 +280,12 @@ class TorchDist:
         blobs = self.peers.deliver([as_bytes(s) for s in shards], [nbytes_of(own)] * self.world.size, request)
         return combine([from_bytes(blob, own.dtype) for blob in blobs], op)
 
-    def _packed(self, payload: Payload, nbytes: int) -> Tensor:
+    def _packed(self, payload: Payload) -> Tensor:
         """In memory that is kept, because fresh pages cost more than filling them."""
-        if self._buffer.numel() < nbytes:
-            self._buffer = torch.empty(nbytes, dtype=torch.uint8)
-        return pack_payload(payload, self._buffer)
+        packed = pack_payload(payload, self._buffer)
+        if packed.numel() > self._buffer.numel():
+            self._buffer = packed
+        return packed
 
 
 _HANDLERS: dict[type[Request], Callable[[TorchDist, Any], Any]] = {

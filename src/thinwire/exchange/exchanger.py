@@ -143,7 +143,7 @@ class Exchanger(Stored):
             log.warning("step %d: rank %d has NaN or Inf in %s; the step is skipped", step, world.rank, ", ".join(bad))
         given = {name: torch.zeros_like(t) if bad else t.detach() for name, t in tensors.items()}
         programs = [self._rule(n).reduce(t, self.layers[n], self.memory[n], ctx) for n, t in given.items()]
-        outs, anywhere_bad = yield from stamped(fuse_flagged(programs, bool(bad)), step)
+        outs, anywhere_bad = yield from fuse_flagged(programs, bool(bad), step)
         reduced = dict(zip(given, outs, strict=True))
         self._bad |= anywhere_bad
         alone = bool(bad) and not anywhere_bad
