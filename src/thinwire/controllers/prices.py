@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -106,12 +107,31 @@ def bytes_of(
     """What one rank of so many would send for the tensor (float64); a world of one is priced as if there were two."""
     size = max(2, size)
     costs = [
-        entry.expected_bytes(spec, size)
-        if _expects_bytes(entry) and not size_varies(entry)
-        else tried_bytes(entry, tensor, spec, size, key, step)
-        for entry in entries
+        tried_bytes(entry, tensor, spec, size, key, step) if fixed is None else fixed
+        for entry, fixed in zip(entries, _fixed_bytes(_Identical(entries), spec, size), strict=True)
     ]
     return torch.tensor(costs, dtype=torch.float64)
+
+
+class _Identical(NamedTuple):
+    """A menu's entries as a key: the very same ones, because comparing a hundred compositions would cost more."""
+
+    entries: Sequence[Aggregator[Any]]
+
+    def __hash__(self) -> int:
+        return id(self.entries)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identical) and self.entries is other.entries
+
+
+@lru_cache(maxsize=4096)
+def _fixed_bytes(menu: _Identical, spec: TensorSpec, size: int) -> list[float | None]:
+    """Bytes of entries that send the same for every tensor of this form; None where only a tensor can tell."""
+    return [
+        entry.expected_bytes(spec, size) if _expects_bytes(entry) and not size_varies(entry) else None
+        for entry in menu.entries
+    ]
 
 
 def size_varies(entry: Any) -> bool:

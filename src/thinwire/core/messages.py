@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ Scalar: TypeAlias = str | int | float | bool | None
 Field: TypeAlias = Scalar | Sequence[Scalar]
 
 MOST_NAME_BYTES = 255  # of a kind or a sender
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WORD = 1 << 63  # rounds, sequences and whole numbers among the fields are below it
 
 
@@ -52,7 +54,7 @@ class Message:
 
 def is_text(value: Any) -> bool:
     """A text that UTF-8 can hold: half a surrogate pair cannot be sent."""
-    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    return isinstance(value, str) and _SURROGATE.search(value) is None
 
 
 def is_scalar(value: Any) -> bool:
