@@ -201,7 +201,8 @@ def _merge(asked: dict[int, Request], step: int | None) -> Program[dict[int, Any
         groups.setdefault(request.merge_key(), {})[i] = request
     for key in sorted(groups):
         group = list(groups[key].values())
-        merged = group[0].merge(group)
-        answer = yield merged if step is None else replace(merged, step=step)  # type: ignore[type-var]
-        answers |= dict(zip(groups[key], group[0].split(group, answer), strict=True))
+        request = group[0] if len(group) == 1 else group[0].merge(group)
+        answer = yield request if step is None else replace(request, step=step)  # type: ignore[type-var]
+        split = [answer] if len(group) == 1 else group[0].split(group, answer)
+        answers |= dict(zip(groups[key], split, strict=True))
     return dict(sorted(answers.items()))
