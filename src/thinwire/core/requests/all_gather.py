@@ -6,8 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..tensors import Payload
-from .base import Gathered, Label, Request, World, all_expected, all_labels, flag_payload, type_names, types_of
-from .payloads import any_raised, cut_all, join
+from .base import (
+    Gathered,
+    Label,
+    Request,
+    World,
+    all_expected,
+    all_labels,
+    any_raised,
+    cut_all,
+    flag_payload,
+    join,
+    type_names,
+    types_of,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Hashable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import torch
@@ -191,6 +192,26 @@ def all_labels(group: Sequence[Request]) -> tuple[Label, ...]:
 
 def all_expected(group: Sequence[Request]) -> int:
     return sum(request.expects for request in group)
+
+
+def join(payloads: Sequence[Payload]) -> Payload:
+    return Payload(tuple([part for payload in payloads for part in payload.parts]))
+
+
+def cut(payload: Payload, counts: Sequence[int]) -> list[Payload]:
+    ends = accumulate(counts)
+    return [Payload(payload.parts[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+
+
+def cut_all(answer: Gathered, counts: Sequence[int]) -> list[Gathered]:
+    """One rank's answer holds all layers; one layer's answer holds all ranks."""
+    by_layer = zip(*[cut(payload, counts) for payload in answer], strict=True) if answer else ((),) * len(counts)
+    return [Gathered(payloads).also(answer.shared) for payloads in by_layer]
+
+
+def any_raised(answer: Gathered) -> bool:
+    """Whether any of the payloads is a raised flag."""
+    return answer.once("flag", lambda: any(bool(payload.parts[0].any()) for payload in answer))
 
 
 def reduce_labels(layer: str, tensor: Tensor, kind: str = "values") -> tuple[Label, ...]:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..tensors import Payload
-from .base import Label, Request, World, all_expected, all_labels, type_names, types_of
-from .payloads import cut, join
+from .base import Label, Request, World, all_expected, all_labels, cut, join, type_names, types_of
 
 
 @dataclass(frozen=True, eq=False)

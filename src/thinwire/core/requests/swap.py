@@ -9,8 +9,19 @@ import torch
 
 from ..errors import ProtocolError
 from ..tensors import Payload
-from .base import Gathered, Label, Request, World, all_expected, all_labels, flag_payload, type_names, types_of
-from .payloads import cut_all, join
+from .base import (
+    Gathered,
+    Label,
+    Request,
+    World,
+    all_expected,
+    all_labels,
+    cut_all,
+    flag_payload,
+    join,
+    type_names,
+    types_of,
+)
 
 
 @dataclass(frozen=True, eq=False)
