@@ -249,7 +249,7 @@ class Wire:
             CheckpointError: the state lacks something, or a tensor has another shape.
         """
         self._check_attached("load_state_dict")
-        mine, dropped = load_own(state, self.driver, self.compressed, [memory_of(self.compressed)], strict)
+        mine, dropped = load_own(state, self.driver, self.compressed.merged, [memory_of(self.compressed)], strict)
         require_keys(mine, ("step", "paused"), "the handle of attach")
         self.compressed.load_state_dict(mine)
         self.hook.step, self.paused, self.fresh = int(mine["step"]), bool(mine["paused"]), False
