@@ -12,13 +12,13 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from .catalog import SMALL
+from .catalog.patterns import Wanted
 from .core import check_flag, check_int, check_timeout
 from .drivers.meter import Traffic
 from .integrations.local import LocalWire
 from .integrations.local_parts import LocalOptions
 from .integrations.moments import MomentsWire, move
 from .integrations.opening import check_group
-from .integrations.rules import Wanted
 from .integrations.slot import Slot
 from .integrations.soundness import check_soundness
 from .integrations.wire import Wire

@@ -20,9 +20,9 @@ STOREYS = [
     {"compressors", "importance", "aggregators", "feedback", "controllers", "topologies", "drivers"},
     {"exchange", "checkpoint"},
     {"catalog"},
-    {"sync", "optimizer_state", "planner", "describe"},
+    {"sync", "optimizer_state", "planner", "describe", "adaptation"},
     {"integrations"},
-    {"api"},
+    {"api", "self_test"},
     {"moments"},  # a public namespace: names of optimizer_state and of api
     {"testbed"},
     {"experiments"},

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..adaptation import adapting_of
+from ..catalog.patterns import Wanted
 from ..core import NonFiniteError, Program, ProtocolError, TensorSpec
 from ..optimizer_state import AdamMoments, Averaging
 from ..sync import Local, Rounds
 from ..sync.rounds import Merged
-from .adapting import adapting_of
 from .agreement import compare_weights, end_together, heal_weights
 from .complex_layers import as_real, as_real_spec, like
 from .compositions import Compositions, describe_rules, find_fall_backs
@@ -36,7 +37,6 @@ from .nonfinite import BadSteps
 from .opening import check_group, open_or_alone
 from .report import Subject, WireReport, repr_of
 from .resuming import has_steps, warn_of_empty_memory
-from .rules import Wanted
 
 COUNT_STEPS = "it leaves out steps, so call wire.before_step() and wire.after_step() around each yourself (hooks=False)"
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..catalog import part_text
+from ..catalog.patterns import Wanted, assigned
 from ..core import (
     Aggregator,
     CompositionError,
@@ -25,7 +26,6 @@ from ..core import (
 from ..optimizer_state import Moments, parse_moments
 from ..sync import Local, sync_text
 from .complex_layers import as_real
-from .rules import Wanted, assigned
 from .soundness import check_soundness
 from .wire_options import ON_DIVERGENCE
 from .wrappers import plain_of
