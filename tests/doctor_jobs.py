@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from thinwire.testbed import doctor
+from thinwire import self_test
 
 
 def examine(driver, illness):
     """Every rank's Group; rank 1 has the illness."""
     with pytest.MonkeyPatch.context() as patch:
         if driver.world.rank == 1 and illness == "version":
-            patch.setattr(doctor, "__version__", "0.0.9")
+            patch.setattr(self_test, "__version__", "0.0.9")
         if driver.world.rank == 1 and illness == "bit":
             run = driver.run
 
@@ -24,6 +24,6 @@ def examine(driver, illness):
 
             patch.setattr(driver, "run", flip)
         if illness == "sums":  # on all ranks alike, so that replicas agree
-            honest = doctor.fingerprint
-            patch.setattr(doctor, "fingerprint", lambda tensors: honest([tensor.mul_(1.1) for tensor in tensors]))
-        return doctor.examine_group(driver)
+            honest = self_test.fingerprint
+            patch.setattr(self_test, "fingerprint", lambda tensors: honest([tensor.mul_(1.1) for tensor in tensors]))
+        return self_test.examine_group(driver)

@@ -13,8 +13,8 @@ import thinwire
 from ddp_jobs import Net, data
 from jobs import digest
 from local_training import workers
+from thinwire.catalog.patterns import assigned
 from thinwire.core import TensorSpec
-from thinwire.integrations.rules import assigned
 from thinwire.sync import Rounds, parse_sync
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import thinwire
 
-TABLE = Path(thinwire.__file__).parent / "moments" / "measured.json"
+TABLE = Path(thinwire.__file__).parent / "optimizer_state" / "measured.json"
 
 
 def make(folder: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,22 +11,21 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
-from .catalog import SMALL, part_text
-from .core import Aggregator, CompositionError, TensorSpec, check_flag, check_int, check_timeout
+from .catalog import SMALL
+from .catalog.patterns import Wanted
+from .core import check_flag, check_int, check_timeout
 from .drivers.meter import Traffic
-from .integrations.compositions import find_fall_backs
 from .integrations.local import LocalWire
-from .integrations.local_parts import KEPT, LocalOptions
+from .integrations.local_parts import LocalOptions
 from .integrations.moments import MomentsWire, move
 from .integrations.opening import check_group
-from .integrations.rules import Wanted, assigned
 from .integrations.slot import Slot
 from .integrations.soundness import check_soundness
 from .integrations.wire import Wire
 from .integrations.wire_options import WireOptions
 from .integrations.wrappers import ddp_of
-from .moments import AdamMoments, Averaging, Moments, Moving, in_order, moments_of, moments_text, parse_moments
-from .sync import Local, Outer, Rounds, SyncPolicy, parse_outer, parse_policy, sync_text
+from .optimizer_state import AdamMoments, Averaging, Moments, Moving, in_order, moments_of, moments_text
+from .sync import Local, Outer, SyncPolicy, parse_outer, parse_policy
 
 
 def attach(
@@ -103,48 +102,7 @@ def local(
     options = LocalOptions(
         buffers, optimizer_state, small, seed, check_every, on_divergence, most_bad_rounds, timeout_s, hooks
     )
-
-    def rules_for(layers: Sequence[TensorSpec]) -> dict[str, Aggregator[Any]]:
-        rules = assigned(layers, exchange, small, "local", "exchange")
-        check_soundness("local", layers, rules, group)
-        return rules
-
-    def rounds_for(
-        parameters: dict[str, Tensor], rules: dict[str, Aggregator[Any]], floats: dict[str, Tensor]
-    ) -> Rounds:
-        return Rounds(settings, parameters, rules, floats, seed=seed)
-
-    def facts(rules: Mapping[str, Aggregator[Any]]) -> dict[str, Any]:
-        return {
-            "rounds": sync_text(settings, part_text),
-            "exchange": {name: part_text(rule) for name, rule in rules.items()},
-        }
-
-    def fall_backs_for(layers: Sequence[TensorSpec]) -> dict[str, str]:
-        return find_fall_backs(layers, exchange, small)
-
-    moments = None if optimizer_state in KEPT else _moments_of(optimizer_state, payload)
-
-    def averaging_for(parameters: dict[str, Tensor]) -> Averaging:
-        assert moments is not None
-        return Averaging(AdamMoments(optimizer, parameters), moments, small=small, seed=seed)
-
-    averaging = None if moments is None else averaging_for
-    return LocalWire(model, optimizer, options, rules_for, rounds_for, facts, averaging, group, fall_backs_for)
-
-
-def _moments_of(optimizer_state: str, payload: str) -> Moments:
-    if payload == "gradients":
-        raise CompositionError(
-            f'local: optimizer_state={optimizer_state!r} with payload="gradients": all ranks step with the same '
-            'average, so their moments are the same; leave optimizer_state="local"'
-        )
-    try:
-        return parse_moments(optimizer_state)
-    except CompositionError as error:
-        raise CompositionError(
-            f"local: optimizer_state is {', '.join(KEPT)}, or a composition that averages Adam's moments: {error}"
-        ) from None
+    return LocalWire(model, optimizer, settings, exchange, options, group)
 
 
 def average_moments(

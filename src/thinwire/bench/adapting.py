@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..catalog.patterns import assigned
 from ..controllers.lgreco import LGreCo
 from ..controllers.prices import errors_of
 from ..core import Context, Key, Reduced, Seen, TensorSpec, World, loopback
 from ..exchange import Exchanger
-from ..integrations.rules import assigned
 from .ddp import MODELS, subject
 
 FAMILIES = {

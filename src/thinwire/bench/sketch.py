@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from ..aggregators.sketch_traffic import worth_it
 from ..core import derive_key
+from ..experiments.sketch_traffic import worth_it
 from ..kernels import cells_for, distinct_positions, peel, peeling_order, sketch, table_cells
 
 SHARES = (1.15, 1.20, 1.23, 1.25, 1.30, 1.40, 1.50)  # m/n

@@ -13,7 +13,7 @@ from .figures import add_json
 from .parsers import SubParsers
 
 if TYPE_CHECKING:
-    from ..testbed.doctor import Finding
+    from ..self_test import Finding
 
 
 def add_to(commands: SubParsers) -> None:
@@ -25,16 +25,17 @@ def add_to(commands: SubParsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """0 if all is well, 1 if something is wrong; every rank of a group says the same, rank 0 tells."""
     from ..drivers.joining import is_prepared, joined
-    from ..testbed.doctor import examine_group, examine_here, examine_machine
+    from ..self_test import examine_group, examine_here, examine_machine
+    from ..testbed.tools import examine_tools
 
     if not is_prepared():
-        findings = [*examine_machine(), *examine_here()]
+        findings = [*examine_machine(), *examine_tools(), *examine_here()]
         return tell(findings, "this machine, with 2 processes", options.json)
     with joined() as driver:
         group = examine_group(driver)
         if driver.world.rank:
             return 1 if group.wrong else 0
-    findings = [*examine_machine(), *group.findings()]
+    findings = [*examine_machine(), *examine_tools(), *group.findings()]
     return tell(findings, f"a group of {os.environ['WORLD_SIZE']} ranks, as rank 0 sees it", options.json)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core import CompositionError, IncompatibleParts, mixes
 from ..importance import ImportanceSolver
-from ..moments import Moments, parse_moments
+from ..optimizer_state import Moments, parse_moments
 from ..sync import Local, parse_sync
 from ..testbed.network import rate_bits
 from .rates import check_rate

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..adaptation import entry_texts
 from ..core import Seen, TensorSpec
 from ..drivers.meter import Traffic
-from ..integrations.adapting import entry_texts
 from .config import MEASURES, Target
 from .plans import cost_of_choosing, plans_of
 from .tasks.base import Learner

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from ..adaptation import entry_texts
 from ..controllers.prices import bytes_of, size_varies
 from ..core import Key, Menu, TensorSpec, reduced_bytes
 from ..drivers.meter import Meter
 from ..exchange import Exchanger
-from ..integrations.adapting import entry_texts
 
 
 def plans_of(exchanger: Exchanger, size: int) -> list[dict[str, Any]]:

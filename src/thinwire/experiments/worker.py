@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..catalog.patterns import assigned
 from ..core import Program, TensorSpec, World, mixes
 from ..drivers.meter import Meter
 from ..exchange import Exchanger
 from ..importance import Refresher
-from ..integrations.rules import assigned
-from ..moments import AdamMoments, Averaging
+from ..optimizer_state import AdamMoments, Averaging
 from ..sync import Rounds, mean_and_consensus
 from .clock import Clock, now
 from .config import Experiment, Group, Method

@@ -81,7 +81,7 @@ def describe_rules(
 
 
 def find_fall_backs(layers: Sequence[TensorSpec], wanted: Any, small: int) -> dict[str, str]:
-    """Why layers travel uncompressed though the composition, or one of its patterns, is another. See `rules.assigned`.
+    """Why layers travel uncompressed though the composition, or one of its patterns, is another. See `patterns`.
 
     wanted: a text, a part, or a mapping of name patterns to those.
     """

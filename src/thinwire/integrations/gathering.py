@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core import AllGather, CheckpointError, Gathered, Label, Payload, Program, World, nbytes_of
+from ..drivers.driver import Driver
 
-T = TypeVar("T")
 State = Mapping[str, Any]  # nested; leaves are tensors and numbers
-
-
-class Merges(Protocol):
-    """Who can make one rank's state out of those of a world of another size."""
-
-    def merged(self, states: Sequence[State]) -> dict[str, Any]: ...
+Merge = Callable[[Sequence[State]], dict[str, Any]]  # one rank's state out of those of a world of another size
 
 
 def gather_states(mine: State) -> Program[dict[int, State]]:
@@ -44,7 +39,7 @@ def _like(form: Any, part: Tensor) -> Any:
     return part.clone().view(form.shape) if isinstance(form, Tensor) else type(form)(part.item())
 
 
-def own_state(state: Mapping[str, Any], world: World, of: Merges) -> State:
+def own_state(state: Mapping[str, Any], world: World, merge: Merge) -> State:
     """This rank's own of a stored state."""
     rank, size = world
     stored = int(state["world_size"])
@@ -57,18 +52,10 @@ def own_state(state: Mapping[str, Any], world: World, of: Merges) -> State:
             f"load_state_dict: the stored state is of {stored} ranks{now}; that of rank {missing[0]} is not in it. "
             "Save with state_dict(gather=True), or put the states of all ranks together"
         )
-    return of.merged([dict(state[f"rank{r}"]) for r in range(stored)])
+    return merge([dict(state[f"rank{r}"]) for r in range(stored)])
 
 
-class Runs(Protocol):
-    """A driver, as far as states need one."""
-
-    @property
-    def world(self) -> World: ...
-    def run(self, program: Program[T]) -> T: ...
-
-
-def state_of_all(mine: State, told: Mapping[str, Any], driver: Runs, gather: bool) -> dict[str, Any]:
+def state_of_all(mine: State, told: Mapping[str, Any], driver: Driver, gather: bool) -> dict[str, Any]:
     """What a handle stores: of what it is, and every rank's state, or this rank's alone and silently."""
     rank, size = driver.world
     ranks = driver.run(gather_states(mine)) if gather else {rank: mine}

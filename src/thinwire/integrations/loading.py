@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from ..catalog import parse, part_text
 from ..core import Aggregator, CheckpointError, CompositionError, ConfigMismatch, flatten_state, require_keys, some_of
+from ..drivers.driver import Driver
 from ..exchange import Exchanger
 from .agreement import agree_on
-from .gathering import Merges, Runs, State, own_state
+from .gathering import Merge, State, own_state
 
 log = logging.getLogger("thinwire")
 
@@ -42,7 +43,7 @@ def _rules_of(texts: Texts) -> dict[str, Aggregator[Any]]:
 
 
 def load_own(
-    state: Mapping[str, Any], driver: Runs, of: Merges, memories: Sequence[Memory], strict: bool
+    state: Mapping[str, Any], driver: Driver, merge: Merge, memories: Sequence[Memory], strict: bool
 ) -> tuple[State, list[str]]:
     """This rank's own of what a handle stored, and what had to be dropped; all ranks call this alike.
 
@@ -61,7 +62,7 @@ def load_own(
         )
     if strict:
         _compare(told, memories)
-        return own_state(state, driver.world, of), []
+        return own_state(state, driver.world, merge), []
     fitted, dropped = dict(state), _unknown(told, memories)
     for at, (key, own) in enumerate(sorted(ranks.items())):
         for memory in memories:
@@ -70,7 +71,7 @@ def load_own(
         fitted[key] = own
     for text in dropped:
         log.warning("load_state_dict: %s", text)
-    return own_state(fitted, driver.world, of), dropped
+    return own_state(fitted, driver.world, merge), dropped
 
 
 def _compare(told: Mapping[str, Texts], memories: Sequence[Memory]) -> None:
@@ -95,7 +96,7 @@ def _unknown(told: Mapping[str, Texts], memories: Sequence[Memory]) -> list[str]
     return [f"the stored memory of the {kind} is dropped: this handle has none" for kind in told if kind not in have]
 
 
-def _fitted(memory: Memory, texts: Texts | None, own: State, driver: Runs) -> tuple[State, list[str]]:
+def _fitted(memory: Memory, texts: Texts | None, own: State, driver: Driver) -> tuple[State, list[str]]:
     """One rank's stored state with the memory as this composition would have it."""
     stored: Any = own
     for key in memory.path:

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ..core import Aggregator, NonFiniteError, Program, ProtocolError, TensorSpec
-from .adapting import adapting_of
+from ..adaptation import adapting_of
+from ..catalog.patterns import Wanted
+from ..core import NonFiniteError, Program, ProtocolError, TensorSpec
+from ..optimizer_state import AdamMoments, Averaging
+from ..sync import Local, Rounds
+from ..sync.rounds import Merged
 from .agreement import compare_weights, end_together, heal_weights
 from .complex_layers import as_real, as_real_spec, like
-from .compositions import Compositions, describe_rules
+from .compositions import Compositions, describe_rules, find_fall_backs
 from .device_copies import warn_of_copies
 from .local_parts import (
     LocalOptions,
-    Merged,
-    Rounds,
+    assign_rules,
     averaged_buffers,
+    parse_optimizer_state,
     refuse_closure,
     refuse_gossip_with_moments,
     settings_of,
     trained_parameters,
 )
 from .local_state import LocalState
-from .moments import Averages
 from .nonfinite import BadSteps
 from .opening import check_group, open_or_alone
 from .report import Subject, WireReport, repr_of
@@ -49,14 +52,12 @@ class LocalWire(LocalState):
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
+        settings: Local,
+        exchange: Wanted | Mapping[str, Wanted],
         options: LocalOptions,
-        rules_for: Callable[[Sequence[TensorSpec]], dict[str, Aggregator[Any]]],
-        rounds_for: Callable[[dict[str, Tensor], dict[str, Aggregator[Any]], dict[str, Tensor]], Rounds],
-        facts: Callable[[Mapping[str, Aggregator[Any]]], Mapping[str, Any]],
-        averaging_for: Callable[[dict[str, Tensor]], Averages] | None = None,
         group: Any = None,
-        fall_backs_for: Callable[[Sequence[TensorSpec]], Mapping[str, str]] = lambda _: {},
     ) -> None:
+        moments = parse_optimizer_state(options.optimizer_state, settings.payload)
         check_group("local", group)
         self._group = group
         self.parameters = trained_parameters(model, optimizer)
@@ -67,16 +68,17 @@ class LocalWire(LocalState):
         self.tensors = {**weights, **self.buffers}
         self._forms = [TensorSpec.of(name, p.detach()) for name, p in self.parameters.items()]
         self.layers = [as_real_spec(form) for form in self._forms]
-        rules = rules_for(self._forms)
-        self.averaging = None if averaging_for is None else averaging_for(self.parameters)
-        if self.averaging is not None:
+        rules = assign_rules(self._forms, exchange, options.small, group)
+        self.averaging: Averaging | None = None
+        if moments is not None:
+            held = AdamMoments(optimizer, self.parameters)
+            self.averaging = Averaging(held, moments, small=options.small, seed=options.seed)
             refuse_gossip_with_moments(rules, options.optimizer_state)
-        self.rounds = rounds_for(weights, rules, self.buffers)
+        self.rounds = Rounds(settings, weights, rules, self.buffers, seed=options.seed)
         self.seconds = {"waiting": 0.0}
         self._carried: list[Future[None]] = []
         self._handles: list[Any] = []
-        settings = facts(rules)
-        known = {**settings_of(options, optimizer, self.layers), **settings}
+        known = settings_of(options, settings, optimizer, self.layers, rules)
         self.driver = open_or_alone("local", known, options.timeout_s, group)
         try:
             self.driver.run(self._begin_alike())
@@ -84,10 +86,10 @@ class LocalWire(LocalState):
             self.driver.close()
             raise
         self.rounds.start_here()
-        self._described = {"rounds": str(settings["rounds"])}
+        self._described = {"rounds": str(known["rounds"])}
         if self.averaging is not None:
             self._described["moments"] = options.optimizer_state
-        self._fall_backs = fall_backs_for(self._forms)
+        self._fall_backs = find_fall_backs(self._forms, exchange, options.small)
         self._bad_rounds = BadSteps(model, self.layers, "most_bad_rounds", give=COUNT_STEPS if options.hooks else "")
         self._told_of_copies = False
         self.began = time.perf_counter()

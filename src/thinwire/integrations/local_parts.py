@@ -1,75 +1,38 @@
-"""What `local` takes, which parameters it carries, and what it needs to know of rounds."""
+"""What `local` takes, which parameters it carries, and how each of them travels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .. import __version__
+from ..catalog import part_text
+from ..catalog.patterns import Wanted, assigned
 from ..core import (
     Aggregator,
     CompositionError,
     IncompatibleParts,
-    Program,
     TensorSpec,
-    World,
     check_choice,
     check_flag,
     check_int,
     check_timeout,
     mixes,
 )
-from ..exchange import Exchanger
+from ..optimizer_state import Moments, parse_moments
+from ..sync import Local, sync_text
 from .complex_layers import as_real
+from .soundness import check_soundness
 from .wire_options import ON_DIVERGENCE
 from .wrappers import plain_of
 
 BUFFERS = ("average", "local")
 ZERO_MEANS = {"small": "none", "check_every": "never", "most_bad_rounds": "never"}
 KEPT = ("local", "reset")  # what happens to the optimizer's state, if it is not averaged
-
-
-class Merged(Protocol):
-    """What became of a round on this rank."""
-
-    @property
-    def names(self) -> list[str]: ...
-    @property
-    def good(self) -> bool: ...
-    @property
-    def went_back(self) -> bool: ...
-
-
-class Rounds(Protocol):
-    """What a handle knows of `sync.Rounds`, which is given to it."""
-
-    settings: Any
-    exchanger: Exchanger
-    anchor: dict[str, Tensor]
-    flights: Any
-    rounds: int
-    bad_in_a_row: int
-    mixes: bool
-    lr: float | None
-
-    def start_here(self) -> None: ...
-    def average_gradients(
-        self, gradients: Mapping[str, Tensor], step: int, world: World
-    ) -> Program[dict[str, Tensor]]: ...
-    def before_step(self, step: int) -> Sequence[Merged]: ...
-    def depart(self, step: int, world: World) -> Program[Any]: ...
-    def carry(self, flight: Any, world: World) -> Program[None]: ...
-    def merge(self, step: int) -> Sequence[Merged]: ...
-    def average_if_due(self, step: int, world: World) -> Program[bool]: ...
-    def consensus(self, step: int, world: World) -> Program[float]: ...
-    def full_average(self, step: int, world: World) -> Program[bool]: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-    def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -102,7 +65,11 @@ class LocalOptions:
 
 
 def settings_of(
-    options: LocalOptions, optimizer: torch.optim.Optimizer, layers: Sequence[TensorSpec]
+    options: LocalOptions,
+    settings: Local,
+    optimizer: torch.optim.Optimizer,
+    layers: Sequence[TensorSpec],
+    rules: Mapping[str, Aggregator[Any]],
 ) -> dict[str, Any]:
     """In the order in which they are compared: causes before what follows from them."""
     return {
@@ -111,7 +78,35 @@ def settings_of(
         "optimizer": type(optimizer).__name__,
         "parameters in order": [layer.name for layer in layers],
         "parameter": {layer.name: f"{list(layer.shape)} {layer.dtype}" for layer in layers},
+        "rounds": sync_text(settings, part_text),
+        "exchange": {name: part_text(rule) for name, rule in rules.items()},
     }
+
+
+def assign_rules(
+    layers: Sequence[TensorSpec], exchange: Wanted | Mapping[str, Wanted], small: int, group: Any
+) -> dict[str, Aggregator[Any]]:
+    """An aggregator for every layer, checked for these layers."""
+    rules = assigned(layers, exchange, small, "local", "exchange")
+    check_soundness("local", layers, rules, group)
+    return rules
+
+
+def parse_optimizer_state(optimizer_state: str, payload: str) -> Moments | None:
+    """How Adam's moments are averaged with each round; None if they stay each rank's own, or are dropped."""
+    if optimizer_state in KEPT:
+        return None
+    if payload == "gradients":
+        raise CompositionError(
+            f'local: optimizer_state={optimizer_state!r} with payload="gradients": all ranks step with the same '
+            'average, so their moments are the same; leave optimizer_state="local"'
+        )
+    try:
+        return parse_moments(optimizer_state)
+    except CompositionError as error:
+        raise CompositionError(
+            f"local: optimizer_state is {', '.join(KEPT)}, or a composition that averages Adam's moments: {error}"
+        ) from None
 
 
 def averaged_buffers(model: nn.Module) -> dict[str, Tensor]:

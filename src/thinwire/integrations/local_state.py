@@ -7,10 +7,11 @@ from typing import Any
 
 from ..core import require_keys
 from ..drivers.driver import Driver
+from ..optimizer_state import Averaging
+from ..sync import Rounds
 from .gathering import state_of_all
 from .loading import Memory, load_own, memory_of
-from .local_parts import Rounds
-from .moments import Averages, memory_of_moments
+from .moments import memory_of_moments
 
 
 class LocalState:
@@ -18,7 +19,7 @@ class LocalState:
 
     driver: Driver
     rounds: Rounds
-    averaging: Averages | None
+    averaging: Averaging | None
     step: int
     fresh: bool
 
@@ -41,7 +42,7 @@ class LocalState:
 
         strict=False takes over what fits of a state of another composition; what is dropped is returned and logged.
         """
-        mine, dropped = load_own(state, self.driver, self, self._memories(), strict)
+        mine, dropped = load_own(state, self.driver, self.merged, self._memories(), strict)
         require_keys(mine, ("step",), "the handle of local")
         self._wait()
         self.rounds.load_state_dict(mine)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from .. import __version__
 from ..aggregators import Dense
-from ..core import Aggregator, CompositionError, NonFiniteError, Program, TensorSpec, World
+from ..core import CompositionError, NonFiniteError, Program, TensorSpec
 from ..drivers.meter import Traffic
-from ..exchange import Exchanger
+from ..optimizer_state import Averaging, Moving
 from .compositions import Compositions, small_reason
 from .gathering import state_of_all
 from .loading import Memory, load_own
@@ -22,32 +22,7 @@ from .opening import open_or_alone, open_pair
 from .report import Subject, WireReport, repr_of
 
 
-class Averages(Protocol):
-    """What a handle knows of `moments.Averaging`, which is given to it."""
-
-    exchanger: Exchanger
-    rounds: int
-    small: int
-
-    @property
-    def titles(self) -> Mapping[str, str]: ...
-    @property
-    def text(self) -> str: ...
-    def rules_of(self, text: str) -> Mapping[str, Aggregator[Any]]: ...
-    def average(self, world: World, names: Iterable[str] | None = None) -> Program[bool]: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-    def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]: ...
-
-
-class Moves(Protocol):
-    """What sending and receiving know of `moments.Moving`."""
-
-    def send(self, to: int) -> Program[None]: ...
-    def receive(self, source: int) -> Program[None]: ...
-
-
-def memory_of_moments(averaging: Averages, *path: str) -> Memory:
+def memory_of_moments(averaging: Averaging, *path: str) -> Memory:
     """One text serves all parameters."""
     texts = {"moments": averaging.text}
     return Memory("moments", texts, averaging.exchanger, path, lambda stored: averaging.rules_of(stored["moments"]))
@@ -57,7 +32,7 @@ class MomentsWire:
     """Averages one optimizer's moments. Made by `thinwire.moments.average`, on every rank alike; so it is used."""
 
     def __init__(
-        self, averaging: Averages, facts: Mapping[str, Any], timeout_s: float = 60.0, group: Any = None
+        self, averaging: Averaging, facts: Mapping[str, Any], timeout_s: float = 60.0, group: Any = None
     ) -> None:
         self.averaging = averaging
         self.layers: list[TensorSpec] = list(averaging.exchanger.layers.values())
@@ -116,7 +91,7 @@ class MomentsWire:
         strict=False takes over what fits of a state of another composition; what is dropped is returned and logged.
         """
         memories = [memory_of_moments(self.averaging, "exchanger")]
-        mine, dropped = load_own(state, self.driver, self.averaging, memories, strict)
+        mine, dropped = load_own(state, self.driver, self.averaging.merged, memories, strict)
         self.averaging.load_state_dict(mine)
         return dropped
 
@@ -133,7 +108,7 @@ class MomentsWire:
 
 
 @torch.no_grad()
-def move(moves: Moves, other: int, sends: bool, timeout_s: float = 60.0, group: Any = None) -> Traffic:
+def move(moving: Moving, other: int, sends: bool, timeout_s: float = 60.0, group: Any = None) -> Traffic:
     """Send to, or receive from, another rank of the group; no third rank takes part. What it took, as counted here."""
     if not (dist.is_available() and dist.is_initialized()):
         raise CompositionError("moments: sending needs a process group; call init_process_group first")
@@ -141,7 +116,7 @@ def move(moves: Moves, other: int, sends: bool, timeout_s: float = 60.0, group: 
     if other == rank or not 0 <= other < size:
         raise CompositionError(f"moments: another rank is needed, 0 to {size - 1} and not {rank}, got {other}")
     pair = sorted((rank, other))
-    program: Callable[[int], Program[None]] = moves.send if sends else moves.receive
+    program: Callable[[int], Program[None]] = moving.send if sends else moving.receive
     with open_pair(timeout_s, group, pair) as driver:
         driver.run(program(pair.index(other)))
         return driver.meter.total()

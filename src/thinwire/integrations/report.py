@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..adaptation import Adapting
 from ..core import World
 from ..core.together import WHOLE
 from ..drivers.meter import Meter
-from .adapting import Adapting
 from .compositions import Compositions
 
 MAX_LAYERS = 12

@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import __version__
+from ..adaptation import adapting_of
 from ..aggregators import Dense
 from ..catalog import part_text
+from ..catalog.patterns import Wanted, assigned
 from ..core import (
     Aggregator,
     ClosedError,
@@ -25,7 +27,6 @@ from ..core import (
     require_keys,
 )
 from ..exchange import Exchanger
-from .adapting import adapting_of
 from .agreement import agree_on, compare_weights, heal_weights
 from .complex_layers import as_real_spec
 from .compositions import Compositions, describe_rules, find_fall_backs
@@ -36,7 +37,6 @@ from .loading import load_own, log, memory_of
 from .nonfinite import BadSteps
 from .opening import open_agreed
 from .report import Subject, WireReport, repr_of
-from .rules import Wanted, assigned
 from .soundness import check_soundness
 from .times import now
 from .unreduced import UnreducedParameters
@@ -249,7 +249,7 @@ class Wire:
             CheckpointError: the state lacks something, or a tensor has another shape.
         """
         self._check_attached("load_state_dict")
-        mine, dropped = load_own(state, self.driver, self.compressed, [memory_of(self.compressed)], strict)
+        mine, dropped = load_own(state, self.driver, self.compressed.merged, [memory_of(self.compressed)], strict)
         require_keys(mine, ("step", "paused"), "the handle of attach")
         self.compressed.load_state_dict(mine)
         self.hook.step, self.paused, self.fresh = int(mine["step"]), bool(mine["paused"]), False

@@ -3,9 +3,9 @@
 import pytest
 
 from laboratory import run_here, without_times
+from thinwire.adaptation import entry_text
 from thinwire.catalog import parse
 from thinwire.experiments.config import Experiment, Group, Method, Optimizer, TaskConfig
-from thinwire.integrations.adapting import entry_text
 
 ADAPTIVE = "ef(adapt(topk(density=0.1), qsgd(bits=4), by=lgreco(start=4, every=4, window=2)))"
 

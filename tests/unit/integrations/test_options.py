@@ -10,8 +10,8 @@ import local_jobs
 import options_jobs as jobs
 import thinwire
 from thinwire import CompositionError, IncompatibleParts, TensorSpec
+from thinwire.catalog.patterns import assigned
 from thinwire.compressors import TopK
-from thinwire.integrations.rules import assigned
 from thinwire.integrations.wire_options import WireOptions
 
 BOTH = [

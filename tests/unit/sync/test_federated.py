@@ -6,6 +6,7 @@ import torch
 
 from thinwire import IncompatibleParts, checkpoint
 from thinwire.core import CompositionError, Message, derive_key
+from thinwire.experiments.simulated_clients import SPOILERS, LogisticClients, simulate, spoiled
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.federated import Federation, Rounds, sample
 from thinwire.sync.members import Pace
@@ -13,7 +14,6 @@ from thinwire.sync.optimizers import SGD, Adam
 from thinwire.sync.robust import Rule, clipped, krum, median, trimmed_mean, weighted_mean
 from thinwire.sync.server import Server
 from thinwire.sync.serving import handler, join, serve, take_part
-from thinwire.sync.simulated_clients import SPOILERS, LogisticClients, simulate, spoiled
 from thinwire.sync.worker import Worker
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ... import checkpoint
-from ...moments import AdamMoments
+from ...optimizer_state import AdamMoments
 from ..tasks.base import Learner, Task
 from ..tasks.splits import Split
 

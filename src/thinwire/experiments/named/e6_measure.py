@@ -13,7 +13,7 @@ from ...core import Program, TensorSpec, World, timed
 from ...drivers.lockstep import lockstep
 from ...drivers.meter import Meter
 from ...exchange import Exchanger
-from ...moments import floored, for_pairs, largest_update, parse_moments
+from ...optimizer_state import floored, for_pairs, largest_update, parse_moments
 from .e6_capture import Pairs
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8

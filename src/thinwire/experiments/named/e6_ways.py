@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...catalog import SMALL
 from ...core import TensorSpec
-from ...moments import for_one_host, parse_moments
+from ...optimizer_state import for_one_host, parse_moments
 
 SAVINGS = (2, 4, 8, 16, 32, 100)
 

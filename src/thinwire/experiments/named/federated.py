@@ -12,8 +12,8 @@ from typing import Any
 
 from ...sync.optimizers import SGD, Adam
 from ...sync.robust import Rule
-from ...sync.simulated_clients import simulate
 from ..plan import Job, Plan
+from ..simulated_clients import simulate
 
 CASES: dict[str, dict[str, Any]] = {
     "FedAvg, dense": {"exchange": "dense()"},

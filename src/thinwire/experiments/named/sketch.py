@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from ...aggregators.sketch_traffic import worth_it
 from ...catalog import parse
 from ...core import TensorSpec, World, derive_key
 from ...drivers.lockstep import lockstep
@@ -24,6 +23,7 @@ from ...drivers.meter import HEADER, Meter
 from ...exchange import Exchanger
 from ...kernels import distinct_positions
 from ..plan import Job, Plan
+from ..sketch_traffic import worth_it
 
 NUMEL = 1 << 16
 WORKERS = (2, 4, 8, 16, 32)

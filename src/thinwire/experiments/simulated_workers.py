@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ..core import Key, Message, ProtocolError, derive_key
 from ..kernels import noise32
-from .messages import JOIN_AGAIN
-from .server import Server
-from .worker import Worker
+from ..sync.messages import JOIN_AGAIN
+from ..sync.server import Server
+from ..sync.worker import Worker
 
 Gradient = Callable[[str, int, Mapping[str, Tensor]], Mapping[str, Tensor]]  # (worker, its step, weights)
 

@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 from ..aggregators import Dense
-from ..catalog import SMALL, aggregator_of, parse, uncompressed
 from ..core import Aggregator, CompositionError, Compressor, TensorSpec
+from . import SMALL, aggregator_of, parse, uncompressed
 
 Wanted: TypeAlias = str | Aggregator[Any] | Compressor
 

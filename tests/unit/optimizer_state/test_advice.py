@@ -4,7 +4,7 @@ import pytest
 
 import thinwire
 from thinwire.moments import parse_moments
-from thinwire.moments.advice import advise, between, link_bits, measured
+from thinwire.optimizer_state.advice import advise, between, link_bits, measured
 
 
 def row(way, error, payload, ns, hosts=(1, 64), asked=0, general=True, text="", task="made"):

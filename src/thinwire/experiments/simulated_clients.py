@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from ..core import Key, Message, Payload, derive_key
-from .client import FederatedClient
-from .federated import Federation
-from .optimizers import SGD, ServerOptimizer
-from .robust import Rule
-from .sampling import Rounds
-from .simulated import uniform
+from ..sync.client import FederatedClient
+from ..sync.federated import Federation
+from ..sync.optimizers import SGD, ServerOptimizer
+from ..sync.robust import Rule
+from ..sync.sampling import Rounds
+from .simulated_workers import uniform
 
 Spoil = Callable[[Message, Key], Message]
 

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from doctor_jobs import examine
-from thinwire.testbed.doctor import SELF_TESTS, Group, examine_machine
+from thinwire.self_test import SELF_TESTS, Group, examine_machine
+from thinwire.testbed.tools import examine_tools
 
 
 def test_a_group_that_is_well_is_told_so_and_survives_json(pool):
@@ -30,4 +31,7 @@ def test_the_machine_is_described():
     found = {finding.what: finding for finding in examine_machine()}
     assert found["thinwire"].found and found["backend"].well
     assert found["kernels"].found.startswith(("C, ", "torch reference"))
-    assert "namespaces" in found["testbed"].found
+
+
+def test_the_tools_of_the_testbed_are_described():
+    assert "namespaces" in {finding.what: finding for finding in examine_tools()}["testbed"].found

@@ -1,11 +1,10 @@
-"""Is all well here? What is installed, what the machine allows, and whether ranks exchange what they should."""
+"""A self-test of an installation: versions, kernels, backend, links, and whether ranks exchange what they should."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import platform
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -14,19 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import __version__
-from ..catalog import parse
-from ..core import AllGather, AllReduce, Op, Payload, Program, TensorSpec, ThinwireError, World
-from ..drivers.driver import Driver
-from ..drivers.joining import gloo_is_available
-from ..drivers.lockstep import lockstep
-from ..drivers.processes import run_ranks
-from ..exchange import Exchanger
-from ..integrations.agreement import agree_on, fingerprint
-from ..kernels.native import serving
-from ..planner.link import LinkFigures, Rate, advice, measure_link
-from .network import why_not
+from . import __version__
+from .catalog import parse
+from .core import AllGather, AllReduce, Op, Payload, Program, TensorSpec, ThinwireError, World
+from .drivers.driver import Driver
+from .drivers.joining import gloo_is_available
+from .drivers.lockstep import lockstep
+from .drivers.processes import run_ranks
+from .exchange import Exchanger
+from .integrations.agreement import agree_on, fingerprint
+from .kernels.native import serving
+from .planner.link import LinkFigures, Rate, advice, measure_link
 
+EXTRAS = ("rich", "jinja2")  # of the laboratory
 SELF_TESTS = ("dense()", "ef(topk(density=0.05))", "ef(powersgd(rank=2))", "qsgd(bits=4)", "two_hop(qsgd(bits=8))")
 _STEPS = 3
 _SHAPES = {"matrix": (48, 40), "vector": (97,)}
@@ -72,21 +71,17 @@ class Group:
 
 def examine_machine() -> list[Finding]:
     """What is installed here and what may be used; nothing is sent."""
-    no_network = why_not()
-    tools = {name: shutil.which(name) for name in ("ip", "tc")}
     return [
         Finding("thinwire", __version__),
         Finding("python", platform.python_version()),
         Finding("torch", str(torch.__version__)),
         Finding("numpy", np.__version__),
-        *(Finding(name, _version(name)) for name in ("rich", "jinja2", "safetensors")),
+        *(Finding(name, *_version(name)) for name in ("safetensors", *EXTRAS)),
         Finding("cores", f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads"),
         Finding("load", _load()),
         Finding("kernels", serving() + ("; torch reference on CUDA" if torch.cuda.is_available() else "")),
         Finding("backend", "gloo" if (gloo := gloo_is_available()) else "this torch was built without gloo", gloo),
         Finding("interface", os.environ.get("GLOO_SOCKET_IFNAME", "gloo's choice (GLOO_SOCKET_IFNAME is not set)")),
-        *(Finding(name, path or "not found; only the testbed needs it") for name, path in tools.items()),
-        Finding("testbed", f"no namespaces: {no_network}" if no_network else "namespaces can be built"),
     ]
 
 
@@ -95,17 +90,19 @@ def _load() -> str:
     return f"{load:.1f} processes want to run" + ("; figures below suffer" if load > cores else "")
 
 
-def _version(name: str) -> str:
+def _version(name: str) -> tuple[str, bool | None]:
     try:
-        return importlib.metadata.version(name)
+        return importlib.metadata.version(name), None
     except importlib.metadata.PackageNotFoundError:
-        return "missing; install thinwire with its dependencies"
+        if name in EXTRAS:
+            return "not installed; pip install 'thinwire[lab]' brings what experiments need", None
+        return "missing; install thinwire with its dependencies", False
 
 
 def examine_here() -> list[Finding]:
     """The same as for a group, on two processes of this machine."""
     try:
-        stored = run_ranks(2, "thinwire.testbed.doctor:examine_pair", None, timeout_s=120.0)[0]
+        stored = run_ranks(2, "thinwire.self_test:examine_pair", None, timeout_s=120.0)[0]
     except ThinwireError as error:
         return [Finding("self-test on 2 processes", str(error), False)]
     found = list(Group.of_json(stored).findings())

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ..aggregators.ladder import knob_of, with_setting
-from ..catalog import part_text
-from ..core import Aggregator, CompositionError, Plan
-from ..drivers.meter import Meter
-from ..exchange import Exchanger
+from .aggregators.ladder import knob_of, with_setting
+from .catalog import part_text
+from .core import Aggregator, CompositionError, Plan
+from .drivers.meter import Meter
+from .exchange import Exchanger
 
 MOST_ENTRIES = 8
 

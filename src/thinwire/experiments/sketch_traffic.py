@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from ..aggregators.support import INDEXES
 from ..core import CompositionError
 from ..kernels import bloom_form, cells_for
 from ..wire import expected_index_bytes, packed_bytes
-from .support import INDEXES
 
 
 class Worth(NamedTuple):
