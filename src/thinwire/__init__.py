@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ProtocolError,
         TensorSpec,
         ThinwireError,
+        UnsupportedTorch,
         World,
         loopback,
     )
@@ -48,7 +49,7 @@ _HOME = {
     "ThinwireError": "core", "CompositionError": "core", "DecodeError": "core", "IncompatibleParts": "core",
     "PeerLostError": "core", "ProtocolError": "core", "CheckpointError": "core", "ClosedError": "core",
     "ConfigMismatch": "core", "DivergedError": "core", "NonFiniteError": "core",
-    "FrameError": "core", "AuthenticationError": "core",
+    "FrameError": "core", "AuthenticationError": "core", "UnsupportedTorch": "core",
 }  # fmt: skip
 _ROOMS = ("moments",)  # whole modules
 
@@ -57,7 +58,7 @@ __all__ = [
     "loopback", "TensorSpec", "World", "ImportanceSolver", "ModuleObjective", "Refresher",
     "ThinwireError", "CompositionError", "DecodeError", "IncompatibleParts", "PeerLostError", "ProtocolError",
     "CheckpointError", "ClosedError", "ConfigMismatch", "DivergedError", "NonFiniteError", "FrameError",
-    "AuthenticationError",
+    "AuthenticationError", "UnsupportedTorch",
     "__version__",
 ]  # fmt: skip
 

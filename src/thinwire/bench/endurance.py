@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..api import attach
 from ..core import PeerLostError
+from ..core.torch_private import count_buckets
 from ..drivers.processes import run_ranks
 from ..drivers.torch_dist import TorchDist
 from ..integrations.agreement import compare_weights
@@ -82,7 +83,7 @@ def some_runs(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], No
             train(model, driver.world.rank, run, order["steps"])
             names, weights = zip(*model.named_parameters(), strict=True)
             differing = driver.run(compare_weights(names, weights, order["steps"], stop=False))
-        tell({"buckets": len(model.reducer._get_zeros_like_grad_buckets()), "differing": len(differing)})
+        tell({"buckets": count_buckets(model), "differing": len(differing)})
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from .errors import (
     PeerLostError,
     ProtocolError,
     ThinwireError,
+    UnsupportedTorch,
 )
 from .memories import Held, LayerMemory, give, held_by, some_of, split_kind, take_over, target_of
 from .messages import Field, Message
@@ -117,7 +118,7 @@ __all__ = [
     "Topology", "Neighbours", "neighbours", "mixes", "lossless", "keeps_copies", "takes_weights", "check_inner",
     "flatten_state", "restore_state", "mean_state", "require_keys",
     "Held", "LayerMemory", "give", "held_by", "some_of", "split_kind", "take_over", "target_of",
-    "ConfigMismatch", "DivergedError", "MissingExtra", "NonFiniteError",
+    "ConfigMismatch", "DivergedError", "MissingExtra", "NonFiniteError", "UnsupportedTorch",
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
     "CheckpointError", "ClosedError", "FrameError", "AuthenticationError",
     "Field", "Message",

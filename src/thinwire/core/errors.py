@@ -66,5 +66,9 @@ class MissingExtra(ThinwireError, ImportError):
     """A package that only some wish for is not installed; the text has the command that installs it."""
 
 
+class UnsupportedTorch(ThinwireError, RuntimeError):
+    """This torch lacks something private that thinwire uses; the text names it, and versions that have it."""
+
+
 class NonFiniteError(ThinwireError, ArithmeticError):
     """Too many steps in a row had a NaN or an infinity; the text names ranks and parameters."""

@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import PrefixStore
 
 from ..core import PeerLostError, Request, World
+from ..core.torch_private import default_store
 
 _Started: TypeAlias = tuple[int, Any]  # the other rank, and the work to wait for
 RING_BYTES = 1 << 17  # shorter messages are sent to all at once: a ring's hops would cost more time than they save
@@ -31,7 +32,7 @@ def _own_group(ranks: tuple[int, ...], world: World, timeout: timedelta) -> Any:
     """
     _made[ranks] += 1
     name = f"thinwire/{'-'.join(map(str, ranks))}/{_made[ranks]}"
-    store = PrefixStore(name, dist.distributed_c10d._get_default_store())
+    store = PrefixStore(name, default_store(dist.distributed_c10d))
     return dist.ProcessGroupGloo(store, world.rank, world.size, timeout)
 
 

@@ -185,7 +185,7 @@ def error_text(log: str) -> str:
 def _worker(order: dict[str, Any]) -> None:
     import torch
     import torch.distributed as dist
-    from torch._C._distributed_c10d import FileStore
+    from torch.distributed import FileStore
 
     from .torch_dist import TorchDist
 

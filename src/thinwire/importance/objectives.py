@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.torch_private import buffers_of
+
 Point = Mapping[str, Tensor]  # parameters by name
 
 
@@ -82,7 +84,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     parameters = [(p, p.data, p.grad) for p in model.parameters()]
     modules = list(model.modules())
     modes = [module.training for module in modules]
-    buffers = [(m, name, b) for m in modules for name, b in m._buffers.items()]
+    buffers = [(m, name, b) for m in modules for name, b in buffers_of(m).items()]
     contents = [None if b is None else b.clone() for _, _, b in buffers]
     try:
         with same_randomness():
@@ -95,7 +97,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
         for module, mode in zip(modules, modes, strict=True):
             module.training = mode
         for (module, name, buffer), content in zip(buffers, contents, strict=True):
-            module._buffers[name] = buffer
+            buffers_of(module)[name] = buffer
             if buffer is not None and content is not None:
                 with torch.no_grad():
                     buffer.copy_(content)

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import GradBucket
+from torch.distributed import GradBucket
 
 from ..core import AllReduce, Op, Program, World, reduce_labels
+from ..core.torch_private import call_after_backward, is_in_backward, sparse_values
 from ..drivers.driver import Driver
 from ..exchange import Exchanger
 from .complex_layers import bucket_gradients
@@ -60,7 +61,7 @@ class DDPHook:
     def hook(self, bucket: GradBucket) -> Answer:
         began = now()
         if not self._answers:
-            self.idle = torch._C._current_graph_task_id() < 0  # not inside backward
+            self.idle = not is_in_backward()
             self._factor, self._scaled = self.scale() if self.scale else 1.0, {}
             self._submit(self._begin())
         answer: Answer = torch.futures.Future()
@@ -121,7 +122,7 @@ class DDPHook:
             self.backward_ended = False
             finish()
         else:
-            torch.autograd.Variable._execution_engine.queue_callback(finish)
+            call_after_backward(finish)
 
     def _end(self, answers: Answers, last: Future[Any]) -> Program[None]:
         if last.exception() is not None:  # of that bucket or of one before it
@@ -132,7 +133,7 @@ class DDPHook:
         self._sparse_bad = False
         if not self.good:
             for _, buffer in answers:
-                (buffer._values() if buffer.layout == torch.sparse_coo else buffer).fill_(float("nan"))
+                (sparse_values(buffer) if buffer.layout == torch.sparse_coo else buffer).fill_(float("nan"))
         for tell in self.after:
             tell(self.good)
         self.step += 1

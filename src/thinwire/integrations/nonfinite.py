@@ -13,6 +13,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
 from ..core import NonFiniteError, TensorSpec
+from ..core.torch_private import has_scaled
 
 LARGE_SCALE = 2.0**16  # where a GradScaler begins unless told otherwise
 
@@ -95,7 +96,7 @@ def scale_in_use() -> float | None:
     A look at all objects, because a scaler leaves no trace on a model or an optimizer: for errors and warnings only.
     """
     found = [each for each in gc.get_objects() if issubclass(type(each), GradScaler)]
-    scales = [each.get_scale() for each in found if each.is_enabled() and each._scale is not None]
+    scales = [each.get_scale() for each in found if each.is_enabled() and has_scaled(each)]
     return max(scales, default=None)
 
 

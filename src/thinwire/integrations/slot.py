@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import GradBucket
+from torch.distributed import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from ..core.torch_private import communication_hooks, reducer_of
 from .resuming import has_steps, warn_of_empty_memory
 from .wire import REPLACED, Wire
 
@@ -25,17 +26,17 @@ class Slot:
 
     def __init__(self, model: DistributedDataParallel) -> None:
         self.wire: Wire | None = None
-        self.reducer: Callable[[], Any] = weakref.ref(model.reducer)
+        self.reducer: Callable[[], Any] = weakref.ref(reducer_of(model))
         self.group: Any = model.process_group
 
     @classmethod
     def of(cls, model: DistributedDataParallel) -> "Slot":
         """The model's slot, registered with DDP if there is none yet; `wrappers.ddp_of` has checked that it can be."""
         slot = getattr(model, "_thinwire_slot", None)
-        if isinstance(slot, cls) and slot.reducer() is model.reducer:
+        if isinstance(slot, cls) and slot.reducer() is reducer_of(model):
             return slot
         if slot is not None:
-            model._comm_hooks.clear()  # a copy: DDP remembers the hook of the original, but does not call it
+            communication_hooks(model).clear()  # a copy: DDP remembers the hook of the original, but does not call it
         slot = cls(model)
         model.register_comm_hook(None, Door(slot).hook)
         model.register_forward_pre_hook(_tell_copies)
@@ -84,10 +85,10 @@ class Door:
         return Door, (_empty(),)
 
 
-def _tell_copies(model: torch.nn.Module, inputs: Any) -> None:
+def _tell_copies(model: DistributedDataParallel, inputs: Any) -> None:
     """A copied model (deepcopy, saved and loaded whole) remembers hooks that DDP does not call: say so once."""
     slot = getattr(model, "_thinwire_slot", None)
-    known = slot is not None and slot.reducer() is model.reducer
+    known = slot is not None and slot.reducer() is reducer_of(model)
     if not known and model.training and torch.is_grad_enabled() and not getattr(model, "_thinwire_told", False):
         object.__setattr__(model, "_thinwire_told", True)
         warnings.warn(

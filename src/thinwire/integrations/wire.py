@@ -26,6 +26,7 @@ from ..core import (
     mixes,
     require_keys,
 )
+from ..core.torch_private import awaits_first_static_step, count_reduced_parameters, parameters_of, used_map_of
 from ..exchange import Exchanger
 from .agreement import agree_on, compare_weights, heal_weights
 from .complex_layers import as_real_spec
@@ -74,9 +75,9 @@ class Wire:
         self.warmup_until, self.paused = options.warmup_steps, False
         scale = options.scaler.get_scale if options.scaler is not None and options.scaler.is_enabled() else None
         # in a static graph an unused parameter never has a gradient, so there is nothing of it to lose
-        used = model.reducer._get_local_used_map if model.find_unused_parameters and not model.static_graph else _no_map
+        used = used_map_of(model) if model.find_unused_parameters and not model.static_graph else _no_map
         self.hook = DDPHook(self.plain, self.driver, self.parameters, scale, used)
-        self.hook.backward_ended = model.static_graph and not model._static_graph_delay_allreduce_enqueued
+        self.hook.backward_ended = awaits_first_static_step(model)
         self._compared: tuple[list[str], list[Tensor]] = ([], [])  # by the last check
         self._drifted: list[int] = []  # places in it of weights that differ between ranks, to be healed
         self._bad_steps = BadSteps(model, self.layers, "most_bad_steps", options.scaler, GIVE_SCALER)
@@ -258,9 +259,9 @@ class Wire:
 
 def reduced_parameters(model: DistributedDataParallel) -> dict[Tensor, str]:
     """The parameters whose gradients DDP exchanges, with their names: those that are neither ignored nor frozen."""
-    known = {id(parameter) for parameter in model._module_parameters if parameter.requires_grad}
+    known = {id(parameter) for parameter in parameters_of(model) if parameter.requires_grad}
     named: dict[Tensor, str] = {p: name for name, p in model.module.named_parameters() if id(p) in known}
-    wrapped = model._get_ddp_logging_data()["num_parameter_tensors"]  # type: ignore[no-untyped-call]
+    wrapped = count_reduced_parameters(model)
     if len(named) != wrapped:
         raise CompositionError(
             f"attach: DDP was made for {wrapped} parameters, and {len(named)} want gradients now; freeze and unfreeze "

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..core import CompositionError
+from ..core.torch_private import communication_hooks, module_inside, parameters_of, steps_in_backward
 
 _USE_DDP = "wrap the plain module in DistributedDataParallel, and attach to that"
 
@@ -23,16 +24,9 @@ class Wrapper(NamedTuple):
     is_distributed: bool = True  # it divides or exchanges what `local` would exchange
 
 
-def unwrapped(model: Any) -> Any:
-    """The module inside `torch.compile(module)`, which shares its parameters and hooks; else the model itself."""
-    while type(model).__module__ == "torch._dynamo.eval_frame" and isinstance(model, nn.Module):
-        model = model._orig_mod
-    return model
-
-
 def ddp_of(model: Any) -> DistributedDataParallel:
     """The DDP model that `attach` was given, as it is or compiled; what has no place for our hook is refused."""
-    inside = unwrapped(model)
+    inside = module_inside(model)
     if not isinstance(inside, DistributedDataParallel):
         raise CompositionError(f"attach: a DistributedDataParallel model is needed, got {description(model)}")
     if inside.mixed_precision is not None:
@@ -40,13 +34,13 @@ def ddp_of(model: Any) -> DistributedDataParallel:
             "attach: this DDP model was made with mixed_precision=..., which takes the only communication hook "
             "that DDP has; leave mixed_precision out and use torch.autocast in the forward pass"
         )
-    if any(hasattr(p, "_in_backward_optimizers") for p in inside._module_parameters):
+    if any(map(steps_in_backward, parameters_of(inside))):
         raise CompositionError(
             "attach: the optimizer of this model steps inside backward (_apply_optimizer_in_backward), through the "
             "only communication hook that DDP has; create the optimizer the usual way and call optimizer.step()"
         )
-    if getattr(inside, "_thinwire_slot", None) is None and inside._comm_hooks:
-        hook = getattr(inside._comm_hooks[0][0], "__qualname__", "one")
+    if getattr(inside, "_thinwire_slot", None) is None and (hooks := communication_hooks(inside)):
+        hook = getattr(hooks[0][0], "__qualname__", "one")
         raise CompositionError(
             f"attach: this DDP model has a communication hook already ({hook}), and DDP takes one only; do not call "
             "register_comm_hook, or wrap the module in a new DistributedDataParallel"
@@ -56,7 +50,7 @@ def ddp_of(model: Any) -> DistributedDataParallel:
 
 def plain_of(model: Any) -> nn.Module:
     """The module that `local` was given; one whose gradients or parameters a wrapper distributes is refused."""
-    inside = unwrapped(model)
+    inside = module_inside(model)
     if isinstance(inside, DistributedDataParallel):
         raise CompositionError(
             "local: this model is wrapped in DistributedDataParallel, which averages gradients at every step; give the "
@@ -78,7 +72,7 @@ def plain_of(model: Any) -> nn.Module:
 
 def description(model: Any) -> str:
     """What the model is, and what to do."""
-    inside = unwrapped(model)
+    inside = module_inside(model)
     compiled = "" if inside is model else "torch.compile of "
     if (wrapper := _wrapper(inside)) is not None:
         return f"{compiled}{wrapper.what}; {wrapper.remedy}"
