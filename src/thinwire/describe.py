@@ -5,37 +5,37 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 
-from .catalog import AGGREGATORS, COMPRESSORS, CONTROLLERS, MEMORIES, TOPOLOGIES, parse_compressor
+from .catalog import AGGREGATORS, CONTROLLERS, MEMORIES, REGISTRY, Entry, Reader, parse_compressor
 from .core import CompositionError, Compressor, Contract, TensorSpec, Topology
 from .topologies import mixing_rate
 
 SPEC = TensorSpec("example", (1024, 1024))
 WORLDS = (4, 16, 64)
-_SETTINGS = {
-    "topk": "density=0.01",
-    "randomk": "density=0.01",
-    "square": "density=0.01",
-    "impk": "density=0.01",
-    "greedy": "density=0.01",
-    "stochastic": "density=0.01",
-    "threshold": "tau=2.576",
-    "st_hosvd": "rank=4",
-    "hosvd": "rank=4",
-    "tt": "rank=4",
-}  # parts that have no default for their main setting
 
 
 def operator_rows() -> list[dict[str, str]]:
     """One row a compressor: text, what it is, bits per coordinate and saving for a float32 matrix, contract."""
-    return [_row(f"{name}({_SETTINGS.get(name, '')})") for name in COMPRESSORS]
+    return [_row(text, entry) for entry in _entries("compressor") for text in _texts(entry)]
 
 
-def _row(text: str) -> dict[str, str]:
-    part = parse_compressor(text)
+def _entries(kind: str) -> list[Entry]:
+    REGISTRY.load_all()
+    return [entry for entry in REGISTRY.entries.values() if entry.kind == kind]
+
+
+def _texts(entry: Entry) -> list[str]:
+    """The part with its typical settings; without any, if it has none."""
+    return [f"{entry.name}({settings})" for settings in entry.typical or ("",)]
+
+
+def _row(text: str, entry: Entry) -> dict[str, str]:
+    row = {"part": text, "what it does and costs": summary(entry.cls)}
+    try:
+        part = parse_compressor(text)
+    except CompositionError:  # it has no figures without settings; `typical` of its registration gives some
+        return row | dict.fromkeys(("bits per coordinate", "saving", "contract"), "–")
     bits = 8 * part.nbytes(SPEC) / SPEC.numel
-    return {
-        "part": text,
-        "what it does and costs": summary(type(part)),
+    return row | {
         "bits per coordinate": f"{bits:.3g}",
         "saving": f"{32 / bits:.3g}×",
         "contract": contract_text(part),
@@ -61,21 +61,21 @@ def contract_text(part: Compressor) -> str:
 
 
 def topology_rows() -> list[dict[str, str]]:
-    """One row a topology, and one for each that can take partners in turn: what it is, and how fast it mixes."""
+    """One row a topology and typical settings: what it is, and how fast it mixes."""
     rows = []
-    for name, cls in TOPOLOGIES.items():
-        if name == "matrix":  # it has no figures before it is given
-            rows.append({"part": name, "who hears whom": summary(cls), **{f"n = {n}": "–" for n in WORLDS}})
-            continue
-        rows.append({"part": name, "who hears whom": summary(cls), **gaps(cls())})
-        if hasattr(cls, "one_peer"):
-            text = f"{name}(one_peer=true)"
-            rows.append({"part": text, "who hears whom": "The same partners in turn, one a step.", **gaps(cls(True))})
+    for entry in _entries("topology"):
+        for at, text in enumerate(_texts(entry)):
+            about = summary(entry.cls) if at == 0 else "The same with this setting."
+            rows.append({"part": text.removesuffix("()"), "who hears whom": about, **gaps(text)})
     return rows
 
 
-def gaps(topology: Topology) -> dict[str, str]:
+def gaps(text: str) -> dict[str, str]:
     """The gap per step for worlds of a few sizes: the larger, the sooner all ranks agree; 1 is an average at once."""
+    try:
+        topology = Reader(text).part(("topologies",))
+    except CompositionError:  # it has no figures before it is given
+        return {f"n = {n}": "–" for n in WORLDS}
     return {f"n = {n}": _gap(topology, n) for n in WORLDS}
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core import (
+    RANK,
     CompositionError,
     Context,
     Dims,
@@ -58,6 +59,8 @@ class PowerSGD:
     the "mean" P Qᵀ, as torch's hook does. `halves` sends P and Q in turns, half the bytes and one message a step.
     PowerSGD, arXiv 1905.13727.
     """
+
+    tunable = RANK
 
     rank: int = 4
     dims: Dims | None = None

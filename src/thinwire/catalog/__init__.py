@@ -5,8 +5,9 @@ means its default aggregator: payloads that add up are added, others gathered. `
 `parse` reads back to the same object.
 """
 
-from .reader import COMPOSED, Reader, aggregator_of, kinds_of, parse, parse_compressor
-from .tables import (
+from .kinds import kinds_of, settings
+from .reader import COMPOSED, Reader, aggregator_of, parse, parse_compressor
+from .registry import (
     AGGREGATORS,
     COMPRESSORS,
     CONTROLLERS,
@@ -14,16 +15,16 @@ from .tables import (
     MEMORIES,
     NAMES,
     PARTS,
-    SMALL,
+    REGISTRY,
     TOPOLOGIES,
-    default_aggregator,
-    is_controller,
-    uncompressed,
+    Entry,
+    register,
 )
-from .writer import literal, part_text, settings, to_text
+from .tables import SMALL, default_aggregator, is_controller, uncompressed
+from .writer import literal, part_text, to_text
 
 __all__ = [
     "COMPRESSORS", "AGGREGATORS", "MEMORIES", "TOPOLOGIES", "CONTROLLERS", "KINDS", "PARTS", "NAMES", "SMALL",
-    "default_aggregator", "uncompressed", "is_controller", "aggregator_of",
+    "REGISTRY", "Entry", "register", "default_aggregator", "uncompressed", "is_controller", "aggregator_of",
     "Reader", "COMPOSED", "parse", "parse_compressor", "kinds_of", "to_text", "part_text", "settings", "literal",
 ]  # fmt: skip

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import types
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from collections.abc import Mapping, Sequence
+from typing import Any, get_origin, get_type_hints
 
 from .. import compressors
 from ..core import (
@@ -19,16 +17,9 @@ from ..core import (
     closest,
     did_you_mean,
 )
-from .tables import (
-    AGGREGATORS,
-    COMPRESSORS,
-    CONTROLLERS,
-    KINDS,
-    TOPOLOGIES,
-    default_aggregator,
-    is_controller,
-)
-from .writer import settings
+from .kinds import kinds_of, required, settings
+from .registry import AGGREGATORS, COMPRESSORS, CONTROLLERS, KINDS, REGISTRY, TOPOLOGIES
+from .tables import default_aggregator, is_controller
 
 QUOTES = "'\""
 COMPOSED = ("compressors", "aggregators", "memories")  # what a composition may begin with
@@ -78,7 +69,6 @@ class Reader:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.parts = {name: cls for table in self.kinds.values() for name, cls in table.items()}
 
     def part(self, kinds: Sequence[str] = ()) -> Any:
         """The part that the text describes. kinds: of which an error lists the names; without, of all."""
@@ -104,16 +94,26 @@ class Reader:
         if not isinstance(call.func, ast.Name):
             raise self._error(node, f"a part is needed here; {self._names(kinds)}")
         name = call.func.id
-        if name not in self.parts:
+        cls = self._class(name, kinds)
+        if cls is None:
             raise self._error(call.func, f"no part is called {name!r}; {self._suggestion(name, kinds)}")
-        arguments = self._arguments(call, self.parts[name], name)
+        arguments = self._arguments(call, cls, name)
         try:
-            return self.parts[name](**arguments)
+            return cls(**arguments)
         except (CompositionError, IncompatibleParts) as error:
             raise type(error)(str(self._error(node, str(error)))) from None
 
+    def _class(self, name: str, kinds: Sequence[str]) -> type[Any] | None:
+        """The class of that name: of the kinds that fit here, then of the others, then of another package."""
+        tables = [self.kinds[kind] for kind in (*kinds, *self.kinds)]
+        found = next((table[name] for table in tables if name in table), None)
+        if found is None and (entry := REGISTRY.find(name)) is not None:
+            found = entry.cls
+        return found
+
     def _suggestion(self, name: str, kinds: Sequence[str]) -> str:
         """The name that was meant, and the names of its kind; or all names that would do."""
+        REGISTRY.load_all()
         wanted = [part for kind in kinds or self.kinds for part in self.kinds[kind]]
         meant = closest(name, wanted)
         if meant is None:
@@ -125,16 +125,16 @@ class Reader:
 
     def _arguments(self, call: ast.Call, cls: type[Any], name: str) -> dict[str, Any]:
         hints, slots = get_type_hints(cls), {field.name: field for field in settings(cls)}
-        required = [slot for slot in slots.values() if slot.default is MISSING and slot.default_factory is MISSING]
+        needed = required(cls)
         values: dict[str, Any] = {}
-        if required and get_origin(hints[required[0].name]) is tuple:
-            values[required[0].name] = tuple(self._inner(node, Aggregator) for node in call.args)
+        if needed and get_origin(hints[needed[0].name]) is tuple:
+            values[needed[0].name] = tuple(self._inner(node, Aggregator) for node in call.args)
         else:
-            if len(call.args) > len(required):
-                place = call.args[len(required)]
+            if len(call.args) > len(needed):
+                place = call.args[len(needed)]
                 wants = ", ".join(slots) or "no settings"
                 raise self._error(place, f"{name} takes its settings by name ({wants})")
-            for slot, node in zip(required, call.args, strict=False):
+            for slot, node in zip(needed, call.args, strict=False):
                 values[slot.name] = self._inner(node, hints[slot.name])
         for keyword in call.keywords:
             if keyword.arg not in slots or keyword.arg in values:
@@ -142,7 +142,7 @@ class Reader:
                 has = ", ".join(slots) or "none"
                 raise self._error(keyword.value, f"{name} has no setting {keyword.arg!r} here; it has {has}{meant}")
             values[keyword.arg] = self._inner(keyword.value, hints[keyword.arg])
-        missing = [slot.name for slot in required if slot.name not in values]
+        missing = [slot.name for slot in needed if slot.name not in values]
         if missing:
             example = "topk(density=0.01)" + (", ring()" if "topology" in slots else "")
             raise self._error(call.func, f"{name} needs its {missing[0]}, for example {name}({example})")
@@ -191,14 +191,6 @@ class Reader:
         if not isinstance(part, Compressor):
             raise self._error(node, f"a compressor is needed here: {', '.join(COMPRESSORS)}")
         return part
-
-
-def kinds_of(wanted: Any) -> Iterator[Any]:
-    if get_origin(wanted) in (Union, types.UnionType):
-        for inner in get_args(wanted):
-            yield from kinds_of(inner)
-    else:
-        yield get_origin(wanted) or wanted
 
 
 def _is_word(node: ast.expr, word: str) -> bool:

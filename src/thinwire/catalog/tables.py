@@ -1,90 +1,223 @@
-"""Every part by name, and the aggregator that a bare compressor means."""
+"""Every part of this package by name, and the aggregator that a bare compressor means.
+
+A new part is one line here. Its examples are what the contract suites run over.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from .. import aggregators, compressors, controllers, feedback, topologies
-from ..core import Aggregator, Compressor, adds_up, mixes
+from ..core import Aggregator, Compressor, Controller, adds_up, mixes
+from .registry import REGISTRY, Entry
 
-COMPRESSORS: dict[str, type[Any]] = {
-    "identity": compressors.Identity,
-    "cast": compressors.Cast,
-    "randomk": compressors.RandomK,
-    "topk": compressors.TopK,
-    "threshold": compressors.Threshold,
-    "adaptive": compressors.AdaptiveThreshold,
-    "level_search": compressors.LevelSearch,
-    "square": compressors.SquareStochastic,
-    "impk": compressors.ImpK,
-    "greedy": compressors.Greedy,
-    "stochastic": compressors.Stochastic,
-    "qsgd": compressors.QSGD,
-    "maxmin": compressors.MaxMin,
-    "uniform": compressors.Uniform,
-    "ternary": compressors.Ternary,
-    "natural": compressors.Natural,
-    "power2": compressors.PowerOfTwo,
-    "sign": compressors.ScaledSign,
-    "svd": compressors.TruncatedSVD,
-    "rsvd": compressors.RandomisedSVD,
-    "projection": compressors.RandomProjection,
-    "st_hosvd": compressors.STHOSVD,
-    "hosvd": compressors.HOSVD,
-    "tt": compressors.TensorTrain,
-    "cp": compressors.CP,
-}
-AGGREGATORS: dict[str, type[Any]] = {
-    "dense": aggregators.Dense,
-    "gather": aggregators.GatherMean,
-    "sum": aggregators.SumMean,
-    "two_hop": aggregators.TwoHop,
-    "vote": aggregators.Vote,
-    "powersgd": aggregators.PowerSGD,
-    "sketch": aggregators.SketchSum,
-    "union": aggregators.UnionSum,
-    "ring_sum": aggregators.RingSum,
-    "server": aggregators.Server,
-    "gossip": aggregators.Gossip,
-    "choco": aggregators.Choco,
-    "scheduled": aggregators.Scheduled,
-    "switch": aggregators.Switch,
-    "adapt": aggregators.Adapt,
-    "whole": aggregators.Whole,
-}
-MEMORIES: dict[str, type[Any]] = {
-    "ef": feedback.ErrorFeedback,
-    "ef21": feedback.EF21,
-    "scam": feedback.SCAM,
-    "dgc": feedback.DGC,
-}
-TOPOLOGIES: dict[str, type[Any]] = {
-    "complete": topologies.Complete,
-    "ring": topologies.Ring,
-    "torus": topologies.Torus,
-    "exponential": topologies.Exponential,
-    "hypercube": topologies.Hypercube,
-    "star": topologies.Star,
-    "rotating": topologies.Rotating,
-    "matrix": topologies.Matrix,
-}
-CONTROLLERS: dict[str, type[Any]] = {
-    "fixed": controllers.Fixed,
-    "lgreco": controllers.LGreCo,
-    "accordion": controllers.Accordion,
-    "kmeans": controllers.KMeans,
-    "by_size": controllers.BySize,
-}
-KINDS: dict[str, dict[str, type[Any]]] = {
-    "compressors": COMPRESSORS,
-    "aggregators": AGGREGATORS,
-    "memories": MEMORIES,
-    "topologies": TOPOLOGIES,
-    "controllers": CONTROLLERS,
-}
-PARTS = COMPRESSORS | AGGREGATORS | MEMORIES | TOPOLOGIES | CONTROLLERS
 SMALL = 1024  # elements: below this, positions, scales and factors cost more than they save
-NAMES = {cls: name for name, cls in PARTS.items()}
+
+BUILT_IN = (
+    Entry("identity", compressors.Identity, "compressor"),
+    Entry("cast", compressors.Cast, "compressor", examples=('dtype="bf16"', 'dtype="fp16"', 'dtype="fp32"')),
+    Entry(
+        "randomk",
+        compressors.RandomK,
+        "compressor",
+        typical=("density=0.01",),
+        examples=("density=0.25", "density=0.25, scaled=false", "k=2", "density=0.5, values=natural()"),
+    ),
+    Entry(
+        "topk",
+        compressors.TopK,
+        "compressor",
+        typical=("density=0.01",),
+        examples=(
+            "density=0.1",
+            "k=3",
+            'density=0.2, values="bf16"',
+            "density=0.2, values=natural()",
+            'density=0.2, values=power2(rule="log")',
+            "density=0.3, values=qsgd(bits=8, block=16)",
+            "density=0.1, values=uniform(bits=2)",
+        ),
+    ),
+    Entry(
+        "threshold",
+        compressors.Threshold,
+        "compressor",
+        typical=("tau=2.576",),
+        examples=("tau=0.5", 'count=4, values="bf16"'),
+    ),
+    Entry("adaptive", compressors.AdaptiveThreshold, "compressor", examples=("density=0.1", "density=0.1, sample=0.3")),
+    Entry(
+        "level_search", compressors.LevelSearch, "compressor", examples=("", "zeros=0.5, values=qsgd(bits=2, block=16)")
+    ),
+    Entry("square", compressors.SquareStochastic, "compressor", typical=("density=0.01",), examples=("density=0.1",)),
+    Entry(
+        "impk",
+        compressors.ImpK,
+        "compressor",
+        typical=("density=0.01",),
+        examples=("density=0.1", 'k=3, weights="plain", values=power2(rule="log")'),
+    ),
+    Entry(
+        "greedy",
+        compressors.Greedy,
+        "compressor",
+        typical=("density=0.01",),
+        examples=("density=0.1", 'density=0.2, weights="normalised", among=2.0, values="bf16"'),
+    ),
+    Entry(
+        "stochastic",
+        compressors.Stochastic,
+        "compressor",
+        typical=("density=0.01",),
+        examples=(
+            "density=0.1",
+            "density=0.2, poisson=true",
+            "density=0.25, poisson=true, floor=0.5, values=natural()",
+        ),
+    ),
+    Entry(
+        "qsgd",
+        compressors.QSGD,
+        "compressor",
+        examples=("", "bits=2, block=8", "bits=9, block=64", "norm='l2'", "bits=3, block=20, norm='l2'"),
+    ),
+    Entry(
+        "maxmin",
+        compressors.MaxMin,
+        "compressor",
+        examples=("", "bits=1, block=7", 'bits=8, block=64, rounding="nearest"'),
+    ),
+    Entry(
+        "uniform",
+        compressors.Uniform,
+        "compressor",
+        examples=("", "bits=2, block=10", 'bits=4, block=50, rounding="stochastic"'),
+    ),
+    Entry("ternary", compressors.Ternary, "compressor", examples=("", "block=9")),
+    Entry("natural", compressors.Natural, "compressor", examples=("", "bits=8")),
+    Entry("power2", compressors.PowerOfTwo, "compressor", examples=("", 'rule="log"', 'rule="log", ceiling=0')),
+    Entry("sign", compressors.ScaledSign, "compressor"),
+    Entry("svd", compressors.TruncatedSVD, "compressor", examples=("rank=1", "rank=2, dims=(6, 4)")),
+    Entry("rsvd", compressors.RandomisedSVD, "compressor", examples=("rank=2",)),
+    Entry("projection", compressors.RandomProjection, "compressor", examples=("rank=1", "rank=2, scaled=false")),
+    Entry(
+        "st_hosvd",
+        compressors.STHOSVD,
+        "compressor",
+        typical=("rank=4",),
+        examples=("rank=1", "ranks=(1, 2, 1), dims=(6, 2, 2)"),
+    ),
+    Entry("hosvd", compressors.HOSVD, "compressor", typical=("rank=4",), examples=("rank=2",)),
+    Entry(
+        "tt",
+        compressors.TensorTrain,
+        "compressor",
+        typical=("rank=4",),
+        examples=("rank=1", "error=0.3, dims=(2, 3, 4)"),
+    ),
+    Entry("cp", compressors.CP, "compressor", examples=("rank=1, sweeps=3",)),
+    Entry("dense", aggregators.Dense, "aggregator"),
+    Entry("gather", aggregators.GatherMean, "aggregator", examples=("identity()", "randomk(density=0.25)")),
+    Entry("sum", aggregators.SumMean, "aggregator", examples=("identity()",)),
+    Entry("two_hop", aggregators.TwoHop, "aggregator", examples=("qsgd()", "topk(density=0.1)")),
+    Entry("vote", aggregators.Vote, "aggregator"),
+    Entry(
+        "powersgd",
+        aggregators.PowerSGD,
+        "aggregator",
+        examples=("rank=1", 'rank=2, against="mean", min_saving=1.0', "rank=1, halves=true"),
+    ),
+    Entry(
+        "sketch",
+        aggregators.SketchSum,
+        "aggregator",
+        examples=(
+            "identity()",
+            "topk(density=0.1), cells=0.7",
+            "topk(k=2), lanes=2",
+            "randomk(density=0.2), cells=0.4, exact=true",
+            'topk(density=0.1), index="bloom", false_positives=0.1, exact=true',
+        ),
+    ),
+    Entry("union", aggregators.UnionSum, "aggregator", examples=("qsgd()",)),
+    Entry("ring_sum", aggregators.RingSum, "aggregator"),
+    Entry(
+        "server", aggregators.Server, "aggregator", examples=("identity()", "topk(density=0.1), down=qsgd(), shards=2")
+    ),
+    Entry(
+        "gossip",
+        aggregators.Gossip,
+        "aggregator",
+        examples=(
+            "identity(), ring()",
+            "identity(), complete()",
+            "threshold(tau=0.5), rotating()",
+            "qsgd(), rotating(pair=true)",
+            'topk(density=0.1), star(), own="exact"',
+        ),
+    ),
+    Entry(
+        "choco",
+        aggregators.Choco,
+        "aggregator",
+        examples=("topk(density=0.1), ring()", "qsgd(), exponential(), gamma=0.5"),
+    ),
+    Entry("scheduled", aggregators.Scheduled, "aggregator", examples=('two_hop(topk(k=3)), shape="dgc", steps=10',)),
+    Entry("switch", aggregators.Switch, "aggregator", examples=("topk(density=0.1), dense()",)),
+    Entry(
+        "adapt",
+        aggregators.Adapt,
+        "aggregator",
+        examples=('powersgd(rank=2, min_saving=1.0), qsgd(), by=lgreco(every=2, start=1, statistics="one")',),
+    ),
+    Entry("whole", aggregators.Whole, "aggregator", examples=("topk(density=0.1)",)),
+    Entry(
+        "ef",
+        feedback.ErrorFeedback,
+        "memory",
+        examples=("dense()", 'topk(density=0.1), residual="bf16"', 'qsgd(), residual="int8"'),
+    ),
+    Entry(
+        "ef21",
+        feedback.EF21,
+        "memory",
+        examples=("dense()", "topk(density=0.1)", 'topk(k=3, values="bf16")', "sign()", "power2()"),
+    ),
+    Entry(
+        "scam",
+        feedback.SCAM,
+        "memory",
+        examples=("topk(density=0.1)", "topk(density=0.1), discharge=true", "topk(k=3), decay=0.9"),
+    ),
+    Entry(
+        "dgc",
+        feedback.DGC,
+        "memory",
+        examples=("topk(density=0.1)", "topk(density=0.1), momentum=0.5, masking=false, clip=1.0"),
+    ),
+    Entry("complete", topologies.Complete, "topology"),
+    Entry("ring", topologies.Ring, "topology"),
+    Entry("torus", topologies.Torus, "topology"),
+    Entry(
+        "exponential", topologies.Exponential, "topology", typical=("", "one_peer=true"), examples=("", "one_peer=true")
+    ),
+    Entry("hypercube", topologies.Hypercube, "topology", typical=("", "one_peer=true"), examples=("", "one_peer=true")),
+    Entry("star", topologies.Star, "topology"),
+    Entry("rotating", topologies.Rotating, "topology", examples=("", "pair=true")),
+    Entry("matrix", topologies.Matrix, "topology", examples=("rows=((0.5, 0.5), (0.5, 0.5))",)),
+    Entry("fixed", controllers.Fixed, "controller", examples=("default=1",)),
+    Entry(
+        "lgreco",
+        controllers.LGreCo,
+        "controller",
+        examples=("every=2, start=2, window=1", "every=2, start=4, reference=accordion(every=2)"),
+    ),
+    Entry("accordion", controllers.Accordion, "controller", examples=("every=2",)),
+    Entry("kmeans", controllers.KMeans, "controller", examples=("every=2, start=2",)),
+    Entry("by_size", controllers.BySize, "controller", examples=('elements=20, but=("b*",)',)),
+)
+for _entry in BUILT_IN:
+    REGISTRY.add(_entry)
 
 
 def default_aggregator(compressor: Compressor) -> Aggregator[Any]:
@@ -99,4 +232,5 @@ def uncompressed(aggregator: Aggregator[Any]) -> Aggregator[Any]:
 
 
 def is_controller(part: Any) -> bool:
-    return type(part) in CONTROLLERS.values()
+    """Whether it chooses for layers: a registered controller, or an object that keeps the protocol."""
+    return isinstance(part, Controller)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field
 from typing import Any
 
 from .. import aggregators, compressors
 from ..core import Aggregator, CompositionError, Compressor, Topology, signature_of
-from .tables import NAMES, PARTS, default_aggregator, is_controller
+from .kinds import settings
+from .registry import PARTS, REGISTRY
+from .tables import default_aggregator, is_controller
 
 Unlisted = Callable[[Any], str]
 
@@ -25,26 +27,25 @@ def part_text(part: Any) -> str:
 
 def _refuse(part: Any) -> str:
     name = type(part).__name__
-    raise CompositionError(f"{name} is not in the catalog, so it has no text; listed are {', '.join(PARTS)}")
+    raise CompositionError(
+        f"{name} is not in the catalog, so it has no text; thinwire.register gives it a name; listed are "
+        f"{', '.join(PARTS)}"
+    )
 
 
 def _listed(part: Any) -> str | None:
-    return part_text(part) if type(part) in NAMES else None
+    return part_text(part) if REGISTRY.name_of(type(part)) is not None else None
 
 
 def _text(part: Any, unlisted: Unlisted) -> str:
     cls = type(part)
-    if cls not in NAMES:
+    name = REGISTRY.name_of(cls)
+    if name is None:
         return unlisted(part)
     if cls in (aggregators.GatherMean, aggregators.SumMean) and default_aggregator(part.compressor) == part:
         return _text(part.compressor, unlisted)
     arguments = [_argument(field, getattr(part, field.name), unlisted) for field in settings(cls)]
-    return f"{NAMES[cls]}({', '.join(a for a in arguments if a)})"
-
-
-def settings(cls: type[Any]) -> list[Field[Any]]:
-    """The fields a text may name; those that are not shown (`repr=False`) hold what is given while running."""
-    return [field for field in fields(cls) if field.repr]
+    return f"{name}({', '.join(a for a in arguments if a)})"
 
 
 def _argument(field: Field[Any], value: Any, unlisted: Unlisted) -> str:
@@ -64,6 +65,8 @@ def _argument(field: Field[Any], value: Any, unlisted: Unlisted) -> str:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(_is_plain(each) for pair in value.items() for each in pair)
     return value is None or isinstance(value, bool | int | float | str)
 
 

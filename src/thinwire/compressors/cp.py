@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Contract, Dims, Key, derive_key, saturate, tensor_dims
+from ..core import RANK, CompositionError, Contract, Dims, Key, derive_key, saturate, tensor_dims
 from ..kernels import agreed_product, noise_matrix
 from .factored import Factored, at_ease, check_dims, check_rank
 from .subspaces import principal
@@ -25,6 +25,8 @@ class CP(Factored):
 
     Written here, since a tensor library would bring a global switch of backends for the forty lines below.
     """
+
+    tunable = RANK
 
     rank: int = 4
     sweeps: int = 8

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Contract, DecodeError, Key, Part, Payload, TensorSpec, narrow
+from ..core import BITS, CompositionError, Contract, DecodeError, Key, Part, Payload, TensorSpec, narrow
 from ..wire import expect_parts, expect_vector, pack_bits, packed_bytes, unpack_bits
 from .blocks import as_blocks, block_count, check_block
 from .rounding import check_rounding, rounded
@@ -20,6 +20,8 @@ class MaxMin:
     u = (max - min) / (2^bits - 1). With rounding="nearest" biased, |error| <= u/2. Absolute bounds only: a block of
     one far-off value has none relative to its length. As CGX quantises.
     """
+
+    tunable = BITS
 
     bits: int = 4
     block: int = 512

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import BITS, CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
 from ..kernels import (
     exponents_feedback,
     exponents_mean,
@@ -33,6 +33,8 @@ class Natural:
     numbers below 2^-126 become 0 or 2^-126 and those above 2^127 become 2^127; with bits=8, numbers below 2^-110 become
     0 and those above 2^16 become 2^16. The bound on the variance holds in between.
     """
+
+    tunable = BITS
 
     bits: int = 9
 

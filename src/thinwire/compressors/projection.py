@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import Contract, Dims, Key, all_finite, saturate
+from ..core import RANK, Contract, Dims, Key, all_finite, saturate
 from ..kernels import agreed_product, noise_matrix, orthonormal
 from .factored import Factored, check_dims, check_rank
 
@@ -23,6 +23,8 @@ class RandomProjection(Factored):
     Decoded to (m/r) Pᵀ P A: unbiased and linear, so payloads add up on the wire. As much noise for as many bytes as
     `randomk`, but spread over all coordinates. `scaled=False` leaves m/r out: biased, delta = r/m in expectation.
     """
+
+    tunable = RANK
 
     rank: int = 4
     dims: Dims | None = None

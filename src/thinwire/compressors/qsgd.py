@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import BITS, CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
 from ..kernels import block_peaks, qsgd_decode, qsgd_encode, qsgd_feedback, qsgd_mean, tree_sum
 from ..kernels.codes import SMALLEST_NORM
 from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
@@ -26,6 +26,8 @@ class QSGD:
     small numbers. The norm is the largest magnitude: order-free, so every implementation gives the same bits; or, with
     norm="l2", a block's length as published (added in a fixed order): omega = min(block/s^2, sqrt(block)/s).
     """
+
+    tunable = BITS
 
     bits: int = 4
     block: int = 512

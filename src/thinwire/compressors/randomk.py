@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Compressor, Contract, Key, Payload, TensorSpec
+from ..core import DENSITY, Compressor, Contract, Key, Payload, TensorSpec
 from ..kernels import distinct_positions, scatter
 from .identity import Identity
 from .sparse import check_count, kept_count, then, values_key, values_spec
@@ -19,6 +19,8 @@ class RandomK:
 
     `scaled=False` sends them as they are: biased, delta = k/d in expectation; what early papers plot.
     """
+
+    tunable = DENSITY
 
     density: float | None = None
     k: int | None = None

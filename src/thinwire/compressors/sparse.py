@@ -9,7 +9,18 @@ from functools import lru_cache
 
 from torch import Tensor
 
-from ..core import CompositionError, Compressor, Contract, DecodeError, Key, Part, Payload, TensorSpec, derive_key
+from ..core import (
+    DENSITY,
+    CompositionError,
+    Compressor,
+    Contract,
+    DecodeError,
+    Key,
+    Part,
+    Payload,
+    TensorSpec,
+    derive_key,
+)
 from ..kernels import add_saturated, decode_positions, scatter, sparse_mean, subtract_at, take
 from ..wire import encode_indices, expect_count, expected_index_bytes
 from .identity import Identity
@@ -121,6 +132,8 @@ class Sparse:
 @dataclass(frozen=True)
 class Counted(Sparse):
     """Base of those that send a fixed number of coordinates: a density of the tensor, or k."""
+
+    tunable = DENSITY
 
     density: float | None = None
     k: int | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Contract, Dims, Key
+from ..core import RANK, Contract, Dims, Key
 from ..kernels import agreed_product
 from .factored import Factored, at_ease, check_dims, check_rank
 from .subspaces import halved, principal
@@ -17,6 +17,8 @@ from .subspaces import halved, principal
 @dataclass(frozen=True)
 class LowRank(Factored):
     """Base of those that send r directions on each side of a matrix."""
+
+    tunable = RANK
 
     rank: int = 4
     dims: Dims | None = None

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core import (
+    RANK,
     CompositionError,
     Contract,
     DecodeError,
@@ -38,6 +39,8 @@ class TensorTrain(Factored):
     singular values that were dropped, at most N - 1 times what the best train of these ranks would lose, and
     |C(x)| <= |x|. Oseledets 2011.
     """
+
+    tunable = RANK
 
     rank: int | None = None
     error: float | None = None

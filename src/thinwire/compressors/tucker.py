@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Contract, Dims, Key, tensor_dims
+from ..core import RANK, CompositionError, Contract, Dims, Key, tensor_dims
 from ..kernels import agreed_product
 from .factored import Factored, at_ease, check_dims, check_rank
 from .subspaces import principal
@@ -23,6 +23,8 @@ class Tucker(Factored):
     `rank` is the most any mode keeps; `ranks` say it mode by mode, for layers that have as many modes. A mode at full
     rank stays in the core and its basis is not sent.
     """
+
+    tunable = RANK
 
     rank: int | None = None
     ranks: Dims | None = None

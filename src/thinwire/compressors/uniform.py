@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import BITS, CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
 from ..kernels import uniform_decode, uniform_encode, uniform_feedback, uniform_mean
 from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
 from .blocks import block_count, check_block, errors_of_some_blocks
@@ -24,6 +24,8 @@ class Uniform:
     rounding="nearest" is deterministic and biased; "stochastic" is unbiased, with omega = (block-1) / (4 levels^2) at
     worst. One level less than the bits allow, so that levels are symmetric around zero.
     """
+
+    tunable = BITS
 
     bits: int = 8
     block: int = 512

@@ -30,6 +30,8 @@ from .errors import (
     MissingExtra,
     NonFiniteError,
     PeerLostError,
+    PluginError,
+    PluginWarning,
     ProtocolError,
     ThinwireError,
     UnsupportedTorch,
@@ -70,6 +72,7 @@ from .parts import (
     reduce_with_residual,
     subtracts_sent,
 )
+from .plugins import Plugins
 from .programs import drive, fuse, fuse_flagged, loopback, stamped, timed
 from .requests import (
     AllGather,
@@ -99,6 +102,7 @@ from .state import flatten_state, mean_state, require_keys, restore_state
 from .suggestions import closest, did_you_mean
 from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, saturate
 from .together import Together, Waiting
+from .tunable import BITS, DENSITY, RANK, Tunable
 
 __all__ = [
     "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of", "saturate",
@@ -122,4 +126,5 @@ __all__ = [
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
     "CheckpointError", "ClosedError", "FrameError", "AuthenticationError",
     "Field", "Message",
+    "Plugins", "PluginError", "PluginWarning", "Tunable", "DENSITY", "BITS", "RANK",
 ]  # fmt: skip

@@ -77,6 +77,7 @@ class OffersMenu(Protocol):
     def by(self) -> Controller[Any] | None: ...
 
 
+@runtime_checkable
 class Controller(Protocol[S]):
     """Picks one menu entry per layer; all ranks end with the same plan."""
 

@@ -11,6 +11,14 @@ class CompositionError(ThinwireError, ValueError):
     """A composition string or a part's setting is wrong; the text points at the place."""
 
 
+class PluginError(CompositionError):
+    """A part or task that is asked for comes from another package, which cannot be loaded; the text names it."""
+
+
+class PluginWarning(UserWarning):
+    """Another package offers parts or tasks that cannot be loaded; what does not use them is not affected."""
+
+
 class IncompatibleParts(ThinwireError, TypeError):
     """Two parts cannot be put together; raised when they are, not at step 900."""
 

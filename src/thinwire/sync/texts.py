@@ -7,7 +7,7 @@ The catalog's reader with a small table of our own. A part may stand in quotes, 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -20,7 +20,7 @@ from .settings import Local
 
 OUTERS: dict[str, type[Any]] = {"average": Average, "sgd": OuterSGD, "nesterov": Nesterov}
 POLICIES: dict[str, type[Any]] = {"every": Every, "bsp": BSP, "post_local": PostLocal, "drift": Drift}
-KINDS: dict[str, dict[str, type[Any]]] = {
+KINDS: dict[str, Mapping[str, type[Any]]] = {
     "outer optimizers": OUTERS,
     "policies": POLICIES,
     "local settings": {"local": Local},

@@ -1,0 +1,115 @@
+"""Of which kind a class is, by the methods it has, and whether a text can express its settings."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from ..core import Aggregator, CompositionError, Compressor, Controller, Topology
+
+PLURALS = {
+    "compressor": "compressors",
+    "aggregator": "aggregators",
+    "memory": "memories",
+    "topology": "topologies",
+    "controller": "controllers",
+}
+METHODS = {  # in the order in which they are tried: a memory is an aggregator, too
+    "compressor": ("encode", "decode", "contract", "nbytes"),
+    "controller": ("init", "observe", "replan"),
+    "memory": ("init", "reduce", "target", "holds", "take"),
+    "aggregator": ("init", "reduce"),
+    "topology": ("weights", "changes"),
+}
+PLAIN = (int, float, str, bool, type(None), tuple, dict)
+INSIDE = (Compressor, Aggregator, Topology, Controller)  # parts that a setting may be
+
+
+def find_kind(cls: type[Any]) -> str:
+    """The kind whose methods the class has; else an error that names what the nearest kind has more."""
+    for kind in METHODS:
+        if not lacking(cls, kind):
+            return kind
+    near = min(METHODS, key=lambda kind: len(lacking(cls, kind)) / len(METHODS[kind]))
+    kinds = "; ".join(f"{a_kind(kind)} has {', '.join(names)}" for kind, names in METHODS.items() if kind != "memory")
+    hint = "" if len(lacking(cls, near)) == len(METHODS[near]) else f"; {_lacks(cls, near)}"
+    raise CompositionError(f"register: {cls.__name__} keeps the protocol of no part: {kinds}{hint}")
+
+
+def check_kind(cls: type[Any], kind: str) -> str:
+    """The kind, if the class has its methods. A memory may do without those that hand over what it holds."""
+    if kind not in PLURALS:
+        raise CompositionError(f"register: kind must be one of {', '.join(PLURALS)}, got {kind!r}")
+    if lacking(cls, "aggregator" if kind == "memory" else kind):
+        raise CompositionError(f"register: {cls.__name__} is no {kind}: {_lacks(cls, kind)}")
+    return kind
+
+
+def lacking(cls: type[Any], kind: str) -> list[str]:
+    """Methods of a kind that the class does not have."""
+    named = {field.name for field in fields(cls)} if is_dataclass(cls) else set()
+    return [name for name in METHODS[kind] if not hasattr(cls, name) and name not in named]
+
+
+def _lacks(cls: type[Any], kind: str) -> str:
+    return f"for {a_kind(kind)}, {cls.__name__} lacks {', '.join(lacking(cls, kind))}"
+
+
+def a_kind(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def check_settings(cls: type[Any]) -> None:
+    """Raise CompositionError for the first setting that a text could not give."""
+    name = cls.__name__
+    if not is_dataclass(cls):
+        raise CompositionError(
+            f"register: {name} is no dataclass, so a text cannot give its settings; write @dataclass(frozen=True) "
+            "above it, or use objects of it without a name"
+        )
+    try:
+        hints = get_type_hints(cls)
+    except NameError as error:
+        raise CompositionError(
+            f"register: the types of {name}'s settings cannot be found: {error}; import them in its module"
+        ) from error
+    remedy = "hide it with field(default=..., repr=False), or use objects of the class without a name"
+    for field in settings(cls):
+        kinds = set(kinds_of(hints[field.name]))
+        odd = [kind for kind in kinds if kind not in PLAIN + INSIDE]
+        if odd or not field.init:
+            what = getattr(odd[0], "__name__", str(odd[0])) if odd else "not an argument"
+            raise CompositionError(
+                f"register: {name}.{field.name} is {what}, which a text cannot express; a setting is int, float, bool, "
+                f"str, None, a tuple of these, Compressor, Aggregator, Topology or Controller; {remedy}"
+            )
+    first = next(iter(required(cls)), None)
+    if first is not None and get_origin(hints[first.name]) is tuple and not _holds_parts(hints[first.name]):
+        raise CompositionError(
+            f"register: {name}.{first.name}: only a tuple of parts, tuple[Aggregator, ...], can be without a default"
+        )
+
+
+def settings(cls: type[Any]) -> list[Field[Any]]:
+    """The fields a text may name; those that are not shown (`repr=False`) hold what is given while running."""
+    return [field for field in fields(cls) if field.repr]
+
+
+def required(cls: type[Any]) -> list[Field[Any]]:
+    """Settings without a default."""
+    return [field for field in settings(cls) if field.default is MISSING and field.default_factory is MISSING]
+
+
+def kinds_of(wanted: Any) -> Iterator[Any]:
+    """The types that a union has, or the one that it is."""
+    if get_origin(wanted) in (Union, types.UnionType):
+        for inner in get_args(wanted):
+            yield from kinds_of(inner)
+    else:
+        yield get_origin(wanted) or wanted
+
+
+def _holds_parts(hint: Any) -> bool:
+    return any(kind in INSIDE for inner in get_args(hint) for kind in kinds_of(inner))

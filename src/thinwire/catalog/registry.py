@@ -1,0 +1,163 @@
+"""The registry of parts: which class a name stands for, of which kind it is, and with which settings it is shown."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, overload
+
+from ..core import CompositionError, Plugins
+from .kinds import PLURALS, check_kind, check_settings, find_kind
+
+C = TypeVar("C", bound=type)
+
+GROUP = "thinwire.parts"
+RESERVED = ("local", "moments", "none", "true", "false")  # words of texts that are no parts
+
+
+class Entry(NamedTuple):
+    """One part. Settings are texts, as they stand between the parentheses: 'density=0.1, values="bf16"'."""
+
+    name: str
+    cls: type[Any]
+    kind: str  # a key of PLURALS
+    typical: tuple[str, ...] = ()  # settings that tables show; none: the part without settings
+    examples: tuple[str, ...] = ()  # settings that contract suites run with
+
+
+class Registry:
+    """Parts by name, and names by class. What is not in it may be in the entry points of another package."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.names: dict[type[Any], str] = {}
+        self.plugins = Plugins(GROUP, self._accept)
+
+    def add(self, entry: Entry) -> None:
+        """List a part. A class that was defined anew, as in a notebook, takes the place of the old one."""
+        for old in (self.entries.get(entry.name), self.entries.get(self.names.get(entry.cls, ""))):
+            if old is None:
+                continue
+            if old.name != entry.name:
+                raise CompositionError(
+                    f"register: {_path(entry.cls)} is registered as {old.name!r} already, got {entry.name!r}; a class "
+                    "has one name, so that its text is the same on all ranks"
+                )
+            if _path(old.cls) != _path(entry.cls):
+                raise CompositionError(
+                    f"register: the name {entry.name!r} is taken by {_path(old.cls)}; give {_path(entry.cls)} another, "
+                    f"such as 'my_{entry.name}'"
+                )
+            del self.names[old.cls]
+        self.entries[entry.name] = entry
+        self.names[entry.cls] = entry.name
+
+    def find(self, name: str) -> Entry | None:
+        """The part of that name; entry points are loaded if it is not there yet."""
+        if name not in self.entries:
+            self.plugins.load_named(name)
+        return self.entries.get(name)
+
+    def name_of(self, cls: type[Any]) -> str | None:
+        """The name of a class, whether or not it was looked up before: texts must be alike on all ranks."""
+        if cls not in self.names:
+            self.plugins.load_package(cls.__module__.partition(".")[0])
+        return self.names.get(cls)
+
+    def load_all(self) -> None:
+        """Load what other packages offer, for tables and suggestions."""
+        self.plugins.load_all()
+
+    def _accept(self, name: str, cls: Any) -> None:
+        if name not in self.entries or self.entries[name].cls is not cls:
+            register(name, cls)
+
+
+REGISTRY = Registry()
+
+
+class Table(Mapping[str, type[Any]]):
+    """The registered parts of one kind, or of all: name -> class. It grows with the registry."""
+
+    def __init__(self, kind: str | None = None) -> None:
+        self.kind = kind
+
+    def __getitem__(self, name: str) -> type[Any]:
+        entry = REGISTRY.entries[name]
+        if self.kind not in (None, entry.kind):
+            raise KeyError(name)
+        return entry.cls
+
+    def __iter__(self) -> Iterator[str]:
+        return (entry.name for entry in list(REGISTRY.entries.values()) if self.kind in (None, entry.kind))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+PARTS = Table()
+KINDS: dict[str, Mapping[str, type[Any]]] = {plural: Table(kind) for kind, plural in PLURALS.items()}
+COMPRESSORS, AGGREGATORS, MEMORIES, TOPOLOGIES, CONTROLLERS = KINDS.values()
+NAMES: Mapping[type[Any], str] = MappingProxyType(REGISTRY.names)
+
+
+@overload
+def register(
+    name: str, cls: C, *, kind: str | None = None, typical: str | Sequence[str] = (), examples: Sequence[str] = ()
+) -> C: ...
+
+
+@overload
+def register(
+    name: str, cls: None = None, *, kind: str | None = None, typical: str | Sequence[str] = (),
+    examples: Sequence[str] = (),
+) -> Callable[[C], C]: ...  # fmt: skip
+
+
+def register(
+    name: str,
+    cls: Any = None,
+    *,
+    kind: str | None = None,
+    typical: str | Sequence[str] = (),
+    examples: Sequence[str] = (),
+) -> Any:
+    """Give a class a name, so that it can be used in composition texts: a call, or a decorator of the class.
+
+    Args:
+        name: an identifier that no other part has, such as "my_topk".
+        cls: a frozen dataclass whose fields are its settings. Without it, a decorator is returned.
+        kind: "compressor", "aggregator", "memory", "topology" or "controller"; found from its methods if left out.
+        typical: settings with which tables show it, such as "density=0.01"; several make several rows.
+        examples: settings with which contract suites run, such as ["density=0.1", "k=3"].
+
+    Returns:
+        The class, or the decorator.
+
+    Raises:
+        CompositionError: the name is taken or no identifier, the class is no part, or a text cannot express a setting.
+    """
+    _check_name(name)
+    if cls is None:
+        return lambda cls: register(name, cls, kind=kind, typical=typical, examples=examples)
+    if not isinstance(cls, type):
+        raise CompositionError(f"register: {name!r} needs a class, got {cls!r}; give the class, not an object of it")
+    found = find_kind(cls) if kind is None else check_kind(cls, kind)
+    check_settings(cls)
+    shown = (typical,) if isinstance(typical, str) else tuple(typical)
+    REGISTRY.add(Entry(name, cls, found, shown, tuple(examples)))
+    return cls
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, type):
+        raise CompositionError(f"register: the name comes first: @register('{name.__name__.lower()}')")
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        raise CompositionError(f"register: a name is an identifier such as 'my_topk', got {name!r}")
+    if name.lower() in RESERVED:
+        raise CompositionError(f"register: {name!r} is a word of composition texts; choose another name")
+
+
+def _path(cls: type[Any]) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
