@@ -5,60 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from drawn import draw
-from thinwire import Exchanger, TensorSpec, World, lockstep, parse
-from thinwire.core import flatten_state, held_by
-
-LAYERS = [TensorSpec("w", (20, 30)), TensorSpec("v", (7,)), TensorSpec("h", (16, 4), torch.bfloat16)]
-MEMORIES = [
-    "ef(topk(density=0.05))",
-    'ef(qsgd(bits=4), residual="bf16")',
-    'ef(topk(density=0.1), residual="int8")',
-    "ef(powersgd(rank=1))",
-    "scam(topk(density=0.05))",
-    'scam(topk(density=0.05), residual="int8")',
-    "dgc(topk(density=0.05))",
-    "dgc(topk(density=0.1), momentum=0.5)",
-    "ef21(topk(density=0.05))",
-    "ef21(qsgd())",
-    "switch(ef(topk(density=0.05)), ef(qsgd(bits=2)), by=accordion(every=2))",
-    'switch(dense(), ef(topk(density=0.05), residual="int8"), by=fixed(default=1))',
-    "switch(ef21(topk(density=0.05)), dgc(topk(density=0.05)))",
-    "adapt(ef(topk(density=0.1)), by=lgreco(every=2, start=1, window=1, steps=100))",
-    "ef(adapt(topk(density=0.1), by=accordion(every=2)))",
-    "scheduled(dgc(topk(density=0.05)))",
-    "topk(density=0.05)",
-    "dense()",
-]
+from memory_cases import LAYERS, MEMORIES, composed, mass, slack, train, trained
+from thinwire import Exchanger, World, catalog, parse
+from thinwire.core import flatten_state
 
 
-def trained(text, steps=4):
-    """Two workers after a few steps."""
-    workers = [Exchanger(LAYERS, parse(text), seed=3) for _ in range(2)]
-    train(workers, range(steps))
-    return workers
-
-
-def train(workers, steps):
-    for step in steps:
-        given = [{s.name: draw("gaussian", s.shape, s.dtype, seed=9 * step + r) for s in LAYERS} for r in range(2)]
-        lockstep([w.round(given[r], step, World(r, 2)) for r, w in enumerate(workers)])
-
-
-def mass(exchanger, kind):
-    """By layer: the sum of what it holds of this kind."""
-    found = {}
-    for name, spec in exchanger.layers.items():
-        held = [h.value for h in held_by(exchanger.rules[name], exchanger.memory[name], spec) if h.kind == kind]
-        tensors = [torch.stack(v) if isinstance(v, tuple) else v for v in held]
-        found[name] = sum(tensors) if tensors else torch.zeros(spec.shape)
-    return found
-
-
-def slack(text, owed):
-    """How much rounding a residual to fewer bytes may change a coordinate."""
-    share = 2.0**-6 if "int8" in text else 2.0**-7 if "bf16" in text else 1e-6
-    return share * float(owed.abs().max()) + 1e-30
+def test_every_memory_of_the_catalog_is_among_them():
+    assert all(any(f"{name}(" in text for text in MEMORIES) for name in catalog.MEMORIES)
 
 
 @pytest.mark.parametrize("before", MEMORIES)
@@ -66,18 +19,18 @@ def test_what_was_owed_is_kept_or_it_is_told(before):
     olds = trained(before)
     owed = [{kind: mass(old, kind) for kind in ("residual", "velocity", "estimate")} for old in olds]
     for after in MEMORIES:
-        news = [Exchanger(LAYERS, parse(after), seed=3) for _ in olds]
+        news = [Exchanger(LAYERS, composed(after), seed=3) for _ in olds]
         told = [new.take_over(old, 4, World(r, 2)) for r, (new, old) in enumerate(zip(news, olds, strict=True))]
         assert told[0] == told[1]
         for new, kinds in zip(news, owed, strict=True):
             for kind, layers in kinds.items():
                 assert_kept_or_told(new, after, kind, layers, told[0])
         lost = any("'s residual of" in text for text in told[0])
-        takes = any(part in after for part in ("ef(", "scam(", "dgc("))
+        takes = any(part in after for part in ("ef(", "scam(", "dgc(", "late("))
         assert lost == (not takes and any(bool(one.any()) for one in owed[0]["residual"].values()))
         train(news, [4])
         for new in news:  # what it has now can be stored and loaded
-            Exchanger(LAYERS, parse(after), seed=3).load_state_dict(new.state_dict())
+            Exchanger(LAYERS, composed(after), seed=3).load_state_dict(new.state_dict())
 
 
 def assert_kept_or_told(new, after, kind, layers, told):
@@ -90,7 +43,7 @@ def assert_kept_or_told(new, after, kind, layers, told):
 @pytest.mark.parametrize("text", MEMORIES)
 def test_the_same_composition_goes_on_bit_for_bit(text):
     straight, changed = trained(text), trained(text)
-    news = [Exchanger(LAYERS, parse(text), seed=3) for _ in changed]
+    news = [Exchanger(LAYERS, composed(text), seed=3) for _ in changed]
     for rank, (new, old) in enumerate(zip(news, changed, strict=True)):
         assert new.take_over(old, 4, World(rank, 2)) == []
     train(straight, range(4, 8))

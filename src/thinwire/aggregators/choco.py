@@ -15,6 +15,7 @@ from ..core import (
     Gathered,
     IncompatibleParts,
     Key,
+    OwnState,
     Program,
     Reduced,
     TensorSpec,
@@ -32,7 +33,7 @@ class ChocoState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Choco:
+class Choco(OwnState):
     """Send the compressed difference to what partners believe, move by gamma towards their mean. Fixed graphs only.
 
     b_i ← b_i + C(x_i − b_i) on i and on all who hear it; x_i ← x_i + gamma Σ K_ij (b_j − b_i). Beliefs reach tensors

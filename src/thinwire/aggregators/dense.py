@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core import AllReduce, Context, Key, Program, Reduced, TensorSpec, reduce_labels, reduced_bytes
+from ..core import AllReduce, Context, Key, Program, Reduced, SendForm, TensorSpec, reduce_labels, reduced_bytes
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,9 @@ class Dense:
 
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
         return reduced_bytes(spec.numel * spec.dtype.itemsize, size)
+
+    def send_form(self) -> SendForm:
+        return SendForm.alone(None)
 
 
 def mean_of(tensor: Tensor, spec: TensorSpec, ctx: Context, kind: str = "values") -> Program[Tensor]:

@@ -18,6 +18,7 @@ from ..core import (
     Payload,
     Program,
     Reduced,
+    SendForm,
     TensorSpec,
     compressor_errors_along,
     decodes_mean,
@@ -52,6 +53,9 @@ class GatherMean:
 
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
         return (size - 1) * self.compressor.nbytes(spec)
+
+    def send_form(self) -> SendForm:
+        return SendForm.alone(self.compressor)
 
     def errors_along(
         self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool

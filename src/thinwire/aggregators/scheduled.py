@@ -18,9 +18,13 @@ from ..core import (
     Key,
     Program,
     Reduced,
+    SendForm,
     TensorSpec,
-    give,
+    adopt_into,
+    give_back_to,
     held_by,
+    merge_memories,
+    needs_all_ranks,
     reduce_with_residual,
     target_of,
 )
@@ -74,11 +78,20 @@ class Scheduled:
     def target(self, tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Tensor:
         return target_of(self.inner, tensor, spec, state, ctx)
 
-    def holds(self, state: Any, spec: TensorSpec) -> list[Held]:
+    def hand_over(self, state: Any, spec: TensorSpec) -> list[Held]:
         return held_by(self.inner, state, spec)
 
-    def take(self, state: Any, spec: TensorSpec, held: Sequence[Held], ctx: Context) -> tuple[Any, list[Held]]:
-        return give(self.inner, state, spec, held, ctx)
+    def adopt(self, state: Any, spec: TensorSpec, held: Sequence[Held], ctx: Context) -> tuple[Any, list[Held]]:
+        return adopt_into(self.inner, state, spec, held, ctx)
+
+    def merge(self, states: Sequence[Any], spec: TensorSpec) -> Any:
+        return merge_memories(self.inner, states, spec)
+
+    def give_back(self, tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Any:
+        return give_back_to(self.inner, tensor, spec, state, ctx)
+
+    def send_form(self) -> SendForm:
+        raise needs_all_ranks(self)  # a server's decoder has one density
 
     def _now(self, ctx: Context) -> Aggregator[Any]:
         return cast("Aggregator[Any]", with_setting(self.inner, "density", self.density(ctx.step)))

@@ -16,6 +16,7 @@ from ..core import (
     Payload,
     Program,
     Reduced,
+    SendForm,
     TensorSpec,
     adds_up,
     fuse,
@@ -52,6 +53,9 @@ class SumMean:
 
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
         return reduced_bytes(self.compressor.nbytes(spec), size)
+
+    def send_form(self) -> SendForm:
+        return SendForm.alone(self.compressor)
 
 
 def _summed(share: Tensor, label: Label) -> Program[Tensor]:

@@ -20,10 +20,14 @@ from ..core import (
     Program,
     ProtocolError,
     Reduced,
+    SendForm,
     TensorSpec,
+    adopt_into,
     flatten_state,
-    give,
+    give_back_to,
     held_by,
+    merge_memories,
+    needs_all_ranks,
     reduce_with_residual,
     target_of,
 )
@@ -63,19 +67,31 @@ class Delegates:
         entry, shelf = self._entry(spec, ctx)
         return target_of(entry, tensor, spec, state.entries[shelf], ctx)
 
-    def holds(self, state: SwitchState, spec: TensorSpec) -> list[Held]:
+    def hand_over(self, state: SwitchState, spec: TensorSpec) -> list[Held]:
         """Of all entries, those included that the plan does not give: what waits there is to be sent, too."""
         return [one for at, own in enumerate(state.entries) for one in held_by(self._owner(at), own, spec)]
 
-    def take(
+    def adopt(
         self, state: SwitchState, spec: TensorSpec, held: Sequence[Held], ctx: Context
     ) -> tuple[SwitchState, list[Held]]:
         """The entry that the plan gives comes first, so that what waits is sent soon; the others may use the rest."""
         _, first = self._entry(spec, ctx)
         entries, rest = list(state.entries), list(held)
         for shelf in (first, *(at for at in range(len(entries)) if at != first)):
-            entries[shelf], rest = give(self._owner(shelf), entries[shelf], spec, rest, ctx)
+            entries[shelf], rest = adopt_into(self._owner(shelf), entries[shelf], spec, rest, ctx)
         return SwitchState(tuple(entries)), rest
+
+    def merge(self, states: Sequence[SwitchState], spec: TensorSpec) -> SwitchState:
+        rows = zip(*(state.entries for state in states), strict=True)
+        return SwitchState(tuple(merge_memories(self._owner(at), own, spec) for at, own in enumerate(rows)))
+
+    def give_back(self, tensor: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context) -> SwitchState:
+        """To the entry that the plan gives, which has sent it."""
+        entry, shelf = self._entry(spec, ctx)
+        return _with_entry(state, shelf, give_back_to(entry, tensor, spec, state.entries[shelf], ctx))
+
+    def send_form(self) -> SendForm:
+        raise needs_all_ranks(self)  # they choose together
 
     def _owner(self, shelf: int) -> Aggregator[Any]:
         """Of the entries that share a memory, the one that it was made for."""
@@ -176,7 +192,9 @@ def _largest(rungs: tuple[Aggregator[Any], ...], spec: TensorSpec, key: Key) -> 
 def _outside(out: Reduced[Any], state: SwitchState, shelf: int) -> Reduced[SwitchState]:
     """What an entry gave back, with the memories of all."""
 
-    def among(new: Any) -> SwitchState:
-        return SwitchState((*state.entries[:shelf], new, *state.entries[shelf + 1 :]))
+    heard = None if out.heard is None else _with_entry(state, shelf, out.heard)
+    return out.with_state(_with_entry(state, shelf, out.state), heard)
 
-    return out.with_state(among(out.state), None if out.heard is None else among(out.heard))
+
+def _with_entry(state: SwitchState, shelf: int, new: Any) -> SwitchState:
+    return SwitchState((*state.entries[:shelf], new, *state.entries[shelf + 1 :]))

@@ -36,7 +36,25 @@ from .errors import (
     ThinwireError,
     UnsupportedTorch,
 )
-from .memories import Held, LayerMemory, give, held_by, some_of, split_kind, take_over, target_of
+from .memories import (
+    Held,
+    LayerMemory,
+    Memory,
+    OwnState,
+    SendForm,
+    SendsAlone,
+    adopt_into,
+    give_back_to,
+    held_by,
+    merge_memories,
+    needs_all_ranks,
+    send_form_around,
+    send_form_of,
+    some_of,
+    split_kind,
+    take_over,
+    target_of,
+)
 from .messages import Field, Message
 from .mixing import (
     Neighbours,
@@ -121,7 +139,9 @@ __all__ = [
     "Together", "Waiting",
     "Topology", "Neighbours", "neighbours", "mixes", "lossless", "keeps_copies", "takes_weights", "check_inner",
     "flatten_state", "restore_state", "mean_state", "require_keys",
-    "Held", "LayerMemory", "give", "held_by", "some_of", "split_kind", "take_over", "target_of",
+    "Memory", "OwnState", "SendForm", "SendsAlone", "Held", "LayerMemory", "adopt_into", "give_back_to", "held_by",
+    "merge_memories", "needs_all_ranks", "send_form_around", "send_form_of", "some_of", "split_kind", "take_over",
+    "target_of",
     "ConfigMismatch", "DivergedError", "MissingExtra", "NonFiniteError", "UnsupportedTorch",
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
     "CheckpointError", "ClosedError", "FrameError", "AuthenticationError",

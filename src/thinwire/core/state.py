@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -65,11 +65,8 @@ def require_keys(state: Mapping[str, Any], keys: Sequence[str], owner: str) -> N
         raise CheckpointError(f"stored state lacks {', '.join(missing)}, which {owner} needs; it has {have}")
 
 
-def mean_state(states: Sequence[Any], as_tensor: Callable[[Any], Any] = lambda state: None) -> Any:
-    """One memory for several: tensors are averaged, so that what was still to be sent is; numbers are the first one's.
-
-    `as_tensor` may turn a tuple that stands for a tensor into (the tensor, a function that makes such a tuple of one).
-    """
+def mean_state(states: Sequence[Any]) -> Any:
+    """One memory for several: means of tensors, so that what was still to be sent is; numbers are the first one's."""
     first = states[0]
     if isinstance(first, Tensor):
         same = all(torch.equal(state, first) for state in states)
@@ -78,8 +75,5 @@ def mean_state(states: Sequence[Any], as_tensor: Callable[[Any], Any] = lambda s
         return (sum(state.double() for state in states) / len(states)).to(first.dtype)
     if not isinstance(first, tuple):
         return first
-    if as_tensor(first) is not None:
-        _, back = as_tensor(first)
-        return back(mean_state([as_tensor(state)[0] for state in states]))
-    values = [mean_state(members, as_tensor) for members in zip(*states, strict=True)]
+    values = [mean_state(members) for members in zip(*states, strict=True)]
     return type(first)(*values) if hasattr(first, "_fields") else tuple(values)

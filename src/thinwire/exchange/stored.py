@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from ..controllers import elsewhere
 from ..core import (
     Aggregator,
@@ -18,7 +20,9 @@ from ..core import (
     Waiting,
     World,
     flatten_state,
+    give_back_to,
     mean_state,
+    merge_memories,
     plans_of_tensors,
     plans_to_tensors,
     require_keys,
@@ -26,7 +30,6 @@ from ..core import (
     some_of,
     take_over,
 )
-from ..feedback.residuals import mean_memory
 from ..importance import LayerImportance
 
 STORED = ("plan", "plans", "controller", "layers", "importance", "skipped_steps", "lr")
@@ -148,6 +151,16 @@ class Stored:
         self.watch = old.watch
         return dropped
 
+    def give_back(self, tensors: Mapping[str, Tensor], step: int, world: World) -> None:
+        """The message of these layers was refused: what it said waits in their memories for the next one."""
+        ctx = self._context(step, world)
+        for name, tensor in tensors.items():
+            self.memory[name] = give_back_to(self.rules[name], tensor, self.layers[name], self.memory[name], ctx)
+
+    def restart(self, old: Stored, change: Callable[[Any, Any], Any]) -> None:
+        """Go on from `old`, layer by layer with what `change` makes of its state and of ours, which is fresh."""
+        self.memory = {name: change(old.memory[name], fresh) for name, fresh in self.memory.items()}
+
     def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """One rank's state out of those of a world of another size: mean residuals lose nothing."""
         for state in states:
@@ -160,4 +173,5 @@ class Stored:
         return {**states[0], "layers": layers, "importance": importance, "controller": flatten_state(chooses)}
 
     def _merged_layer(self, name: str, flats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return flatten_state(mean_memory([self._restored(name, flat) for flat in flats], self.layers[name]))
+        states = [self._restored(name, flat) for flat in flats]
+        return flatten_state(merge_memories(self.rules[name], states, self.layers[name]))

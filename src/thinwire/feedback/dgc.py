@@ -20,15 +20,13 @@ from ..core import (
     Reduced,
     TensorSpec,
     check_inner,
-    give,
-    held_by,
     narrow,
     saturate,
     split_kind,
     target_of,
 )
 from ..kernels import tree_sum
-from .residuals import add_residuals, unsent
+from .residuals import ResidualMemory
 
 
 class DGCState(NamedTuple):
@@ -38,7 +36,7 @@ class DGCState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DGC:
+class DGC(ResidualMemory):
     """Add up momentum on each worker and send that, keep what was not sent; the optimizer must then have no momentum.
 
     u <- momentum·u + g; v <- v + u; send C(v); v <- v - sent. masking forgets u where something was sent, lest old
@@ -52,6 +50,7 @@ class DGC:
     clip: float | None = None
 
     keeps_unsent = True
+    residual = "fp32"  # its form; no setting
 
     def __post_init__(self) -> None:
         check_inner("DGC", self.inner, follows=True)
@@ -82,22 +81,20 @@ class DGC:
         velocity = self._velocity(narrow(tensor, spec.dtype), spec, state, ctx)
         return target_of(self.inner, saturate(state.residual + velocity), spec, state.inner, ctx)
 
-    def holds(self, state: DGCState, spec: TensorSpec) -> list[Held]:
+    def hand_over(self, state: DGCState, spec: TensorSpec) -> list[Held]:
+        unsent, *inside = super().hand_over(state, spec)
         lost = "momentum that was gathered is forgotten; give the optimizer a momentum of its own"
-        velocity = Held("velocity", self, state.velocity, lost)
-        return [unsent(self, state.residual, spec), velocity, *held_by(self.inner, state.inner, spec)]
+        return [unsent, Held("velocity", self, state.velocity, lost), *inside]
 
-    def take(
+    def adopt(
         self, state: DGCState, spec: TensorSpec, held: Sequence[Held], ctx: Context
     ) -> tuple[DGCState, list[Held]]:
-        residual, rest = add_residuals(state.residual, "fp32", spec, held, ctx)
-        velocities, rest = split_kind(rest, "velocity")
+        """All velocities of `held` are added to its own, too."""
+        velocities, rest = split_kind(held, "velocity")
         velocity = state.velocity
         for one in velocities:
             velocity = saturate(velocity + one.value)
-        inner, rest = give(self.inner, state.inner, spec, rest, ctx)
-        assert isinstance(residual, Tensor)
-        return DGCState(velocity, residual, inner), rest
+        return super().adopt(state._replace(velocity=velocity), spec, rest, ctx)
 
 
 def clipped(tensor: Tensor, norm: float) -> Tensor:

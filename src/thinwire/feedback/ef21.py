@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,13 +17,17 @@ from ..core import (
     Key,
     Program,
     Reduced,
+    SendForm,
     TensorSpec,
+    adopt_into,
     check_inner,
-    give,
     held_by,
+    mean_state,
+    merge_memories,
     mixes,
     narrow,
     saturate,
+    send_form_of,
     split_kind,
     target_of,
 )
@@ -64,15 +68,29 @@ class EF21:
     def target(self, tensor: Tensor, spec: TensorSpec, state: EF21State, ctx: Context) -> Tensor:
         return target_of(self.inner, saturate(narrow(tensor, spec.dtype) - state.local), spec, state.inner, ctx)
 
-    def holds(self, state: EF21State, spec: TensorSpec) -> list[Held]:
+    def hand_over(self, state: EF21State, spec: TensorSpec) -> list[Held]:
         lost = "nothing that was to be sent is lost; what ranks knew of each other's tensors is"
         return [Held("estimate", self, (state.local, state.shared), lost), *held_by(self.inner, state.inner, spec)]
 
-    def take(
+    def adopt(
         self, state: EF21State, spec: TensorSpec, held: Sequence[Held], ctx: Context
     ) -> tuple[EF21State, list[Held]]:
         """One estimate: two cannot be added. All ranks take the same one, so `shared` stays the mean of all `local`."""
         (*estimates,), rest = split_kind(held, "estimate")
         local, shared = estimates.pop(0).value if estimates else (state.local, state.shared)
-        inner, rest = give(self.inner, state.inner, spec, [*estimates, *rest], ctx)
+        inner, rest = adopt_into(self.inner, state.inner, spec, [*estimates, *rest], ctx)
         return EF21State(local, shared, inner), rest
+
+    def merge(self, states: Sequence[EF21State], spec: TensorSpec) -> EF21State:
+        local, shared = (mean_state([state[at] for state in states]) for at in range(2))
+        return EF21State(local, shared, merge_memories(self.inner, [state.inner for state in states], spec))
+
+    def give_back(self, tensor: Tensor, spec: TensorSpec, state: EF21State, ctx: Context) -> EF21State:
+        return state  # the next message says what changed since the last one that was accepted: nothing is lost
+
+    def send_form(self) -> SendForm:
+        """The server adds differences to its estimate of the worker; if it has lost that, all in here begins anew."""
+        form = send_form_of(self.inner)
+        if form.believes:
+            raise IncompatibleParts("EF21 inside EF21: a server keeps one belief of each worker; one EF21 would do")
+        return SendForm(form.compressor, lambda sender: replace(self, inner=form.assemble(sender)), believes=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,20 +10,17 @@ from torch import Tensor
 from ..core import (
     Aggregator,
     Context,
-    Held,
     Key,
     Program,
     Reduced,
     TensorSpec,
     check_inner,
-    give,
-    held_by,
     narrow,
     reduce_with_residual,
     saturate,
     target_of,
 )
-from .residuals import Kept, add_residuals, check_form, keep_for, no_residual, recall, unsent
+from .residuals import Kept, ResidualMemory, check_form, keep_for, no_residual, recall
 
 
 class FeedbackState(NamedTuple):
@@ -33,7 +29,7 @@ class FeedbackState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ErrorFeedback:
+class ErrorFeedback(ResidualMemory):
     """Add what earlier steps did not send, keep what this one does not: sum of sent + residual = sum of tensors.
 
     The residual is float32 or wider, so that what half precision rounds away is not lost either. residual="bf16" keeps
@@ -63,13 +59,3 @@ class ErrorFeedback:
     def target(self, tensor: Tensor, spec: TensorSpec, state: FeedbackState, ctx: Context) -> Tensor:
         wide = saturate(narrow(tensor, spec.dtype) + recall(state.residual, spec))
         return target_of(self.inner, wide, spec, state.inner, ctx)
-
-    def holds(self, state: FeedbackState, spec: TensorSpec) -> list[Held]:
-        return [unsent(self, state.residual, spec), *held_by(self.inner, state.inner, spec)]
-
-    def take(
-        self, state: FeedbackState, spec: TensorSpec, held: Sequence[Held], ctx: Context
-    ) -> tuple[FeedbackState, list[Held]]:
-        residual, rest = add_residuals(state.residual, self.residual, spec, held, ctx)
-        inner, rest = give(self.inner, state.inner, spec, rest, ctx)
-        return FeedbackState(residual, inner), rest

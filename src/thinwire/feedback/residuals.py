@@ -1,4 +1,4 @@
-"""Residuals in fewer bytes: as they are, in bfloat16, or in bytes with one scale for each block."""
+"""Residuals: as they are, in bfloat16, or in bytes with one scale for each block; and what memories do with them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..core import CompositionError, Context, Held, Key, TensorSpec, mean_state, narrow, saturate, split_kind
+from ..core import (
+    Aggregator,
+    CompositionError,
+    Context,
+    Held,
+    Key,
+    SendForm,
+    TensorSpec,
+    adopt_into,
+    derive_key,
+    held_by,
+    mean_state,
+    merge_memories,
+    narrow,
+    saturate,
+    send_form_around,
+    split_kind,
+)
 from ..kernels import noise16
 
 FORMS = ("fp32", "bf16", "int8")
@@ -63,31 +80,51 @@ def recall(kept: Tensor | Kept, spec: TensorSpec) -> Tensor:
     return saturate(flat).view(spec.shape).to(spec.work_dtype)  # 127 · (largest / 127) may round past the largest
 
 
-def unsent(part: Any, kept: Tensor | Kept, spec: TensorSpec) -> Held:
-    """A residual, as a memory hands it over."""
-    return Held("residual", part, recall(kept, spec), "it was not sent yet and will not be")
+class ResidualMemory:
+    """The memory protocol of parts that keep a residual, in the form `self.residual`, around an aggregator `inner`.
+
+    Their states are named tuples with fields `residual` and `inner`; other fields are averaged when states are merged.
+    """
+
+    inner: Aggregator[Any]
+    residual: str
+
+    def hand_over(self, state: Any, spec: TensorSpec) -> list[Held]:
+        unsent = Held("residual", self, recall(state.residual, spec), "it was not sent yet and will not be")
+        return [unsent, *held_by(self.inner, state.inner, spec)]
+
+    def adopt(self, state: Any, spec: TensorSpec, held: Sequence[Held], ctx: Context) -> tuple[Any, list[Held]]:
+        """All residuals of `held` are added to its own."""
+        residuals, rest = split_kind(held, "residual")
+        inner, rest = adopt_into(self.inner, state.inner, spec, rest, ctx)
+        if not residuals:
+            return state._replace(inner=inner), rest
+        total = recall(state.residual, spec)
+        for one in residuals:
+            total = saturate(total + one.value)
+        return state._replace(residual=keep_for(spec.name, total, self.residual, ctx), inner=inner), rest
+
+    def merge(self, states: Sequence[Any], spec: TensorSpec) -> Any:
+        merged = {name: [getattr(state, name) for state in states] for name in states[0]._fields}
+        residual, inner = mean_residual(merged.pop("residual"), spec), merged.pop("inner")
+        others = {name: mean_state(values) for name, values in merged.items()}
+        return states[0]._replace(residual=residual, inner=merge_memories(self.inner, inner, spec), **others)
+
+    def give_back(self, tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Any:
+        """Then sum of accepted + residual = sum of tensors, as if the refused message had sent nothing."""
+        whole = saturate(recall(state.residual, spec) + tensor.to(spec.work_dtype))
+        key = derive_key(ctx.seed, ctx.step, spec.name, "refused")
+        return state._replace(residual=keep(whole, self.residual, key))
+
+    def send_form(self) -> SendForm:
+        return send_form_around(self)
 
 
-def add_residuals(
-    kept: Tensor | Kept, form: str, spec: TensorSpec, held: Sequence[Held], ctx: Context
-) -> tuple[Tensor | Kept, list[Held]]:
-    """What is kept with all residuals of `held` added, in this form; and the rest of `held`."""
-    residuals, rest = split_kind(held, "residual")
-    if not residuals:
-        return kept, rest
-    total = recall(kept, spec)
-    for one in residuals:
-        total = saturate(total + one.value)
-    return keep_for(spec.name, total, form, ctx), rest
-
-
-def mean_memory(states: Sequence[Any], spec: TensorSpec) -> Any:
-    """One memory for those of several ranks: the mean, of residuals in bytes, too."""
-
-    def as_tensor(state: Any) -> Any:
-        return (recall(state, spec), lambda mean: keep(mean, "int8", Key(0))) if isinstance(state, Kept) else None
-
-    return mean_state(states, as_tensor)
+def mean_residual(kept: Sequence[Tensor | Kept], spec: TensorSpec) -> Tensor | Kept:
+    """The mean of several ranks' residuals, in their form."""
+    if isinstance(kept[0], Kept):
+        return keep(mean_state([recall(one, spec) for one in kept]), "int8", Key(0))
+    return mean_state(kept)  # type: ignore[no-any-return]
 
 
 def _in_halves(tensor: Tensor, key: Key) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,7 +14,6 @@ from ..core import (
     Compressor,
     Context,
     Contract,
-    Held,
     IncompatibleParts,
     Key,
     Payload,
@@ -23,12 +21,10 @@ from ..core import (
     Reduced,
     TensorSpec,
     check_inner,
-    give,
-    held_by,
     narrow,
     saturate,
 )
-from .residuals import Kept, add_residuals, check_form, keep_for, no_residual, recall, unsent
+from .residuals import Kept, ResidualMemory, check_form, keep_for, no_residual, recall
 
 
 class SCAMState(NamedTuple):
@@ -37,7 +33,7 @@ class SCAMState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SCAM:
+class SCAM(ResidualMemory):
     """Choose coordinates by residual + tensor, send the pure tensor there: as published, nothing is lost, but kept.
 
     As published, sending does not change the residual on the coordinates sent, which may grow without bound.
@@ -81,16 +77,6 @@ class SCAM:
     def target(self, tensor: Tensor, spec: TensorSpec, state: SCAMState, ctx: Context) -> Tensor:
         """What coordinates are chosen by; of the tensor itself the numbers there are sent."""
         return saturate(recall(state.residual, spec) + narrow(tensor, spec.dtype))
-
-    def holds(self, state: SCAMState, spec: TensorSpec) -> list[Held]:
-        return [unsent(self, state.residual, spec), *held_by(self.inner, state.inner, spec)]
-
-    def take(
-        self, state: SCAMState, spec: TensorSpec, held: Sequence[Held], ctx: Context
-    ) -> tuple[SCAMState, list[Held]]:
-        residual, rest = add_residuals(state.residual, self.residual, spec, held, ctx)
-        inner, rest = give(self.inner, state.inner, spec, rest, ctx)
-        return SCAMState(residual, inner), rest
 
 
 @dataclass(frozen=True, eq=False)

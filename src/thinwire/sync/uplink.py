@@ -5,21 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..aggregators import Dense, GatherMean, SumMean
-from ..catalog import parse, to_text
+from ..aggregators import GatherMean
+from ..catalog import parse, part_text
 from ..compressors import Identity
 from ..core import (
     Aggregator,
     Compressor,
     Context,
     DecodeError,
-    IncompatibleParts,
     Key,
     Payload,
     ProtocolError,
@@ -29,12 +28,10 @@ from ..core import (
     all_finite,
     derive_key,
     drive,
-    rebuilt,
     saturate,
+    send_form_of,
 )
 from ..exchange import Exchanger
-from ..feedback import DGC, EF21, SCAM, ErrorFeedback
-from ..feedback.residuals import keep, recall
 from .messages import INTERNAL, Refused
 
 log = logging.getLogger("thinwire")
@@ -47,30 +44,14 @@ class OneWay(NamedTuple):
     worker: Aggregator[Any]  # as a worker runs it: the payload it would show to all is what it sends
     compressor: Compressor
     believes: bool  # ef21: only changes travel, so the server keeps what it believes of each worker
+    restart: Callable[[Any, Any], Any]  # a layer's state after the server has lost that: (state, fresh state) -> state
 
 
 def one_way(part: Aggregator[Any]) -> OneWay:
-    """Memories around one compressor. What needs an answer from the other ranks is refused, by name."""
-    memories, inside = [], part
-    while isinstance(inside, ErrorFeedback | EF21 | SCAM | DGC):
-        memories.append(inside)
-        inside = inside.inner
-    if isinstance(inside, Dense):
-        compressor: Compressor = Identity()
-    elif isinstance(inside, GatherMean | SumMean):
-        compressor = inside.compressor
-    else:
-        name = type(inside).__name__
-        raise IncompatibleParts(
-            f"{name} needs all ranks at once, a worker of a server is alone with it; a compressor would do, "
-            'plain or in ef, ef21, scam or dgc: "ef(topk(density=0.01))"'
-        )
-    believing = sum(isinstance(memory, EF21) for memory in memories)
-    if believing > 1:
-        raise IncompatibleParts("EF21 inside EF21: a server keeps one belief of each worker; one EF21 would do")
-    leaf = inside
-    worker = rebuilt(part, lambda each: GatherMean(compressor) if each is leaf else None, into=("inner",))
-    return OneWay(worker, compressor, believing == 1)
+    """The form in which a composition talks to a server. What needs an answer from other ranks is refused, by name."""
+    form = send_form_of(part)
+    compressor = Identity() if form.compressor is None else form.compressor
+    return OneWay(form.assemble(GatherMean(compressor)), compressor, form.believes, form.restart)
 
 
 def specs_of(weights: Mapping[str, Tensor]) -> list[TensorSpec]:
@@ -145,9 +126,11 @@ def own_seed(seed: int, worker: str) -> Key:
 class Uplink:
     """A worker's memory and its encoding; what a step changes is pending until the server has answered."""
 
-    def __init__(self, layers: Sequence[TensorSpec], exchange: str, worker: str, seed: int = 0) -> None:
-        self.part = one_way(parse(exchange)).worker
-        self.exchanger = Exchanger(layers, self.part, seed=own_seed(seed, worker))
+    def __init__(
+        self, layers: Sequence[TensorSpec], exchange: str | Aggregator[Any], worker: str, seed: int = 0
+    ) -> None:
+        self.way = one_way(parse(exchange) if isinstance(exchange, str) else exchange)
+        self.exchanger = Exchanger(layers, self.way.worker, seed=own_seed(seed, worker))
         self._given: tuple[int, dict[str, Tensor]] | None = None
 
     @property
@@ -172,15 +155,11 @@ class Uplink:
         return Payload(payload.parts[:-1])  # without the flag of a bad step: such a step is not sent
 
     def settle(self, accepted: bool, keep_it: bool = False) -> None:
-        """Commit on acceptance. Else the memory stays as it was; `keep_it` adds the whole tensor to the residual.
-
-        Then sum of accepted + residual = sum of tensors, as if the refused message had sent nothing.
-        """
+        """Commit on acceptance. Else the memory stays as it was; `keep_it` gives the whole tensor back to it."""
         self.exchanger.settle(good=accepted)
         if not accepted and keep_it and self._given is not None:
             step, tensors = self._given
-            for name, tensor in tensors.items():
-                self._keep(name, tensor, step)
+            self.exchanger.give_back(tensors, step, _ALONE)
         self._given = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -190,35 +169,18 @@ class Uplink:
 
     def reset(self) -> None:
         """No belief, as of a worker that has sent nothing yet; what was never sent stays in the residuals around it."""
-        fresh = Exchanger(list(self.exchanger.layers.values()), self.part, seed=self.exchanger.seed)
-        for name, state in self.exchanger.memory.items():
-            fresh.memory[name] = without_belief(self.part, state, fresh.memory[name])
+        fresh = Exchanger(list(self.exchanger.layers.values()), self.way.worker, seed=self.exchanger.seed)
+        fresh.restart(self.exchanger, self.way.restart)
         self.exchanger, self._given = fresh, None
-
-    def _keep(self, name: str, tensor: Tensor, step: int) -> None:
-        state, spec = self.exchanger.memory[name], self.exchanger.layers[name]
-        if not hasattr(state, "residual"):
-            return  # EF21 sends what changed since it was last heard, so it loses nothing; no memory has no place
-        whole = saturate(recall(state.residual, spec) + tensor.to(spec.work_dtype))
-        form = getattr(self.part, "residual", "fp32")
-        key = derive_key(self.exchanger.seed, step, name, "refused")
-        self.exchanger.memory[name] = state._replace(residual=keep(whole, form, key))
-
-
-def without_belief(part: Aggregator[Any], state: Any, fresh: Any) -> Any:
-    """The memory of ef21 and of all inside it made fresh, that of what is around it kept."""
-    if not isinstance(part, ErrorFeedback | SCAM | DGC):
-        return fresh
-    return state._replace(inner=without_belief(part.inner, state.inner, fresh.inner))
 
 
 class Intake:
     """The server's half: payloads to tensors, and under EF21 what it believes of each worker (one model a worker)."""
 
-    def __init__(self, layers: Sequence[TensorSpec], exchange: str, seed: int = 0) -> None:
+    def __init__(self, layers: Sequence[TensorSpec], exchange: str | Aggregator[Any], seed: int = 0) -> None:
         self.layers = list(layers)
-        part = parse(exchange)
-        self.way, self.seed, self.text = one_way(part), seed, to_text(part)
+        part = parse(exchange) if isinstance(exchange, str) else exchange
+        self.way, self.seed, self.text = one_way(part), seed, part_text(part)
         zeros = [torch.zeros(spec.shape, dtype=spec.dtype, device=spec.device) for spec in self.layers]
         self.counts = [len(self.way.compressor.encode(zero, Key(0)).parts) for zero in zeros]
         self.beliefs: dict[str, dict[str, Tensor]] = {}

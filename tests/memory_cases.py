@@ -1,0 +1,76 @@
+"""Compositions with memories, in the catalog and not, and workers that were trained with them."""
+
+import torch
+
+from drawn import draw
+from own_memory import Late
+from thinwire import Exchanger, TensorSpec, World, lockstep, parse
+from thinwire.aggregators import GatherMean, Switch
+from thinwire.compressors import TopK
+from thinwire.core import held_by
+from thinwire.feedback import EF21
+
+LAYERS = [TensorSpec("w", (20, 30)), TensorSpec("v", (7,)), TensorSpec("h", (16, 4), torch.bfloat16)]
+OBJECTS = {  # compositions with a memory that no catalog lists
+    "late(topk)": Late(GatherMean(TopK(density=0.05))),
+    "late(ef21(topk))": Late(EF21(GatherMean(TopK(density=0.05)))),
+    "switch(dense, late(topk))": Switch((parse("dense()"), Late(GatherMean(TopK(density=0.05))))),
+}
+MEMORIES = [
+    "ef(topk(density=0.05))",
+    'ef(qsgd(bits=4), residual="bf16")',
+    'ef(topk(density=0.1), residual="int8")',
+    "ef(powersgd(rank=1))",
+    "scam(topk(density=0.05))",
+    'scam(topk(density=0.05), residual="int8")',
+    "dgc(topk(density=0.05))",
+    "dgc(topk(density=0.1), momentum=0.5)",
+    "ef21(topk(density=0.05))",
+    "ef21(qsgd())",
+    "switch(ef(topk(density=0.05)), ef(qsgd(bits=2)), by=accordion(every=2))",
+    'switch(dense(), ef(topk(density=0.05), residual="int8"), by=fixed(default=1))',
+    "switch(ef21(topk(density=0.05)), dgc(topk(density=0.05)))",
+    "adapt(ef(topk(density=0.1)), by=lgreco(every=2, start=1, window=1, steps=100))",
+    "ef(adapt(topk(density=0.1), by=accordion(every=2)))",
+    "scheduled(dgc(topk(density=0.05)))",
+    'ef(ef21(topk(density=0.1)), residual="int8")',
+    "ef(scam(topk(density=0.05)))",
+    "ef(whole(topk(density=0.05)))",
+    *OBJECTS,
+    "topk(density=0.05)",
+    "dense()",
+]
+
+
+def composed(text):
+    return OBJECTS[text] if text in OBJECTS else parse(text)
+
+
+def trained(text, steps=4, size=2):
+    """Workers after a few steps."""
+    workers = [Exchanger(LAYERS, composed(text), seed=3) for _ in range(size)]
+    train(workers, range(steps))
+    return workers
+
+
+def train(workers, steps):
+    size = len(workers)
+    for step in steps:
+        given = [{s.name: draw("gaussian", s.shape, s.dtype, seed=9 * step + r) for s in LAYERS} for r in range(size)]
+        lockstep([w.round(given[r], step, World(r, size)) for r, w in enumerate(workers)])
+
+
+def mass(exchanger, kind):
+    """By layer: the sum of what it holds of this kind."""
+    found = {}
+    for name, spec in exchanger.layers.items():
+        held = [h.value for h in held_by(exchanger.rules[name], exchanger.memory[name], spec) if h.kind == kind]
+        tensors = [torch.stack(v) if isinstance(v, tuple) else v for v in held]
+        found[name] = sum(tensors) if tensors else torch.zeros(spec.shape)
+    return found
+
+
+def slack(text, owed):
+    """How much rounding a residual to fewer bytes may change a coordinate."""
+    share = 2.0**-6 if "int8" in text else 2.0**-7 if "bf16" in text else 1e-6
+    return share * float(owed.abs().max()) + 1e-30

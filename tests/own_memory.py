@@ -1,0 +1,72 @@
+"""A memory of another package: it knows thinwire's protocol, and nothing of thinwire's memories."""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+
+from thinwire.core import (
+    Aggregator,
+    Held,
+    Reduced,
+    SendForm,
+    adopt_into,
+    held_by,
+    mean_state,
+    merge_memories,
+    narrow,
+    saturate,
+    send_form_of,
+    split_kind,
+    target_of,
+)
+
+
+class LateState(NamedTuple):
+    waits: torch.Tensor  # no field is called residual
+    within: Any
+
+
+@dataclass(frozen=True)
+class Late:
+    """Error feedback, written as a stranger would write it."""
+
+    part: Aggregator[Any]  # nor is what it goes around called inner
+
+    def init(self, spec, key):
+        return LateState(torch.zeros(spec.shape, dtype=spec.work_dtype), self.part.init(spec, key))
+
+    def reduce(self, tensor, spec, state, ctx):
+        target = self.target_here(tensor, state)
+        out = yield from self.part.reduce(narrow(target, spec.dtype), spec, state.within, ctx)
+        return Reduced(out.value, out.sent, LateState(saturate(target - out.sent), out.state))
+
+    def target_here(self, tensor, state):
+        return saturate(tensor + state.waits)
+
+    def target(self, tensor, spec, state, ctx):
+        return target_of(self.part, self.target_here(narrow(tensor, spec.dtype), state), spec, state.within, ctx)
+
+    def hand_over(self, state, spec):
+        return [Held("residual", self, state.waits, "it is late for ever"), *held_by(self.part, state.within, spec)]
+
+    def adopt(self, state, spec, held, ctx):
+        residuals, rest = split_kind(held, "residual")
+        within, rest = adopt_into(self.part, state.within, spec, rest, ctx)
+        return LateState(saturate(sum([one.value for one in residuals], state.waits)), within), rest
+
+    def merge(self, states, spec):
+        within = merge_memories(self.part, [state.within for state in states], spec)
+        return LateState(mean_state([state.waits for state in states]), within)
+
+    def give_back(self, tensor, spec, state, ctx):
+        return state._replace(waits=saturate(state.waits + tensor.to(spec.work_dtype)))
+
+    def send_form(self):
+        form = send_form_of(self.part)
+        return SendForm(
+            form.compressor,
+            lambda sender: replace(self, part=form.assemble(sender)),
+            form.believes,
+            lambda state, fresh: state._replace(within=form.restart(state.within, fresh.within)),
+        )
