@@ -26,7 +26,7 @@ from .integrations.wire import Wire
 from .integrations.wire_options import WireOptions
 from .integrations.wrappers import ddp_of
 from .moments import AdamMoments, Averaging, Moments, Moving, in_order, moments_of, moments_text, parse_moments
-from .sync import Local, Outer, Rounds, SyncPolicy, parse_outer, parse_policy, sync_text
+from .sync import Local, Outer, Rounds, SyncPolicy, outer_of, parse_policy, sync_text
 
 
 def attach(
@@ -89,7 +89,8 @@ def local(
 
     Use it as a context around the loop; it counts `optimizer.step()`. every: steps, or a policy such as
     "post_local(start=1000, period=16)". exchange: a composition, or a mapping of name patterns, as `attach` takes them.
-    outer: what is made of the averaged delta: "average()", "sgd(lr=1, momentum=0.5)", "nesterov(lr=0.7, momentum=0.9)".
+    outer: what is made of the averaged delta: "average()", "sgd(lr=1, momentum=0.5)", "nesterov(lr=0.7, momentum=0.9)",
+    "adam(lr=0.01)", or any class of torch.optim in lower case, such as "rmsprop(lr=0.01)".
     payload, overlap, fragments, delay, mixing, average_every: see `sync.Local`. buffers: floating ones, such as batch
     norms' running means, are averaged with each round, or stay "local". optimizer_state: moments stay each rank's own
     ("local"), are dropped after each round ("reset"), or Adam's are averaged with it through a composition, such as
@@ -97,7 +98,7 @@ def local(
     """
     policy = parse_policy(every) if isinstance(every, str) else every
     settings = Local(
-        every=policy, outer=parse_outer(outer) if isinstance(outer, str) else outer, payload=payload, overlap=overlap,
+        every=policy, outer=outer_of(outer), payload=payload, overlap=overlap,
         fragments=fragments, delay=delay, mixing=mixing, average_every=average_every,
     )  # fmt: skip
     options = LocalOptions(
