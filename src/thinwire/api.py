@@ -25,7 +25,7 @@ from .integrations.wire import Wire
 from .integrations.wire_options import WireOptions
 from .integrations.wrappers import ddp_of
 from .optimizer_state import AdamMoments, Averaging, Moments, Moving, in_order, moments_of, moments_text
-from .sync import Local, Outer, SyncPolicy, parse_outer, parse_policy
+from .sync import Local, Outer, SyncPolicy, outer_of, parse_policy
 
 
 def attach(
@@ -88,7 +88,8 @@ def local(
 
     Use it as a context around the loop; it counts `optimizer.step()`. every: steps, or a policy such as
     "post_local(start=1000, period=16)". exchange: a composition, or a mapping of name patterns, as `attach` takes them.
-    outer: what is made of the averaged delta: "average()", "sgd(lr=1, momentum=0.5)", "nesterov(lr=0.7, momentum=0.9)".
+    outer: what is made of the averaged delta: "average()", "sgd(lr=1, momentum=0.5)", "nesterov(lr=0.7, momentum=0.9)",
+    "adam(lr=0.01)", or any class of torch.optim in lower case, such as "rmsprop(lr=0.01)".
     payload, overlap, fragments, delay, mixing, average_every: see `sync.Local`. buffers: floating ones, such as batch
     norms' running means, are averaged with each round, or stay "local". optimizer_state: moments stay each rank's own
     ("local"), are dropped after each round ("reset"), or Adam's are averaged with it through a composition, such as
@@ -96,7 +97,7 @@ def local(
     """
     policy = parse_policy(every) if isinstance(every, str) else every
     settings = Local(
-        every=policy, outer=parse_outer(outer) if isinstance(outer, str) else outer, payload=payload, overlap=overlap,
+        every=policy, outer=outer_of(outer), payload=payload, overlap=overlap,
         fragments=fragments, delay=delay, mixing=mixing, average_every=average_every,
     )  # fmt: skip
     options = LocalOptions(

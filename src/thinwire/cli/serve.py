@@ -24,8 +24,11 @@ def add_to(commands: SubParsers) -> None:
     parser.add_argument(
         "--workers", type=int, default=2, metavar="N", help="how many begin, or make a round; default 2"
     )
-    parser.add_argument("--lr", type=float, default=0.05, help="of the server's SGD; default 0.05")
-    parser.add_argument("--momentum", type=float, default=0.0, help="of the server's SGD; default 0")
+    parser.add_argument("--lr", type=float, help="of the server's SGD; default 0.05")
+    parser.add_argument("--momentum", type=float, help="of the server's SGD; default 0")
+    parser.add_argument(
+        "--optimizer", metavar="TEXT", help="of the server instead, such as 'adam(lr=0.01)' or 'rmsprop(lr=0.01)'"
+    )
     parser.add_argument("--bound", type=float, default=math.inf, help="steps ahead of the slowest; 0 in step, inf: any")
     parser.add_argument("--deadline", type=float, default=60.0, metavar="S", help="seconds to wait for one; default 60")
     parser.add_argument("--max-client-weight", type=float, default=math.inf, help="examples that count, at most")
@@ -49,8 +52,10 @@ def run(options: argparse.Namespace) -> int:
 
     if options.store is None and (options.resume or options.start_over or options.store_every is not None):
         raise CompositionError("--resume, --start-over and --store-every are about a stored state; give --store FOLDER")
-    given = {name: getattr(options, name) for name in ("workers", "lr", "momentum", "bound", "deadline")}
-    terms = Terms(**given, max_client_weight=options.max_client_weight)
+    if options.optimizer is not None and (options.lr is not None or options.momentum is not None):
+        raise CompositionError("--lr and --momentum are of the server's SGD; --optimizer has its own: 'sgd(lr=0.05)'")
+    names = ("workers", "lr", "momentum", "bound", "deadline", "max_client_weight", "optimizer")
+    terms = Terms(**{name: value for name in names if (value := getattr(options, name)) is not None})
     found = serve(
         service_of(options), terms, options.address, options.data, secret_of(options.secret_file, os.environ),
         tls_of(options), now_and_then(),

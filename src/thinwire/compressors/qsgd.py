@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import BITS, CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import BITS, CompositionError, Contract, Key, Payload, TensorSpec, narrow
 from ..kernels import block_peaks, qsgd_decode, qsgd_encode, qsgd_feedback, qsgd_mean, tree_sum
 from ..kernels.codes import SMALLEST_NORM
-from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
-from .blocks import as_blocks, block_count, check_block, errors_of_some_blocks
+from .block_quantizer import BlockQuantizer
+from .blocks import as_blocks, check_block
 from .rest import encode_and_subtract
 
 
 @dataclass(frozen=True)
-class QSGD:
+class QSGD(BlockQuantizer):
     """Send sign and a random one of two neighbouring levels of |x| / max|block|: b·d + 32·d/block bits. Unbiased.
 
     s = 2^(bits-1) - 1 levels above zero. omega = (sqrt(1 + (block-1)/s^2) - 1) / 2, reached by one large and block-1
@@ -28,6 +28,7 @@ class QSGD:
     """
 
     tunable = BITS
+    magnitudes: ClassVar[str] = "norms"
 
     bits: int = 4
     block: int = 512
@@ -40,10 +41,6 @@ class QSGD:
         if self.norm not in ("max", "l2"):
             raise CompositionError(f"QSGD: norm must be 'max' or 'l2', got {self.norm!r}")
 
-    @property
-    def levels(self) -> int:
-        return (1 << (self.bits - 1)) - 1
-
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = narrow(tensor.flatten(), torch.float32)
         lengths = self._lengths(flat) if self.norm == "l2" and flat.numel() else None
@@ -55,47 +52,22 @@ class QSGD:
         packed, norms, rest = qsgd_feedback(tensor.flatten(), residual.flatten(), self.bits, self.block, key)
         return self._payload(packed, norms, tensor.numel()), rest.view(tensor.shape)
 
-    def _payload(self, packed: Tensor, norms: Tensor, numel: int) -> Payload:
-        return Payload.of(
-            [Part("levels", packed, float(self.bits * numel)), Part("norms", norms, 32.0 * norms.numel())]
-        )
-
     def _lengths(self, flat: Tensor) -> Tensor:
         """Of blocks scaled to 1, so no square overflows."""
         peaks = block_peaks(flat, self.block).clamp(min=SMALLEST_NORM)
         lengths = tree_sum((as_blocks(flat, self.block).abs() / peaks[:, None]).square()).sqrt()
         return (peaks * lengths.clamp(min=1)).clamp(max=torch.finfo(torch.float32).max)
 
-    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
-        del key
-        flat = qsgd_decode(*self._parts(payload, spec), spec.numel, self.bits, self.block)
-        return narrow(flat, spec.dtype).view(spec.shape)
+    def decode_flat(self, packed: Tensor, magnitudes: Tensor, count: int) -> Tensor:
+        return qsgd_decode(packed, magnitudes, count, self.bits, self.block)
 
-    def decode_mean(
-        self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key], out: Tensor | None = None
+    def mean_flat(
+        self, out: Tensor | None, packed: Sequence[Tensor], magnitudes: Sequence[Tensor], count: int
     ) -> Tensor:
-        del keys
-        parts = [self._parts(payload, spec) for payload in payloads]
-        packed, norms = [part for part, _ in parts], [part for _, part in parts]
-        return qsgd_mean(out, packed, norms, spec.numel, self.bits, self.block).view(spec.shape)
-
-    def _parts(self, payload: Payload, spec: TensorSpec) -> tuple[Tensor, Tensor]:
-        packed, norms = expect_parts(payload, 2, "QSGD")
-        norms = expect_magnitudes(norms, block_count(spec.numel, self.block), "QSGD norms")
-        return expect_packed(packed, spec.numel, self.bits), norms
+        return qsgd_mean(out, packed, magnitudes, count, self.bits, self.block)
 
     def contract(self, spec: TensorSpec) -> Contract:
         length = max(1, min(self.block, spec.numel))
         if self.norm == "l2":
             return Contract(omega=min(length / self.levels**2, math.sqrt(length) / self.levels))
         return Contract(omega=(math.sqrt(1 + (length - 1) / self.levels**2) - 1) / 2)
-
-    def nbytes(self, spec: TensorSpec) -> float:
-        return packed_bytes(spec.numel, self.bits) + 4 * block_count(spec.numel, self.block)
-
-    def errors_along(
-        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
-    ) -> Sequence[float | None]:
-        """By some blocks of a large tensor, unless `exact` is asked."""
-        alike = [entry if isinstance(entry, QSGD) and entry.block == self.block else None for entry in entries]
-        return errors_of_some_blocks(tensor, self.block, alike, key, exact)

@@ -14,15 +14,15 @@ Leaf: TypeAlias = Tensor | int | float | bool
 
 
 def flatten_state(state: Any, prefix: str = "") -> dict[str, Leaf]:
-    """{"residual": tensor, "inner.q": tensor, ...} for nested named tuples; an empty memory gives {}."""
+    """{"residual": tensor, "inner.q": tensor, ...} for nested named tuples and mappings; an empty memory gives {}."""
     return dict(_leaves(state, prefix))
 
 
 def _leaves(state: Any, prefix: str) -> Iterator[tuple[str, Leaf]]:
     if isinstance(state, Tensor | int | float):
         yield prefix, state
-    elif isinstance(state, tuple):
-        for name, value in zip(_fields(state), state, strict=True):
+    elif isinstance(state, tuple | Mapping):
+        for name, value in _items(state):
             yield from _leaves(value, f"{prefix}.{name}" if prefix else name)
     else:
         raise TypeError(
@@ -30,8 +30,18 @@ def _leaves(state: Any, prefix: str) -> Iterator[tuple[str, Leaf]]:
         )
 
 
-def _fields(state: tuple[Any, ...]) -> tuple[str, ...]:
-    return getattr(state, "_fields", None) or tuple(map(str, range(len(state))))
+def _items(state: tuple[Any, ...] | Mapping[str, Any]) -> list[tuple[str, Any]]:
+    if isinstance(state, Mapping):
+        return list(state.items())
+    names = getattr(state, "_fields", None) or tuple(map(str, range(len(state))))
+    return list(zip(names, state, strict=True))
+
+
+def _rebuilt(form: Any, values: Sequence[Any]) -> Any:
+    """The same kind of tuple or mapping with other values."""
+    if isinstance(form, Mapping):
+        return dict(zip(form, values, strict=True))
+    return type(form)(*values) if hasattr(form, "_fields") else tuple(values)
 
 
 def restore_state(form: Any, flat: Mapping[str, Leaf], prefix: str = "") -> Any:
@@ -40,10 +50,8 @@ def restore_state(form: Any, flat: Mapping[str, Leaf], prefix: str = "") -> Any:
         if prefix not in flat:
             raise CheckpointError(f"stored memory lacks {prefix!r}; it has {sorted(flat)}")
         return _like(form, flat[prefix], prefix)
-    values = [
-        restore_state(v, flat, f"{prefix}.{n}" if prefix else n) for n, v in zip(_fields(form), form, strict=True)
-    ]
-    return type(form)(*values) if hasattr(form, "_fields") else tuple(values)
+    values = [restore_state(v, flat, f"{prefix}.{n}" if prefix else n) for n, v in _items(form)]
+    return _rebuilt(form, values)
 
 
 def _like(form: Leaf, stored: Leaf, name: str) -> Leaf:
@@ -73,7 +81,7 @@ def mean_state(states: Sequence[Any]) -> Any:
         if same or not first.is_floating_point():
             return first
         return (sum(state.double() for state in states) / len(states)).to(first.dtype)
-    if not isinstance(first, tuple):
+    if not isinstance(first, tuple | Mapping):
         return first
-    values = [mean_state(members) for members in zip(*states, strict=True)]
-    return type(first)(*values) if hasattr(first, "_fields") else tuple(values)
+    inside = [[value for _, value in _items(state)] for state in states]
+    return _rebuilt(first, [mean_state(members) for members in zip(*inside, strict=True)])

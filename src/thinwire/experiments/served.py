@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..catalog import part_text
 from ..core import CompositionError, PeerLostError, TensorSpec, shard_sizes
 from ..drivers.sockets import Connection, Listener, Secret, Tls, read_secret
+from ..sync import parse_outer, sync_text
 from ..sync.client import FederatedClient
 from ..sync.federated import Federation
 from ..sync.members import Pace
@@ -81,7 +83,10 @@ def longest_frame(layers: list[TensorSpec], given: int | None = None) -> int:
 
 @dataclass(frozen=True)
 class Terms:
-    """How a server trains. bound: steps that a worker may be ahead of the slowest; none: asynchronous."""
+    """How a server trains. bound: steps that a worker may be ahead of the slowest; none: asynchronous.
+
+    optimizer: an outer optimizer's text; none: SGD with `lr` and `momentum`, in federated rounds the average.
+    """
 
     workers: int = 2
     lr: float = 0.05
@@ -89,6 +94,7 @@ class Terms:
     bound: float = math.inf
     deadline: float = 60.0
     max_client_weight: float = math.inf
+    optimizer: str | None = None
 
 
 def secret_of(file: str | None, environment: Mapping[str, str]) -> Secret | None:
@@ -115,6 +121,8 @@ def serve(
     learner = service.learner(0, 1, data)
     machine = _machine(service, terms, {name: p.detach() for name, p in learner.parameters.items()})
     stored_settings = {**service.settings(machine.layers), "rounds": bool(service.rounds)}  # there may be more rounds
+    if terms.optimizer is not None:  # its settings may change, its state is its own
+        stored_settings["optimizer"] = sync_text(machine.optimizer, part_text).partition("(")[0]
     store = None if storage is None else Store(storage, machine, stored_settings)
     company = Company(machine, terms.deadline)
     handle = handler(StoredCompany(company, store))
@@ -165,13 +173,15 @@ def _resumed(storage: Storage | None, machine: Server | Federation, learner: Lea
 
 
 def _machine(service: Service, terms: Terms, weights: Mapping[str, Tensor]) -> Server | Federation:
+    usual = SGD(1.0) if service.rounds else SGD(terms.lr, terms.momentum)
+    optimizer = usual if terms.optimizer is None else parse_outer(terms.optimizer)
     if not service.rounds:
         return Server(
-            weights, SGD(terms.lr, terms.momentum), service.exchange, Pace(terms.bound), workers=terms.workers,
+            weights, optimizer, service.exchange, Pace(terms.bound), workers=terms.workers,
             down=service.down, deadline=terms.deadline, seed=service.seed,
         )  # fmt: skip
     rounds = Rounds(terms.workers, service.rounds, deadline=terms.deadline, max_client_weight=terms.max_client_weight)
-    return Federation(weights, rounds, service.exchange, SGD(1.0), down=service.down, seed=service.seed)
+    return Federation(weights, rounds, service.exchange, optimizer, down=service.down, seed=service.seed)
 
 
 def _staleness(machine: Server | Federation) -> dict[str, Any]:

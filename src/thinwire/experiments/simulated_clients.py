@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core import Key, Message, Payload, derive_key
 from ..sync.client import FederatedClient
 from ..sync.federated import Federation
-from ..sync.optimizers import SGD, ServerOptimizer
+from ..sync.optimizers import SGD, Outer
 from ..sync.robust import Rule
 from ..sync.sampling import Rounds
 from .simulated_workers import uniform
@@ -48,7 +48,7 @@ def simulate(
     sampled: int | None = None,
     exchange: str = "ef(topk(density=0.1))",
     down: str | None = None,
-    optimizer: ServerOptimizer = SGD(lr=1.0),  # noqa: B008  settings only
+    optimizer: Outer = SGD(lr=1.0),  # noqa: B008  settings only
     aggregate: Rule = Rule(),  # noqa: B008
     local_steps: int = 5,
     seed: int = 0,

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core import Message, Payload, flatten_state, restore_state
+from ..core import Message, Payload, flatten_state
 from .downlink import Changes, SharedCopy
 from .messages import (
     BLAMELESS,
@@ -28,10 +28,11 @@ from .messages import (
     reported_reason,
     whole,
 )
-from .optimizers import SGD, ServerOptimizer, stepped
+from .optimizers import SGD, Outer, restore_outer, step_all
 from .robust import flat, unflat
 from .sampling import Client, Rounds, examples_of, sample
 from .server import check_layers
+from .texts import outer_of
 from .uplink import Intake, check_form, digest_of, form_of, specs_of
 
 log = logging.getLogger("thinwire")
@@ -45,7 +46,7 @@ class Federation:
         weights: Mapping[str, Tensor],
         rounds: Rounds,
         exchange: str = "dense()",
-        optimizer: ServerOptimizer = SGD(lr=1.0),  # noqa: B008  FedAvg; settings only
+        optimizer: Outer | str = SGD(lr=1.0),  # noqa: B008  FedAvg; settings only
         *,
         down: str | None = None,
         expected: int | None = None,
@@ -54,8 +55,8 @@ class Federation:
     ) -> None:
         self.weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
         self.layers = specs_of(self.weights)
-        self.rounds, self.optimizer, self.seed = rounds, optimizer, seed
-        self.memory = {name: optimizer.init(tensor) for name, tensor in self.weights.items()}
+        self.rounds, self.optimizer, self.seed = rounds, outer_of(optimizer), seed
+        self.memory = {name: self.optimizer.init(tensor) for name, tensor in self.weights.items()}
         self.intake = Intake(self.layers, exchange, seed)
         rounds.aggregate.check(self.intake.way.compressor, self.intake.way.believes)
         changes = None if down is None else Changes(self.layers, down, seed)
@@ -231,7 +232,7 @@ class Federation:
     def _stepped(self, names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         weights = [self.updates[name][1] for name in names]
         mean = self.rounds.aggregate.combined(self._rows(names), weights)
-        return stepped(self.optimizer, self.weights, unflat(mean, self.layers), self.memory)
+        return step_all(self.optimizer, self.weights, unflat(mean, self.layers), self.memory)
 
     def _rows(self, names: Sequence[str]) -> Iterator[Tensor]:
         for name in names:
@@ -261,7 +262,7 @@ class Federation:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         check_layers(self.weights, state["weights"])
-        memory = {name: restore_state(self.memory[name], kept) for name, kept in state["memory"].items()}
+        memory = {n: restore_outer(self.optimizer, self.weights[n], kept) for n, kept in state["memory"].items()}
         self.weights, self.memory = {name: state["weights"][name].clone() for name in self.weights}, memory
         self.intake.load_state_dict(state["intake"])
         self.copy.load_state_dict(state["copy"])

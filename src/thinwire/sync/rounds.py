@@ -28,7 +28,7 @@ from ..core import (
 from ..exchange import Exchanger
 from .flights import Flight, fragments_of, staggered
 from .measures import anywhere, consensus, drift
-from .outer import Average
+from .optimizers import Average, restore_momentum, store_momentum
 from .policies import Every, Moment
 from .settings import Local, check_exchange
 
@@ -79,7 +79,7 @@ class Rounds:
         self.lr: float | None = None  # of the step that is made now, if it is known; flights take it along
         self.before_exchange: Callable[[Mapping[str, Tensor]], None] | None = None  # told what is given to it
         self.anchor: dict[str, Tensor] = {}
-        self.momentum: dict[str, Tensor] = {}
+        self.momentum: dict[str, Any] = {}  # states of the outer optimizer
         self.start_here()
 
     def start_here(self) -> None:
@@ -259,7 +259,7 @@ class Rounds:
         return {
             "exchanger": self.exchanger.state_dict(),
             "anchor": dict(self.anchor),
-            "momentum": dict(self.momentum),
+            "momentum": {name: store_momentum(kept, self.anchor[name]) for name, kept in self.momentum.items()},
             "since": {str(at): steps for at, steps in enumerate(self.since)},
             "flights": {str(at): flight.state_dict() for at, flight in enumerate(self.flights)},
             "departed": self.departed,
@@ -276,7 +276,8 @@ class Rounds:
             raise CheckpointError(f"got fragments={len(self.fragments)}, stored are {len(state['since'])}; use as many")
         self.exchanger.load_state_dict(state["exchanger"])
         self.anchor = {n: state["anchor"][n].to(a.device, a.dtype, copy=True) for n, a in self.anchor.items()}
-        self.momentum = {n: state["momentum"][n].to(m.device, m.dtype, copy=True) for n, m in self.momentum.items()}
+        kept, outer = state["momentum"], self.settings.outer
+        self.momentum = {n: restore_momentum(outer, self.anchor[n], kept[n]) for n in self.momentum}
         self.since = [int(state["since"][str(at)]) for at in range(len(self.since))]
         self.flights = [Flight.of_state(state["flights"][at]) for at in sorted(state["flights"], key=int)]
         self.departed, self.rounds = int(state["departed"]), int(state["rounds"])

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Message, Payload, flatten_state, restore_state
+from ..core import CompositionError, Message, Payload, flatten_state
 from .downlink import Changes, PersonalCopies, dense_payload
 from .members import ASYNCHRONOUS, Member, Members, Pace
 from .messages import INTERNAL, Refused, answered, check_life, check_settled, expect_step, new_life, reply, whole
-from .optimizers import ServerOptimizer, stepped
+from .optimizers import Outer, restore_outer, step_all
+from .texts import outer_of
 from .uplink import Intake, check_form, digest_of, form_of, specs_of
 
 
@@ -41,7 +42,7 @@ class Server:
     def __init__(
         self,
         weights: Mapping[str, Tensor],
-        optimizer: ServerOptimizer,
+        optimizer: Outer | str,
         exchange: str = "dense()",
         pace: Pace = ASYNCHRONOUS,
         *,
@@ -56,8 +57,8 @@ class Server:
             raise CompositionError(f"Server: 1 <= workers <= most_workers and deadline > 0 wanted, got {got}")
         self.weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
         self.layers = specs_of(self.weights)
-        self.optimizer = optimizer
-        self.memory = {name: optimizer.init(tensor) for name, tensor in self.weights.items()}
+        self.optimizer = outer_of(optimizer)
+        self.memory = {name: self.optimizer.init(tensor) for name, tensor in self.weights.items()}
         self.intake = Intake(self.layers, exchange, seed)
         self.copies = None if down is None else PersonalCopies(Changes(self.layers, down, seed))
         self.form = form_of(self.layers, self.intake.text, self.copies.changes.text if self.copies else "dense")
@@ -189,7 +190,7 @@ class Server:
         group = {name: self.held.pop(name) for name in due}
         if group:
             mean = shares_added([held.values for held in group.values()], len({*self.members.present(), *due}))
-            done = stepped(self.optimizer, self.weights, mean, self.memory)
+            done = step_all(self.optimizer, self.weights, mean, self.memory)
             self.applied += len(group) if done else 0
             self.overflowed += 0 if done else len(group)
             if done:
@@ -215,7 +216,7 @@ class Server:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         check_layers(self.weights, state["weights"])
-        memory = {name: restore_state(self.memory[name], flat) for name, flat in state["memory"].items()}
+        memory = {n: restore_outer(self.optimizer, self.weights[n], flat) for n, flat in state["memory"].items()}
         self.weights, self.memory = {name: state["weights"][name].clone() for name in self.weights}, memory
         self.intake.load_state_dict(state["intake"])
         if self.copies is not None:

@@ -20,7 +20,7 @@ from ..core import (
     mixes,
     takes_weights,
 )
-from .outer import Average, Outer
+from .optimizers import Average, Outer
 from .policies import BSP, Every, SyncPolicy
 
 PAYLOADS = ("deltas", "weights", "gradients")

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING
 from typing import Any
 
 from .. import catalog
 from ..catalog import COMPOSED
 from ..core import Aggregator, CompositionError, Compressor
-from .outer import Average, Nesterov, Outer, OuterSGD
+from .optimizers import SGD, Adam, Average, Nesterov, Outer
 from .policies import BSP, Drift, Every, PostLocal, SyncPolicy
 from .settings import Local
+from .torch_optimizers import torch_optimizers
 
-OUTERS: dict[str, type[Any]] = {"average": Average, "sgd": OuterSGD, "nesterov": Nesterov}
+OUTERS: dict[str, type[Any]] = {"average": Average, "sgd": SGD, "nesterov": Nesterov, "adam": Adam}
+OUTERS |= {name: cls for name, cls in torch_optimizers().items() if name not in OUTERS}
 POLICIES: dict[str, type[Any]] = {"every": Every, "bsp": BSP, "post_local": PostLocal, "drift": Drift}
 KINDS: dict[str, Mapping[str, type[Any]]] = {
     "outer optimizers": OUTERS,
@@ -69,6 +71,11 @@ def parse_outer(text: str) -> Outer:
     return part  # type: ignore[no-any-return]
 
 
+def outer_of(optimizer: Outer | str) -> Outer:
+    """The outer optimizer that a text describes, or the one that is given."""
+    return parse_outer(optimizer) if isinstance(optimizer, str) else optimizer
+
+
 def parse_policy(text: str) -> SyncPolicy:
     part = _Reader(text).part(("policies",))
     if type(part) not in POLICIES.values():
@@ -86,11 +93,11 @@ def sync_text(part: Any, write: Callable[[Any], str] = catalog.to_text) -> str:
     if isinstance(part, Local) and part == Local(exchange=part.exchange, payload="gradients"):
         return write(part.exchange)
     arguments = []
-    for setting in fields(part):
+    for setting in catalog.settings(type(part)):
         value = getattr(part, setting.name)
         default = setting.default if setting.default_factory is MISSING else setting.default_factory()
         if value != default:
-            plain = isinstance(value, int | float | str)
+            plain = value is None or isinstance(value, int | float | str | tuple)
             arguments.append(f"{setting.name}={catalog.literal(value) if plain else sync_text(value, write)}")
     return f"{_NAMES[type(part)]}({', '.join(arguments)})"
 

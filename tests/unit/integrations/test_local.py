@@ -157,7 +157,7 @@ def test_what_cannot_be_carried_is_refused():
         ({"every": 0}, "at least 1"),
         ({"buffers": "sum"}, "average, local"),
         ({"optimizer_state": "mean"}, "local, reset"),
-        ({"outer": "adam()"}, "no part is called 'adam'"),
+        ({"outer": "shampoo()"}, "no part is called 'shampoo'"),
         ({"every": "often()"}, "no part is called 'often'"),
         ({"exchange": {"*nothing*": "dense()"}}, "no parameter is called like"),
         ({"fragments": 99}, "8 is the most"),

@@ -6,7 +6,8 @@ Tensors are on the CPU, contiguous and not empty: `dispatch` sees to that.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -73,6 +74,36 @@ def block_peaks(library: ctypes.CDLL, flat: Tensor, block: int) -> Tensor:
     return out
 
 
+def room_for_codes(count: int, bits: int, block: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Memory for what a quantizer makes of a tensor and its residual: codes, one number a block, and what is left."""
+    return _bytes(packed_bytes(count, bits)), torch.empty(_blocks(count, block)), empty(count)
+
+
+def decode_blocks(
+    kernel: Callable[..., Any], packed: Tensor, scales: Tensor, count: int, bits: int, block: int
+) -> tuple[Tensor, Any]:
+    """Codes with one scale a block, decoded; and what the kernel returns."""
+    out = empty(count)
+    codes, numbers = _at(packed, packed_bytes(count, bits), torch.uint8), _at(scales, _blocks(count, block))
+    return out, kernel(codes, numbers, count, block, bits, out.data_ptr())
+
+
+def mean_of_blocks(
+    kernel: Callable[..., Any],
+    out: Tensor | None,
+    packed: Sequence[Tensor],
+    scales: Sequence[Tensor],
+    count: int,
+    bits: int,
+    block: int,
+) -> tuple[Tensor, Any]:
+    """The mean of such tensors of all ranks; and what the kernel returns."""
+    room, ranks = _room(out, count), len(packed)
+    codes = _all_at(packed, packed_bytes(count, bits), torch.uint8)
+    numbers = _all_at(scales, _blocks(count, block), torch.float32)
+    return room, kernel(codes, numbers, ranks, count, block, bits, 1 / ranks, room.data_ptr())
+
+
 def qsgd_encode(
     library: ctypes.CDLL, flat: Tensor, bits: int, block: int, key: Key, norms: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -90,7 +121,7 @@ def qsgd_feedback(
     library: ctypes.CDLL, flat: Tensor, before: Tensor, bits: int, block: int, key: Key
 ) -> tuple[Tensor, Tensor, Tensor]:
     n = flat.numel()
-    packed, norms, rest = _bytes(packed_bytes(n, bits)), torch.empty(_blocks(n, block)), empty(n)
+    packed, norms, rest = room_for_codes(n, bits, block)
     library.tw_qsgd_feedback(
         _at(flat, n), _at(before, n), rest.data_ptr(), n, block, bits, *_counter(key), SMALLEST_NORM,
         norms.data_ptr(), packed.data_ptr(),
@@ -99,10 +130,7 @@ def qsgd_feedback(
 
 
 def qsgd_decode(library: ctypes.CDLL, packed: Tensor, norms: Tensor, count: int, bits: int, block: int) -> Tensor:
-    out = empty(count)
-    codes, scales = _at(packed, packed_bytes(count, bits), torch.uint8), _at(norms, _blocks(count, block))
-    library.tw_qsgd_decode(codes, scales, count, block, bits, out.data_ptr())
-    return out
+    return decode_blocks(library.tw_qsgd_decode, packed, norms, count, bits, block)[0]
 
 
 def qsgd_mean(
@@ -114,11 +142,7 @@ def qsgd_mean(
     bits: int,
     block: int,
 ) -> Tensor:
-    room, ranks = _room(out, count), len(packed)
-    codes = _all_at(packed, packed_bytes(count, bits), torch.uint8)
-    scales = _all_at(norms, _blocks(count, block), torch.float32)
-    library.tw_qsgd_mean(codes, scales, ranks, count, block, bits, 1 / ranks, room.data_ptr())
-    return room
+    return mean_of_blocks(library.tw_qsgd_mean, out, packed, norms, count, bits, block)[0]
 
 
 def _mean_scratch(count: int) -> tuple[float, float, Tensor]:

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ...core import Key
 from ..codes import SMALLEST_NORM, refuse_code
-from ..memory import empty
 from ..packing import packed_bytes
-from .calls import _all_at, _at, _blocks, _bytes, _counter, _room
+from .calls import _at, _blocks, _bytes, _counter, decode_blocks, mean_of_blocks, room_for_codes
 
 
 def uniform_encode(
@@ -30,7 +29,7 @@ def uniform_feedback(
     library: ctypes.CDLL, flat: Tensor, before: Tensor, bits: int, block: int, by_chance: bool, key: Key
 ) -> tuple[Tensor, Tensor, Tensor]:
     n = flat.numel()
-    packed, peaks, rest = _bytes(packed_bytes(n, bits)), torch.empty(_blocks(n, block)), empty(n)
+    packed, peaks, rest = room_for_codes(n, bits, block)
     library.tw_uniform_feedback(
         _at(flat, n), _at(before, n), rest.data_ptr(), n, block, bits, *_counter(key), by_chance, SMALLEST_NORM,
         peaks.data_ptr(), packed.data_ptr(),
@@ -39,9 +38,8 @@ def uniform_feedback(
 
 
 def uniform_decode(library: ctypes.CDLL, packed: Tensor, peaks: Tensor, count: int, bits: int, block: int) -> Tensor:
-    out = empty(count)
-    codes, scales = _at(packed, packed_bytes(count, bits), torch.uint8), _at(peaks, _blocks(count, block))
-    refuse_code(library.tw_uniform_decode(codes, scales, count, block, bits, out.data_ptr()), bits)
+    out, code = decode_blocks(library.tw_uniform_decode, packed, peaks, count, bits, block)
+    refuse_code(code, bits)
     return out
 
 
@@ -54,8 +52,6 @@ def uniform_mean(
     bits: int,
     block: int,
 ) -> Tensor:
-    room, ranks = _room(out, count), len(packed)
-    codes = _all_at(packed, packed_bytes(count, bits), torch.uint8)
-    scales = _all_at(peaks, _blocks(count, block), torch.float32)
-    refuse_code(library.tw_uniform_mean(codes, scales, ranks, count, block, bits, 1 / ranks, room.data_ptr()), bits)
+    room, code = mean_of_blocks(library.tw_uniform_mean, out, packed, peaks, count, bits, block)
+    refuse_code(code, bits)
     return room

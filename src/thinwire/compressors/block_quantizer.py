@@ -1,0 +1,66 @@
+"""What quantizers share that send a code of `bits` bits for every number and one magnitude for every block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from ..core import Key, Part, Payload, TensorSpec, narrow
+from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
+from .blocks import block_count, errors_of_some_blocks
+
+
+class BlockQuantizer:
+    """b·d + 32·d/block bits. A subclass encodes, and says how codes and magnitudes are decoded."""
+
+    bits: int
+    block: int
+    magnitudes: ClassVar[str]  # their name as a part of the payload
+
+    @property
+    def levels(self) -> int:
+        """Above zero; as many are below it."""
+        return (1 << (self.bits - 1)) - 1
+
+    def decode_flat(self, packed: Tensor, magnitudes: Tensor, count: int) -> Tensor:
+        raise NotImplementedError
+
+    def mean_flat(
+        self, out: Tensor | None, packed: Sequence[Tensor], magnitudes: Sequence[Tensor], count: int
+    ) -> Tensor:
+        raise NotImplementedError
+
+    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        del key
+        return narrow(self.decode_flat(*self._parts(payload, spec), spec.numel), spec.dtype).view(spec.shape)
+
+    def decode_mean(
+        self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key], out: Tensor | None = None
+    ) -> Tensor:
+        del keys
+        parts = [self._parts(payload, spec) for payload in payloads]
+        packed, magnitudes = [part for part, _ in parts], [part for _, part in parts]
+        return self.mean_flat(out, packed, magnitudes, spec.numel).view(spec.shape)
+
+    def nbytes(self, spec: TensorSpec) -> float:
+        return packed_bytes(spec.numel, self.bits) + 4 * block_count(spec.numel, self.block)
+
+    def errors_along(
+        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+    ) -> Sequence[float | None]:
+        """By some blocks of a large tensor, unless `exact` is asked."""
+        alike = [entry if isinstance(entry, type(self)) and entry.block == self.block else None for entry in entries]
+        return errors_of_some_blocks(tensor, self.block, alike, key, exact)
+
+    def _payload(self, packed: Tensor, magnitudes: Tensor, numel: int) -> Payload:
+        codes = Part("levels", packed, float(self.bits * numel))
+        return Payload.of([codes, Part(self.magnitudes, magnitudes, 32.0 * magnitudes.numel())])
+
+    def _parts(self, payload: Payload, spec: TensorSpec) -> tuple[Tensor, Tensor]:
+        name = type(self).__name__
+        packed, magnitudes = expect_parts(payload, 2, name)
+        count = block_count(spec.numel, self.block)
+        magnitudes = expect_magnitudes(magnitudes, count, f"{name} {self.magnitudes}")
+        return expect_packed(packed, spec.numel, self.bits), magnitudes

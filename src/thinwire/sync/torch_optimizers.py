@@ -1,0 +1,103 @@
+"""Any class of torch.optim as an outer optimizer: settings are its own, its state goes in and comes out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import field, fields, make_dataclass
+from functools import reduce
+from operator import or_
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Union, get_args, get_origin
+
+import torch
+from torch import Tensor
+
+from ..core import CompositionError
+
+_PLAIN = (float, int, bool, str, NoneType)  # and tuples: what a text can say
+
+
+class TorchOptimizer:
+    """Makes an optimizer of `source` for one parameter, steps once, and hands back what it keeps, by torch's names."""
+
+    source: ClassVar[type[torch.optim.Optimizer]]
+
+    def __post_init__(self) -> None:
+        one = torch.zeros(1, 1)
+        self.step(one, one, self.init(one))  # so that wrong settings are refused now
+
+    def init(self, weight: Tensor) -> dict[str, Any]:
+        self._made(weight)
+        return {}
+
+    def step(self, weight: Tensor, gradient: Tensor, state: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        parameter = weight.detach().clone()
+        optimizer = self._made(parameter)
+        parameter.grad = gradient.clone()
+        kept = optimizer.state[parameter]
+        kept.update({name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()})
+        self._tried(optimizer.step)
+        return parameter, {name: value for name, value in kept.items() if value is not None}
+
+    def _made(self, parameter: Tensor) -> torch.optim.Optimizer:
+        settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}  # type: ignore[arg-type]
+        made: torch.optim.Optimizer = self._tried(lambda: self.source([parameter], **settings))
+        return made
+
+    def _tried(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+            name = self.source.__name__
+            told = f"{name.lower()}: torch.optim.{name} refuses a step on one dense layer: {error}"
+            raise CompositionError(told) from error
+
+
+_MADE: dict[Any, type[TorchOptimizer]] = {}  # so that equal settings of one class are equal
+
+
+def torch_class(source: type[torch.optim.Optimizer]) -> type[TorchOptimizer]:
+    """The class of outer optimizers with the settings of `source` that a text can say."""
+    if source not in _MADE:
+        _MADE[source] = _make_class(source)
+    return _MADE[source]
+
+
+def _make_class(source: type[torch.optim.Optimizer]) -> type[TorchOptimizer]:
+    signature = inspect.signature(source, eval_str=True)
+    settings = [
+        (name, hint, field(default=setting.default))
+        for name, setting in signature.parameters.items()
+        if name != "params" and (hint := _plain_hint(setting.annotation, setting.default)) is not None
+    ]
+    names = {"source": source, "__module__": source.__module__, "__doc__": f"torch.optim.{source.__name__}."}
+    return make_dataclass(source.__name__, settings, bases=(TorchOptimizer,), namespace=names, frozen=True)
+
+
+def from_torch(source: type[torch.optim.Optimizer], **settings: Any) -> TorchOptimizer:
+    """An outer optimizer of a class that torch.optim has, or of your own: from_torch(torch.optim.RMSprop, lr=0.01)."""
+    try:
+        return torch_class(source)(**settings)
+    except TypeError as error:
+        known = ", ".join(setting.name for setting in fields(torch_class(source)))  # type: ignore[arg-type]
+        raise CompositionError(f"{source.__name__.lower()} has the settings {known}; got {settings}: {error}") from None
+
+
+def torch_optimizers() -> dict[str, type[TorchOptimizer]]:
+    """Every optimizer of torch.optim by its name in lower case."""
+    found = {name: getattr(torch.optim, name) for name in sorted(dir(torch.optim)) if not name.startswith("_")}
+    return {
+        name.lower(): torch_class(cls)
+        for name, cls in found.items()
+        if isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer) and cls is not torch.optim.Optimizer
+    }
+
+
+def _plain_hint(hint: Any, default: Any) -> Any:
+    """The types of a setting without those that no text can say (tensors); None if none is left."""
+    if hint is inspect.Parameter.empty:
+        hint = type(default) if isinstance(default, (*_PLAIN, tuple)) else NoneType
+    each = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    plain = tuple(kind for kind in each if kind in _PLAIN or get_origin(kind) is tuple or kind is tuple)
+    return reduce(or_, plain) if plain else None
