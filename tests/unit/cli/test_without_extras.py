@@ -52,31 +52,34 @@ def finish(process):
     return process.returncode, out, errors
 
 
-def test_help_operators_doctor_serve_and_join_need_no_extra(environment, tmp_path):
-    """All at once, because each waits for torch."""
-    program = ("-m", "thinwire")
-    common = ("digits", "--exchange", "ef(topk(density=0.05))")
-    running = {
-        "help": start(environment, *program, "--help"),
-        "operators": start(environment, *program, "operators"),
-        "doctor": start(environment, *program, "doctor", "--json", str(tmp_path / "doctor.json")),
-        "serve": start(environment, *program, "serve", *common, "--workers", "1", "--bound", "2"),
-    }
+def test_help_and_operators_need_no_extra(environment):
+    code, out, errors = finish(start(environment, "-m", "thinwire", "--help"))
+    assert code == 0 and "commands:" in out, errors
+    code, out, errors = finish(start(environment, "-m", "thinwire", "operators"))
+    assert code == 0 and "topk(density=0.01)" in out, errors
+
+
+def test_doctor_needs_no_extra_and_names_what_the_laboratory_lacks(environment, tmp_path):
+    code, out, errors = finish(start(environment, "-m", "thinwire", "doctor", "--json", str(tmp_path / "doctor.json")))
+    assert code == 0 and "rich, jinja2" in out and "pip install 'thinwire[lab]'" in out, errors
+    assert json.loads((tmp_path / "doctor.json").read_text())["well"]
+
+
+def test_serve_and_join_need_no_extra(environment):
+    program, common = ("-m", "thinwire"), ("digits", "--exchange", "ef(topk(density=0.05))")
+    processes = [start(environment, *program, "serve", *common, "--workers", "1", "--bound", "2")]
     try:
         told = ""
         while not (found := re.search(r"listening on (\S+)", told)):
-            told = running["serve"].stderr.readline()
-            assert told, running["serve"].communicate()
-        running["join"] = start(environment, *program, "join", *common, found[1], "--steps", "5")
-        ended = {name: finish(process) for name, process in running.items()}
+            told = processes[0].stderr.readline()
+            assert told, processes[0].communicate()
+        processes.append(start(environment, *program, "join", *common, found[1], "--steps", "5"))
+        served, joined = map(finish, processes)
     finally:
-        for process in running.values():
+        for process in processes:
             process.kill()
-    assert {name: code for name, (code, _, _) in ended.items()} == dict.fromkeys(running, 0), ended
-    assert "commands:" in ended["help"][1] and "topk(density=0.01)" in ended["operators"][1]
-    assert "rich, jinja2" in ended["doctor"][1] and "pip install 'thinwire[lab]'" in ended["doctor"][1]
-    assert json.loads((tmp_path / "doctor.json").read_text())["well"]
-    assert json.loads(ended["join"][1])["accepted"] == 5 == json.loads(ended["serve"][1])["updates"]
+    assert served[0] == joined[0] == 0, (served, joined)
+    assert json.loads(joined[1])["accepted"] == 5 == json.loads(served[1])["updates"]
 
 
 REFUSED = {
