@@ -5,7 +5,7 @@ INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check 
 
 .PHONY: demo test check docs setup exits clean
 
-demo: $(VENV)/.base  ## run the main job on the embedded data; ends with a report to open
+demo: $(VENV)/.lab  ## run the main job on the embedded data; ends with a report to open
 	$(VENV)/bin/thinwire run demo
 
 test: check  ## lint, types, and the whole test suite
@@ -25,13 +25,13 @@ docs: $(VENV)/.dev  ## the documentation as a site, in site/; opens from disk
 
 setup: $(VENV)/.dev  ## what a developer needs
 
-$(VENV)/.base: pyproject.toml constraints.txt
+$(VENV)/.lab: pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (torch is large: a minute or two) ..."
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e .
+	$(INSTALL) -e ".[lab]"
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.base
+$(VENV)/.dev: $(VENV)/.lab
 	$(INSTALL) -e ".[dev]"
 	@touch $@
 

@@ -14,7 +14,7 @@ import lzma
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-OUTPUT = Path(__file__).parents[1] / "src" / "thinwire" / "experiments" / "tasks" / "digits.csv.xz"
+OUTPUT = Path(__file__).parents[1] / "src" / "thinwire" / "experiments" / "data" / "digits.csv.xz"
 SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"  # of the text, before compression
 
 

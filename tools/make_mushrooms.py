@@ -15,7 +15,7 @@ import lzma
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-OUTPUT = Path(__file__).parents[1] / "src" / "thinwire" / "experiments" / "tasks" / "mushrooms.libsvm.xz"
+OUTPUT = Path(__file__).parents[1] / "src" / "thinwire" / "experiments" / "data" / "mushrooms.libsvm.xz"
 SHA256 = "f39a4eb628dc61a7d43760815b061c9e497aa728ce1ad8bde57a09ef6043b538"  # of the text, before compression
 
 LABELS = {"poisonous": 1, "edible": 2}

@@ -25,7 +25,6 @@ from .integrations.agreement import agree_on, fingerprint
 from .kernels.native import serving
 from .planner.link import LinkFigures, Rate, advice, measure_link
 
-EXTRAS = ("rich", "jinja2")  # of the laboratory
 SELF_TESTS = ("dense()", "ef(topk(density=0.05))", "ef(powersgd(rank=2))", "qsgd(bits=4)", "two_hop(qsgd(bits=8))")
 _STEPS = 3
 _SHAPES = {"matrix": (48, 40), "vector": (97,)}
@@ -76,7 +75,7 @@ def examine_machine() -> list[Finding]:
         Finding("python", platform.python_version()),
         Finding("torch", str(torch.__version__)),
         Finding("numpy", np.__version__),
-        *(Finding(name, *_version(name)) for name in ("safetensors", *EXTRAS)),
+        Finding("safetensors", *_version("safetensors")),
         Finding("cores", f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads"),
         Finding("load", _load()),
         Finding("kernels", serving() + ("; torch reference on CUDA" if torch.cuda.is_available() else "")),
@@ -94,8 +93,6 @@ def _version(name: str) -> tuple[str, bool | None]:
     try:
         return importlib.metadata.version(name), None
     except importlib.metadata.PackageNotFoundError:
-        if name in EXTRAS:
-            return "not installed; pip install 'thinwire[lab]' brings what experiments need", None
         return "missing; install thinwire with its dependencies", False
 
 

@@ -17,7 +17,9 @@ def test_doctor_alone_tries_two_processes(tmp_path, capsys):
 
 
 def test_what_is_wrong_is_named_and_told_by_the_exit_code(monkeypatch, capsys):
-    monkeypatch.setattr(self_test, "examine_here", lambda: [self_test.Finding("self-test", "rank 1 of 2 failed", False)])
+    monkeypatch.setattr(
+        self_test, "examine_here", lambda: [self_test.Finding("self-test", "rank 1 of 2 failed", False)]
+    )
     assert main(["doctor"]) == 1
     assert "✗ self-test: rank 1 of 2 failed" in capsys.readouterr().out
 

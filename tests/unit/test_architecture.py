@@ -30,6 +30,8 @@ STOREYS = [
     {"cli"},
     {"__main__"},
 ]
+LABORATORY = {"experiments", "bench", "testbed"}
+PROGRAM = {"cli", "__main__"}
 LEVEL = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}
 
 
@@ -37,10 +39,10 @@ def room_of(path):
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imported_modules(path):
+def imported_modules(path, at_import=False):
     """Modules that a file imports as tuples of names, wherever in the file, by a statement or by a text."""
     here = ("thinwire", *path.relative_to(ROOT).with_suffix("").parts)
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(ast.parse(path.read_text()), at_import):
         if isinstance(node, ast.ImportFrom):
             target = (*(here[: len(here) - node.level] if node.level else ()), *(node.module or "").split("."))
             names = [alias.name for alias in node.names] if not node.module else [""]  # from . import name
@@ -53,6 +55,15 @@ def imported_modules(path):
             yield (*(here[: len(here) - above] if above else ()), *name.lstrip(".").split("."))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE.fullmatch(node.value):
             yield tuple(node.value.partition(":")[0].split("."))
+
+
+def nodes_of(tree, at_import):
+    """All of them, or those that run when the file is imported: not in functions, not under `if TYPE_CHECKING`."""
+    yield tree
+    for node in ast.iter_child_nodes(tree):
+        never = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if not at_import or not (never or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)):
+            yield from nodes_of(node, at_import)
 
 
 MODULE = re.compile(r"thinwire(\.\w+)+(:\w+)?")  # a function for `run_ranks` is given as "thinwire.module:name"
@@ -69,9 +80,9 @@ def text_of(node, module_name):
     return module_name if isinstance(node, ast.Name) and node.id == "__name__" else "?"
 
 
-def imported_rooms(path):
+def imported_rooms(path, at_import=False):
     """Rooms of this package that a file imports."""
-    for target in imported_modules(path):
+    for target in imported_modules(path, at_import):
         if target[0] == "thinwire" and len(target) > 1 and (target[1] in LEVEL or len(target) > 2):
             yield target[1]
 
@@ -114,6 +125,19 @@ def test_moments_are_found_where_users_look_for_them():
     code = "from thinwire.{} import *\nfrom thinwire.moments import average, send, receive\nassert callable(average)"
     for first in ("moments", "optimizer_state", "sync"):  # whatever was loaded before
         loaded_after(code.format(first))
+
+
+def test_the_library_never_imports_the_laboratory():
+    """In whole files, functions included; also not by a module's name in a text."""
+    library = [path for path in FILES if room_of(path) not in LABORATORY | PROGRAM]
+    found = {str(path): set(imported_rooms(path)) & LABORATORY for path in [*library, ROOT / "__init__.py"]}
+    assert len(library) > 200 and not {path: rooms for path, rooms in found.items() if rooms}
+
+
+def test_the_program_imports_the_laboratory_inside_functions_only():
+    for path in FILES:
+        if room_of(path) in PROGRAM:
+            assert not set(imported_rooms(path, at_import=True)) & LABORATORY, path.name
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -9,8 +9,9 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from .extras import needs_laboratory
 from .figures import add_json
-from .parsers import SubParsers, rate
+from .parsers import SubParsers, check_network
 
 
 def add_to(commands: SubParsers) -> None:
@@ -25,7 +26,6 @@ def add_to(commands: SubParsers) -> None:
     ddp.add_argument("--model", choices=("resnet18", "gpt"), action="append", help="may be repeated; default: both")
     ddp.add_argument(
         "--rate",
-        type=rate,
         action="append",
         help="of the links: lo, none, 1gbit ...; may be repeated; default: lo, 1gbit, 100mbit",
     )
@@ -37,6 +37,7 @@ def add_to(commands: SubParsers) -> None:
     ddp.set_defaults(command=run_ddp)
 
 
+@needs_laboratory("bench")
 def run_kernels(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
@@ -61,6 +62,7 @@ def run_kernels(options: argparse.Namespace) -> int:
     return 0
 
 
+@needs_laboratory("bench")
 def run_ddp(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
@@ -72,6 +74,7 @@ def run_ddp(options: argparse.Namespace) -> int:
 
     if options.steps < 1:
         raise CompositionError(f"bench ddp: --steps must be at least 1, got {options.steps}")
+    check_network(*options.rate or ())
     console, found = Console(), []
 
     def interval(figure: Estimate, digits: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 
-from ..experiments.named import SUMMARIES
 from .figures import add_json
 from .parsers import SubParsers
 
@@ -17,6 +16,8 @@ def add_to(commands: SubParsers) -> None:
 
 
 def show(options: argparse.Namespace) -> int:
+    from ..experiments.named import SUMMARIES
+
     width = max(map(len, SUMMARIES))
     for name, summary in SUMMARIES.items():
         print(f"{name:<{width}}  {summary}")

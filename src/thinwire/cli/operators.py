@@ -7,6 +7,7 @@ import json
 
 from .figures import add_json
 from .parsers import SubParsers
+from .plain_tables import print_table
 
 
 def add_to(commands: SubParsers) -> None:
@@ -25,11 +26,5 @@ def show(options: argparse.Namespace) -> int:
     if options.markdown:
         print(to_markdown(rows))
         return 0
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*rows[0], show_lines=True)
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console().print(table)
+    print_table(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows])
     return 0

@@ -1,8 +1,9 @@
-"""What commands share: a type, how the rate of a link is read, and what a server and its workers have alike."""
+"""What commands share: types of options, the network they name, and what a server and its workers have alike."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -16,14 +17,29 @@ else:
 _MOST_MIB = 1 << 20
 
 
-def rate(text: str) -> str:
-    from ..testbed.network import rate_bits
+def at_least(least: int) -> Callable[[str], int]:
+    """For `type=`: a whole number from there on."""
 
-    try:
-        rate_bits(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"a number from {least} on is needed, got {text!r}")
+        return int(text)
+
+    return read
+
+
+def check_network(*rates: str, workers: int = 2) -> None:
+    """Whether the testbed can build it. Called by commands, not by parsers, because the laboratory is loaded for it."""
+    from ..core import CompositionError
+    from ..testbed.network import MOST_WORKERS, rate_bits
+
+    if workers > MOST_WORKERS:
+        raise CompositionError(f"--workers: at most {MOST_WORKERS}, got {workers}")
+    for rate in rates:
+        try:
+            rate_bits(rate)
+        except ValueError as error:
+            raise CompositionError(f"--rate: {error}") from None
 
 
 def add_service(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..experiments.named import SUMMARIES
+from .extras import needs_laboratory
 from .figures import add_json
 from .parsers import SubParsers
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: SubParsers) -> None:
-    words = f"a name ({', '.join(SUMMARIES)}), FILE.toml, FILE.py:FUNCTION, or the config.json of a run"
+    words = "a name that `thinwire list` prints, FILE.toml, FILE.py:FUNCTION, or the config.json of a run"
     words_of_run = "Run an experiment, show its tables, leave a folder of it all."
     parser = commands.add_parser("run", help="run an experiment and write its report", description=words_of_run)
     parser.add_argument("what", metavar="EXPERIMENT", help=words)
@@ -49,6 +49,7 @@ def _seeds(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"whole numbers with commas between are needed, got {text!r}") from None
 
 
+@needs_laboratory("run")
 def run(options: argparse.Namespace) -> int:
     from ..experiments.folder import RunFolder
     from ..experiments.selecting import Selection
@@ -64,6 +65,7 @@ def run(options: argparse.Namespace) -> int:
     return _finish(plan, folder, options)
 
 
+@needs_laboratory("resume")
 def resume(options: argparse.Namespace) -> int:
     from ..experiments.folder import RunFolder
     from ..experiments.sources import find_plan
@@ -74,10 +76,10 @@ def resume(options: argparse.Namespace) -> int:
 
 
 def _finish(plan: Plan, folder: RunFolder, options: argparse.Namespace) -> int:
+    from ..experiments.live import LiveView
     from ..experiments.report import write_report
+    from ..experiments.report.terminal import print_result, write_figures_of
     from ..experiments.running import carry_out
-    from .live import LiveView
-    from .showing import print_result, write_figures_of
 
     if options.tensorboard:
         from ..experiments.tensorboard import check_extra

@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from .extras import needs_laboratory
 from .figures import add_json
 from .parsers import SubParsers
 
@@ -41,8 +42,9 @@ def _result(path: Path) -> dict[str, Any]:
     return folder.read("result.json")
 
 
+@needs_laboratory("show")
 def show(options: argparse.Namespace) -> int:
-    from .showing import print_result, write_figures_of
+    from ..experiments.report.terminal import print_result, write_figures_of
 
     result = _result(options.folder)
     print_result(result)
@@ -51,11 +53,12 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
+@needs_laboratory("compare")
 def compare(options: argparse.Namespace) -> int:
     from ..experiments.comparing import comparison
     from ..experiments.folder import write_json
     from ..experiments.report.exhibits import table_view
-    from .showing import shown, wide_console
+    from ..experiments.report.terminal import shown, wide_console
 
     one, other = options.folders
     table = comparison(_result(one), _result(other), str(one), str(other))
@@ -65,6 +68,7 @@ def compare(options: argparse.Namespace) -> int:
     return 0
 
 
+@needs_laboratory("report")
 def report(options: argparse.Namespace) -> int:
     from ..experiments.report import write_figures, write_markdown, write_report
     from ..experiments.tables import ConfigError

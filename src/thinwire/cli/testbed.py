@@ -9,8 +9,9 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from .extras import needs_laboratory
 from .figures import add_json
-from .parsers import SubParsers, rate
+from .parsers import SubParsers, at_least, check_network
 
 if TYPE_CHECKING:
     from ..testbed.counters import Counts
@@ -39,27 +40,21 @@ def add_to(commands: SubParsers) -> None:
 
 
 def _network_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workers", type=_workers, default=2, metavar="N", help="how many (default: 2)")
+    parser.add_argument("--workers", type=at_least(1), default=2, metavar="N", help="how many (default: 2)")
     parser.add_argument(
-        "--rate", type=rate, default="none", metavar="RATE",
+        "--rate", default="none", metavar="RATE",
         help="of each worker's link, either way, as 100mbit; none: not shaped (default); lo: all on one host",
     )  # fmt: skip
     add_json(parser, "the table's figures")
 
 
-def _workers(text: str) -> int:
-    from ..testbed.network import MOST_WORKERS
-
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
-        raise argparse.ArgumentTypeError(f"1 to {MOST_WORKERS} workers, got {text!r}")
-    return int(text)
-
-
+@needs_laboratory("testbed")
 def run(options: argparse.Namespace) -> int:
     """The exit code is that of the first worker that failed."""
     from ..testbed.network import check_root, loopback, network
     from ..testbed.running import run as run_workers
 
+    check_network(options.rate, workers=options.workers)
     words = options.words[1:] if options.words[:1] == ["--"] else options.words
     if not words:
         print("thinwire: a command is missing, as in: thinwire testbed run -- python train.py", file=sys.stderr)
@@ -120,6 +115,7 @@ def _bytes(counts: Counts | None) -> tuple[str, str]:
     return ("–", "–") if counts is None else (f"{counts.sent_bytes:,}", f"{counts.received_bytes:,}")
 
 
+@needs_laboratory("testbed")
 def check(options: argparse.Namespace) -> int:
     """0 if the rate is obeyed or there is none, else 1."""
     from rich.console import Console
@@ -128,6 +124,7 @@ def check(options: argparse.Namespace) -> int:
     from ..testbed.goodput import check as measure
     from ..testbed.network import burst_bytes, network, rate_bits
 
+    check_network(options.rate, workers=options.workers)
     with network(options.workers, options.rate) as net:
         rows = measure(net)
     bits = rate_bits(options.rate)

@@ -6,8 +6,9 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from .extras import needs_laboratory
 from .figures import add_json
-from .parsers import SubParsers
+from .parsers import SubParsers, at_least, check_network
 
 if TYPE_CHECKING:
     from ..testbed.verify import Verified
@@ -16,31 +17,21 @@ if TYPE_CHECKING:
 def add_to(commands: SubParsers) -> None:
     parser = commands.add_parser("verify-wire", help="compare claimed bytes with the interface's", description=__doc__)
     parser.add_argument("composition", metavar="COMPOSITION", help='for example "ef(topk(density=0.01))"')
-    parser.add_argument("--workers", type=_workers, default=2, metavar="N", help="how many (default: 2)")
-    parser.add_argument("--numel", type=_count, default=1_000_000, metavar="N", help="of the layer (default: 1000000)")
-    parser.add_argument("--steps", type=_count, default=5, metavar="N", help="how many are counted (default: 5)")
+    parser.add_argument("--workers", type=at_least(2), default=2, metavar="N", help="how many (default: 2)")
+    parser.add_argument(
+        "--numel", type=at_least(1), default=1_000_000, metavar="N", help="of the layer (default: 1000000)"
+    )
+    parser.add_argument("--steps", type=at_least(1), default=5, metavar="N", help="how many are counted (default: 5)")
     add_json(parser, "the table's figures")
     parser.set_defaults(command=run)
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a number from 1 on is needed, got {text!r}")
-    return int(text)
-
-
-def _workers(text: str) -> int:
-    from ..testbed.network import MOST_WORKERS
-
-    if not text.isdecimal() or not 2 <= int(text) <= MOST_WORKERS:
-        raise argparse.ArgumentTypeError(f"2 to {MOST_WORKERS} workers, got {text!r}; alone nothing is sent")
-    return int(text)
-
-
+@needs_laboratory("verify-wire")
 def run(options: argparse.Namespace) -> int:
     """0 if all counts agree, 1 if not, 2 if the composition is refused."""
     from ..testbed.verify import verify
 
+    check_network(workers=options.workers)
     found = verify(options.composition, options.workers, options.numel, options.steps)
     show(found)
     if options.json:

@@ -1,5 +1,5 @@
 """Handwritten digits (Alpaydin and Kaynak, 1998; the test set of UCI's): 1,797 images of 8 x 8. Embedded, see
-tasks/ATTRIBUTION.md; the same rows in the same order as scikit-learn's load_digits."""
+ATTRIBUTION.md; the same rows in the same order as scikit-learn's load_digits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"  # o
 
 def digits_text() -> str:
     """One line for each image: 64 pixels from 0 to 16 and the label; unpacked and checked against its sha256."""
-    packed = files("thinwire.experiments.tasks").joinpath(FILE).read_bytes()
+    packed = files(__package__).joinpath(FILE).read_bytes()
     try:
         data = lzma.decompress(packed)
     except lzma.LZMAError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..tasks.libsvm import parse_libsvm
+from .libsvm import parse_libsvm
 from .where import DataError, DataSet, Pin, load
 
 Numbers = NDArray[np.float64]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from .mushrooms import load_mushrooms
+from ..data.mushrooms import load_mushrooms
 from .splits import Split, shares
 
 

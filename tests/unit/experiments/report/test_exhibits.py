@@ -6,12 +6,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from thinwire.cli.showing import print_result
 from thinwire.experiments.report import render_report
 from thinwire.experiments.report.charts import SMALL, Curve, line_chart
 from thinwire.experiments.report.exhibits import cell_text, figure_plot, number_columns, table_view
 from thinwire.experiments.report.scales import Axis
 from thinwire.experiments.report.svg import swatch
+from thinwire.experiments.report.terminal import print_result
 
 SVG = "{http://www.w3.org/2000/svg}"
 TABLE: dict[str, Any] = {

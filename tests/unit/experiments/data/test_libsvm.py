@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from thinwire.experiments.tasks.libsvm import parse_libsvm
+from thinwire.experiments.data.libsvm import parse_libsvm
 
 
 def test_columns_not_named_are_zero():

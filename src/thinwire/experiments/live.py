@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..experiments.plan import Job
+from .plan import Job
 
 LINE_EVERY_S = 5.0
 
@@ -100,7 +100,7 @@ def duration(seconds: float) -> str:
 
 
 def sent(job: dict[str, Any]) -> str:
-    from ..experiments.report.scales import format_bytes
+    from .report.scales import format_bytes
 
     return format_bytes(job["bytes"]) if job.get("bytes") else ""
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from thinwire.experiments.tasks import mushrooms
-from thinwire.experiments.tasks.mushrooms import load_mushrooms, mushrooms_text
+from thinwire.experiments.data import mushrooms
+from thinwire.experiments.data.mushrooms import load_mushrooms, mushrooms_text
 
 TOOL = Path(__file__).parents[4] / "tools" / "make_mushrooms.py"
 

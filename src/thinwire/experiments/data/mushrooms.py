@@ -9,7 +9,7 @@ from importlib.resources import files
 import numpy as np
 from numpy.typing import NDArray
 
-from thinwire.experiments.tasks.libsvm import parse_libsvm
+from .libsvm import parse_libsvm
 
 FEATURES = 112
 SHA256 = "f39a4eb628dc61a7d43760815b061c9e497aa728ce1ad8bde57a09ef6043b538"  # of the text, before compression
@@ -17,7 +17,7 @@ SHA256 = "f39a4eb628dc61a7d43760815b061c9e497aa728ce1ad8bde57a09ef6043b538"  # o
 
 def mushrooms_text() -> str:
     """The LIBSVM text, unpacked and checked against its sha256."""
-    packed = files("thinwire.experiments.tasks").joinpath("mushrooms.libsvm.xz").read_bytes()
+    packed = files(__package__).joinpath("mushrooms.libsvm.xz").read_bytes()
     try:
         data = lzma.decompress(packed)
     except lzma.LZMAError as error:

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..experiments.folder import write_json
-from ..experiments.report import tables as report_tables
-from ..experiments.report.words import all_tables, as_json, cell_words
+from ..folder import write_json
+from . import tables as report_tables
+from .words import all_tables, as_json, cell_words
 
 
 def print_result(result: dict[str, Any]) -> None:
