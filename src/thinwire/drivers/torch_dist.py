@@ -111,6 +111,10 @@ class TorchDist:
         begun = self._ahead.submit(lambda: self._begin(program, before))
         return self._thread.submit(lambda: self._drive(program, after, begun))
 
+    def count_with(self, meter: Meter) -> Meter:
+        before, self.meter = self.meter, meter
+        return before
+
     def barrier(self) -> None:
         """Return when all ranks have called it. For saving and the like: it belongs to no algorithm, and no meter."""
         self._thread.submit(self.peers.barrier).result()
