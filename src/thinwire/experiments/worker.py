@@ -58,12 +58,9 @@ class Worker:
         if sync.payload == "gradients" and not sync.average_every:
             self.exchanger = Exchanger(layers, rules, seed=seed)
         else:
-            self.rounds = Rounds(sync, parameters, rules, seed=seed)
+            look_on = self._look_on if rank == 0 else None
+            self.rounds = Rounds(sync, parameters, rules, seed=seed, before_exchange=look_on)
             self.exchanger = self.rounds.exchanger
-            if rank == 0:
-                self.rounds.before_exchange = lambda given: self.watch.look_on(
-                    self.exchanger.targets(given, self.world)
-                )
         self.exchanger.set_watch(self.watch.see)
         self.exchanger.set_clock(now if group.driver == "processes" else None)  # in lockstep runs must repeat
         moments = method.averaged()

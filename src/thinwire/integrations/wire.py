@@ -81,17 +81,11 @@ class Wire:
         self._told_of_copies = False
         self._lr: float | None = None  # of the optimizer's last step; goes with the next exchange
         self.hook = DDPHook(
-            self._choose_exchanger,
-            self.driver,
-            self.parameters,
-            scale,
-            used,
-            lambda: self._lr,
-            before=[self._check_weights],
-            at_rest=[self._heal_weights],
+            self._choose_exchanger, self.driver, self.parameters, scale, used, lambda: self._lr,
+            before=[self._check_weights], at_rest=[self._heal_weights],
             after=[self._warn_of_copies, self._count_bad_steps],
             backward_ended=model.static_graph and not model._static_graph_delay_allreduce_enqueued,
-        )
+        )  # fmt: skip
 
     def _assemble(self, wanted: Wanted | Mapping[str, Wanted], caller: str) -> Exchanger:
         """What one rank can check alone: nothing is sent."""

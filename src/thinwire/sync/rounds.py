@@ -49,6 +49,7 @@ class Rounds:
     An anchor is what the last round left, in float32 or wider. Where all ranks get the same average, all have the same
     anchors; under gossip each has its own. buffers: tensors beside the parameters (running means) that are averaged
     uncompressed with the first fragment. rules: an exchange for each layer; without, settings.exchange serves all.
+    before_exchange: called with what a flight gives to the exchange, to look at it.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Rounds:
         rules: Mapping[str, Aggregator[Any]] | None = None,
         buffers: Mapping[str, Tensor] | None = None,
         seed: int = 0,
+        before_exchange: Callable[[Mapping[str, Tensor]], None] | None = None,
     ) -> None:
         self.settings, self.parameters, self.buffers = settings, dict(parameters), dict(buffers or {})
         self.tensors = {**self.parameters, **self.buffers}
@@ -75,7 +77,7 @@ class Rounds:
         self.since = staggered(period, len(self.fragments), settings.overlap and not settings.policy.looks_every)
         self.flights: list[Flight] = []
         self.departed = self.rounds = self.bad_in_a_row = self.averages = 0
-        self.before_exchange: Callable[[Mapping[str, Tensor]], None] | None = None  # told what is given to it
+        self.before_exchange = before_exchange
         self.anchor: dict[str, Tensor] = {}
         self.momentum: dict[str, Tensor] = {}
         self.start_here()
