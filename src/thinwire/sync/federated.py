@@ -32,7 +32,7 @@ from .optimizers import SGD, ServerOptimizer, stepped
 from .robust import flat, unflat
 from .sampling import Client, Rounds, examples_of, sample
 from .server import check_layers
-from .uplink import Intake, check_form, digest_of, form_of, specs_of
+from .uplink import Composition, Intake, check_form, digest_of, form_of, specs_of
 
 log = logging.getLogger("thinwire")
 
@@ -44,7 +44,7 @@ class Federation:
         self,
         weights: Mapping[str, Tensor],
         rounds: Rounds,
-        exchange: str = "dense()",
+        exchange: Composition = "dense()",
         optimizer: ServerOptimizer = SGD(lr=1.0),  # noqa: B008  FedAvg; settings only
         *,
         down: str | None = None,

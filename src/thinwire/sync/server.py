@@ -19,7 +19,7 @@ from .downlink import Changes, PersonalCopies, dense_payload
 from .members import ASYNCHRONOUS, Member, Members, Pace
 from .messages import INTERNAL, Refused, answered, check_life, check_settled, expect_step, new_life, reply, whole
 from .optimizers import ServerOptimizer, stepped
-from .uplink import Intake, check_form, digest_of, form_of, specs_of
+from .uplink import Composition, Intake, check_form, digest_of, form_of, specs_of
 
 
 class Held(NamedTuple):
@@ -42,7 +42,7 @@ class Server:
         self,
         weights: Mapping[str, Tensor],
         optimizer: ServerOptimizer,
-        exchange: str = "dense()",
+        exchange: Composition = "dense()",
         pace: Pace = ASYNCHRONOUS,
         *,
         workers: int = 1,
