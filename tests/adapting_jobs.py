@@ -33,7 +33,7 @@ def adapt(driver, composition=ADAPTIVE, steps=12, ddp=None, attach=None):
         given[spec.name] = given.get(spec.name, 0) + seen.tensor.double()
         sent[spec.name] = sent.get(spec.name, 0) + seen.reduced.sent.double().view(spec.shape)
 
-    wire.compressed.watch = note
+    wire.compressed.set_watch(note)
     for step in range(steps):
         train(model, driver, 1, start=step)
         in_force.append(dict(wire.compressed.plan))
@@ -76,7 +76,7 @@ def change_to_whole_and_back(driver):
         residual = wire.compressed.memory["second.weight"].residual.clone()
         wire.change(text)
         carried.append(torch.equal(residual, wire.compressed.memory["second.weight"].residual))
-        waiting.append(len(wire.compressed.waiting.names))
+        waiting.append(len(wire.compressed.waits_for))
     train(model, driver, 3, start=6)
     return carried, waiting, wire.compressed.skipped_steps, weights(model)
 
@@ -87,7 +87,7 @@ def resume(driver, composition, steps, stop, clock=None):
     def build():
         model = ddp_of(driver, bucket_cap_mb=SMALL_BUCKETS_MB)
         wire = thinwire.attach(model, composition)
-        wire.compressed.clock = clock and clock(wire)
+        wire.compressed.set_clock(clock and clock(wire))
         return model, wire, torch.optim.AdamW(model.parameters(), lr=0.01)
 
     def shown():

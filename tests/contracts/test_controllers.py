@@ -33,10 +33,8 @@ def train(everybody, steps, layers=LAYERS, tensors=tensors_of, run=lockstep):
     """Every rank's plan of each step, and the last averages."""
     plans, outs = [], []
     for step in steps:
-        for exchanger in everybody:
-            exchanger.lr = 0.1 * 0.3 ** (step // 4)
-        size = len(everybody)
-        outs = run([e.round(tensors(step, r, layers), step, World(r, size)) for r, e in enumerate(everybody)])
+        size, lr = len(everybody), 0.1 * 0.3 ** (step // 4)
+        outs = run([e.round(tensors(step, r, layers), step, World(r, size), lr) for r, e in enumerate(everybody)])
         plans.append([dict(e.plan) for e in everybody])
     return plans, outs
 

@@ -87,7 +87,8 @@ def compare_counts(store, rank, size):
         rounds = []
         for turn in range(3):
             meet(store, f"before {kind} {turn}", rank, size)
-            before, driver.meter = read_counts(DEVICE), Meter()
+            before = read_counts(DEVICE)
+            driver.count_with(Meter())
             meet(store, f"start {kind} {turn}", rank, size)
             perform(driver, requests * REPETITIONS)
             meet(store, f"after {kind} {turn}", rank, size)

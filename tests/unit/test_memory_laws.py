@@ -10,9 +10,13 @@ from memory_cases import LAYERS, MEMORIES, OBJECTS, composed, mass, slack, train
 from own_memory import Late
 from thinwire import Exchanger, World, catalog, parse
 from thinwire.aggregators import GatherMean, SumMean
+from thinwire.compressors import TopK
 from thinwire.core import IncompatibleParts, Memory, SendForm, SendsAlone, flatten_state, loopback, narrow, parts_of
 from thinwire.feedback import EF21
+from thinwire.sync.optimizers import SGD
+from thinwire.sync.server import Server
 from thinwire.sync.uplink import Intake, Uplink, one_way, own_seed
+from thinwire.sync.worker import Worker
 
 METHODS = ("target", "hand_over", "adopt", "merge", "give_back")
 KEEP_DIFFERENCES = ("ef21(topk(density=0.05))", "ef21(qsgd())", "switch(ef21(topk(density=0.05)), dgc(topk(density=0.05)))")  # fmt: skip
@@ -117,6 +121,21 @@ def test_what_needs_all_ranks_says_so_by_name(text):
     ) as told:
         one_way(composed(text))
     assert str(told.value).partition(" ")[0] in names
+
+
+def test_a_memory_of_another_package_trains_with_a_server():
+    """With every coordinate sent at last, the server's model is where plain steps with the same gradients end."""
+    weights = {"w": torch.zeros(12)}
+    part = Late(GatherMean(TopK(k=2)))
+    server = Server(weights, SGD(0.5), part, workers=1)
+    worker = Worker("w0", server.layers, part)
+    worker.welcomed(server.handle(worker.join(), 0.0))
+    for step in range(12):
+        assert worker.begin(server.handle(worker.pull(), 0.0))
+        gradient = {"w": torch.arange(12.0) - 4} if step < 4 else {"w": torch.zeros(12)}
+        assert worker.settle(server.handle(worker.push(gradient), 0.0))
+    assert server.intake.text.startswith("own_memory.Late(") and not worker.uplink.exchanger.memory["w"].waits.any()
+    assert torch.equal(server.weights["w"], -0.5 * 4 * (torch.arange(12.0) - 4))
 
 
 @pytest.mark.parametrize("text", ["late(ef21(topk))", "ef(ef21(topk(density=0.1)))"])

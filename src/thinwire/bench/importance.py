@@ -61,7 +61,7 @@ def measure(width: int, batch: int, steps: int, times: int) -> dict[str, float]:
     after = {name: point[name] - 0.01 * g for name, g in gradient.items()}
     specs = [TensorSpec.of(name, p) for name, p in point.items()]
     exchangers = [Exchanger(specs, parse("ef(impk(density=0.01))")) for _ in range(2)]
-    exchangers[1].importance = loopback(solver.solve(objective, point, gradient, 0.01)).importance
+    exchangers[1].importance.replace_all(loopback(solver.solve(objective, point, gradient, 0.01)).importance)
     plain, weighed = (
         seconds(lambda e=e: loopback(e.round(gradient, 0, World(0, 1))), 3 * times)  # type: ignore[misc]
         for e in exchangers

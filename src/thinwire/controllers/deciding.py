@@ -32,6 +32,8 @@ def agreed(plan: Plan, choices: Choices) -> Program[Plan]:
 class Settled:
     """A controller that never changes its mind and never talks."""
 
+    observes = False
+
     def observe(self, spec: TensorSpec, seen: Seen, state: tuple[()], ctx: Context) -> tuple[()]:
         return state
 

@@ -20,6 +20,7 @@ from ..core import (
     Program,
     Seen,
     TakesMenus,
+    TellsWhetherItObserves,
     TensorSpec,
     parts_of,
 )
@@ -65,6 +66,11 @@ def explained(controller: Controller[Any], state: Any) -> dict[str, Any]:
     return dict(controller.explained(state)) if isinstance(controller, Explains) else {}
 
 
+def observes(controller: Controller[Any]) -> bool:
+    """Whether a controller needs to be shown what was exchanged."""
+    return controller.observes if isinstance(controller, TellsWhetherItObserves) else True
+
+
 def elsewhere(controller: Controller[Any], state: Any) -> Any:
     """A controller's memory to go on with in a world of another size."""
     return controller.elsewhere(state) if isinstance(controller, MeasuresWorld) else state
@@ -75,6 +81,10 @@ class Several:
     """Each controller has layers of its own, and plans for those alone."""
 
     owners: tuple[tuple[frozenset[str], Controller[Any]], ...]
+
+    @property
+    def observes(self) -> bool:
+        return any(observes(controller) for _, controller in self.owners)
 
     def init(self, layers: Sequence[TensorSpec]) -> tuple[Plan, tuple[Any, ...]]:
         plan: dict[str, int] = {}

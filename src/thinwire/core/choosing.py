@@ -98,6 +98,14 @@ class Explains(Protocol):
 
 
 @runtime_checkable
+class TellsWhetherItObserves(Protocol):
+    """A controller that may do without `observe`; one that does not say so is shown every layer."""
+
+    @property
+    def observes(self) -> bool: ...
+
+
+@runtime_checkable
 class MeasuresWorld(Protocol):
     """A controller whose memory holds what it measured of this world."""
 

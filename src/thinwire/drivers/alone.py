@@ -40,6 +40,10 @@ class Alone:
             done.set_exception(error)
         return done
 
+    def count_with(self, meter: Meter) -> Meter:
+        before, self.meter = self.meter, meter
+        return before
+
     def barrier(self) -> None:
         self._check_open()
 

@@ -18,7 +18,8 @@ class Driver(Protocol):
     clock: for decisions by measured time; None where runs must repeat bit for bit.
     """
 
-    meter: Meter
+    @property
+    def meter(self) -> Meter: ...
 
     @property
     def clock(self) -> Callable[[], float] | None: ...
@@ -41,6 +42,10 @@ class Driver(Protocol):
             ahead: it may be begun, up to its first request, while earlier ones wait for answers.
             after: a program queued before; if that one failed, this one sends nothing and fails alike.
         """
+        ...
+
+    def count_with(self, meter: Meter) -> Meter:
+        """Count with this meter from the next program on, and return the one before. Call it while nothing runs."""
         ...
 
     def barrier(self) -> None:

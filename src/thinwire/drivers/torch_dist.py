@@ -111,6 +111,10 @@ class TorchDist:
         begun = self._ahead.submit(partial(self._begin, program, self._in_order))
         return self._thread.submit(partial(self._drive, program, after, begun))
 
+    def count_with(self, meter: Meter) -> Meter:
+        before, self.meter = self.meter, meter
+        return before
+
     def barrier(self) -> None:
         """Return when all ranks have called it. For saving and the like: it belongs to no algorithm, and no meter."""
         self._thread.submit(self.peers.barrier).result()

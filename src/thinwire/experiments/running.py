@@ -143,7 +143,7 @@ def serve(driver: Driver, orders: list[dict[str, Any]], tell: Callable[[Any], No
         def told(news: Any, at: int = at) -> None:
             tell({"job": at, "news": news})
 
-        driver.meter = Meter()
+        driver.count_with(Meter())
         result = found(order["function"])(driver, order["argument"], told)
         write_json(Path(order["argument"]["folder"]) / f"rank{driver.world.rank}.json", result)
         driver.barrier()

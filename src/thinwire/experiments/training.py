@@ -148,11 +148,11 @@ def on_one_rank(driver: Driver, argument: Mapping[str, Any], tell: Callable[[Any
     looked = Meter()
 
     def look(programs: Sequence[Program[Any]]) -> Sequence[Any]:
-        counted, driver.meter = driver.meter, looked
+        counted = driver.count_with(looked)
         try:
             return [driver.run(programs[0])]
         finally:
-            driver.meter = counted
+            driver.count_with(counted)
 
     def carry(programs: Sequence[Program[Any]]) -> Sequence[Any]:
         return [driver.run(programs[0])]

@@ -58,14 +58,11 @@ class Worker:
         if sync.payload == "gradients" and not sync.average_every:
             self.exchanger = Exchanger(layers, rules, seed=seed)
         else:
-            self.rounds = Rounds(sync, parameters, rules, seed=seed)
+            look_on = self._look_on if rank == 0 else None
+            self.rounds = Rounds(sync, parameters, rules, seed=seed, before_exchange=look_on)
             self.exchanger = self.rounds.exchanger
-            if rank == 0:
-                self.rounds.before_exchange = lambda given: self.watch.look_on(
-                    self.exchanger.targets(given, self.world)
-                )
-        self.exchanger.watch = self.watch.see
-        self.exchanger.clock = now if group.driver == "processes" else None  # in lockstep runs must repeat
+        self.exchanger.set_watch(self.watch.see)
+        self.exchanger.set_clock(now if group.driver == "processes" else None)  # in lockstep runs must repeat
         moments = method.averaged()
         self.averaging: Averaging | None = None
         if moments is not None:
@@ -82,10 +79,6 @@ class Worker:
 
     def step(self, step: int, lr: float, watched: bool) -> Program[None]:
         self.clock.step = step
-        if self.rounds is None:
-            self.exchanger.lr = lr
-        else:
-            self.rounds.lr = lr
         with self.clock.timing("compute"):
             self.loss, gradients = self.learner.gradients(step)
         if self.rounds is not None:
@@ -96,7 +89,7 @@ class Worker:
             program = self.refresher.refresh(self.learner.objective(step), point, gradients, lr, step, self.world)
             yield from self.clock.timed(program, "solver")
         self.watch.look_at(self.exchanger.targets(gradients, self.world) if watched else {})
-        averages = yield from self._exchange(gradients, step)
+        averages = yield from self._exchange(gradients, step, lr)
         with self.clock.timing("compute"):
             self._apply(averages, lr, watched)
 
@@ -105,11 +98,11 @@ class Worker:
     ) -> Program[None]:
         """The worker's own step, and a round if one is due. What travels is not hidden behind computing here."""
         if rounds.settings.payload == "gradients":
-            gradients = yield from self.clock.timed(rounds.average_gradients(gradients, step, self.world))
+            gradients = yield from self.clock.timed(rounds.average_gradients(gradients, step, self.world, lr))
         with self.clock.timing("compute"):
             merged = rounds.before_step(step)
             self._apply(gradients, lr, watched)
-        merged += yield from self.clock.timed(rounds.after_step(step, self.world))
+        merged += yield from self.clock.timed(rounds.after_step(step, self.world, lr))
         if any(one.went_back for one in merged):
             self.optimizer.state.clear()  # moments were made of what is no number
         for one in merged if self.averaging is not None else ():
@@ -125,8 +118,8 @@ class Worker:
             mean |= {f"{BUFFER}{name}": tensor for name, tensor in buffers.items()}
         return mean, apart
 
-    def _exchange(self, gradients: Mapping[str, Tensor], step: int) -> Program[dict[str, Tensor]]:
-        yield from self.clock.timed(self.exchanger.begin(step, self.world))
+    def _exchange(self, gradients: Mapping[str, Tensor], step: int, lr: float) -> Program[dict[str, Tensor]]:
+        yield from self.clock.timed(self.exchanger.begin(step, self.world, lr))
         averages: dict[str, Tensor] = {}
         for at, names in enumerate(self.buckets):
             bucket = {name: gradients[name] for name in names}
@@ -178,7 +171,7 @@ class Worker:
         self.clock.load_state_dict(state)
         self.gradient_norm = state["gradient_norm"]
         self.watch.errors = dict(state.get("errors", {}))
-        self.exchanger.adapting_s = float(state.get("adapting_s", 0.0))
+        self.exchanger.set_adapting_s(float(state.get("adapting_s", 0.0)))
 
 
 def buckets(layers: Sequence[TensorSpec], most_mb: float) -> list[list[str]]:

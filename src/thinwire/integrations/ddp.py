@@ -31,24 +31,48 @@ class DDPHook:
     the step was good. If it was not, every gradient becomes NaN on every rank. An error of the exchange is raised by
     `backward` itself, with its own type; buckets behind it are not sent, and the step commits nothing and is not
     counted.
+
+    Args:
+        choose: the exchanger of a step.
+        driver: carries the programs.
+        names: of the parameters whose gradients are exchanged.
+        scale: the present loss scale, if there is one.
+        unused: a map of the parameters that this rank used, if DDP keeps one.
+        lr: the present learning rate, if it is known.
+        before: programs that start a step, in this order.
+        at_rest: programs that end a backward pass: weights are not in use then.
+        after: called with whether the step was good.
+        backward_ended: the buckets of the first step come when backward has ended, as with static_graph.
     """
 
     def __init__(
         self,
-        exchanger: Exchanger,
+        choose: Callable[[int], Exchanger],
         driver: Driver,
         names: Mapping[Tensor, str],
         scale: Callable[[], float] | None = None,
         unused: Callable[[], Tensor | None] = lambda: None,
+        lr: Callable[[], float | None] = lambda: None,
+        *,
+        before: Sequence[Extra] = (),
+        at_rest: Sequence[Extra] = (),
+        after: Sequence[Callable[[bool], None]] = (),
+        backward_ended: bool = False,
     ) -> None:
-        self.exchanger, self.driver, self.names, self.scale, self.unused = exchanger, driver, names, scale, unused
+        self.choose, self.driver, self.names, self.scale, self.unused, self.lr = (
+            choose,
+            driver,
+            names,
+            scale,
+            unused,
+            lr,
+        )
+        self.before, self.at_rest, self.after = before, at_rest, after
+        self.exchanger = choose(0)  # of the step that is open
         self.step = 0
         self.good = True  # whether the last step was
         self.idle = False  # whether this rank has run out of inputs and just plays along (Join)
-        self.backward_ended = False  # when the next step's buckets come: so it is once with static_graph
-        self.before: list[Extra] = []  # programs that start a step, in this order
-        self.at_rest: list[Extra] = []  # programs that end a backward pass: weights are not in use then
-        self.after: list[Callable[[bool], None]] = []  # told whether the step was good
+        self._backward_ended = backward_ended
         self.times = Times(("in hooks", "encoding and decoding", "sending", "waiting"))
         self._answers: Answers = []  # of the step that is open
         self._queued: list[Future[Any]] = []
@@ -63,7 +87,7 @@ class DDPHook:
         if not self._answers:
             self.idle = not is_in_backward()
             self._factor, self._scaled = self.scale() if self.scale else 1.0, {}
-            self._submit(self._begin())
+            self._submit(self._begin(self.lr()))
         answer: Answer = torch.futures.Future()
         at, buffer = len(self._answers), bucket.buffer()
         self._answers.append((answer, buffer))
@@ -78,10 +102,11 @@ class DDPHook:
             self._close()
         return answer
 
-    def _begin(self) -> Program[None]:
+    def _begin(self, lr: float | None) -> Program[None]:
+        self.exchanger = self.choose(self.step)
         for extra in self.before:
             yield from extra(self.step, self.driver.world)
-        yield from self.exchanger.begin(self.step, self.driver.world)
+        yield from self.exchanger.begin(self.step, self.driver.world, lr)
 
     def _exchange(self, gradients: Mapping[str, Tensor]) -> Program[None]:
         """Averages are written into the bucket; with a loss scale, memories see gradients without it."""
@@ -118,8 +143,8 @@ class DDPHook:
                 self.driver.run(extra(step, self.driver.world))
             self.times.add("waiting", began)
 
-        if self.idle or self.backward_ended:
-            self.backward_ended = False
+        if self.idle or self._backward_ended:
+            self._backward_ended = False
             finish()
         else:
             call_after_backward(finish)
@@ -145,6 +170,10 @@ class DDPHook:
             future.exception()
         if queued:
             self._forget_step()
+
+    def resume_at(self, step: int) -> None:
+        """Go on counting here, after a state was loaded."""
+        self.step = step
 
     def _forget_step(self) -> None:
         self.good, self._sparse_bad = False, False

@@ -92,8 +92,9 @@ class LocalWire(LocalState):
         self._fall_backs = find_fall_backs(self._forms, exchange, options.small)
         self._bad_rounds = BadSteps(model, self.layers, "most_bad_rounds", give=COUNT_STEPS if options.hooks else "")
         self._told_of_copies = False
+        self._lr: float | None = None  # of the step that is made now, if it is known
         self.began = time.perf_counter()
-        self.rounds.exchanger.clock = self.driver.clock
+        self.rounds.exchanger.set_clock(self.driver.clock)
         if options.hooks:
             self._handles.append(optimizer.register_step_pre_hook(self._before_hook))
             self._handles.append(optimizer.register_step_post_hook(lambda *_: self.after_step()))
@@ -119,7 +120,7 @@ class LocalWire(LocalState):
             if has_steps(self.optimizer, self.parameters.values()):
                 warn_of_empty_memory("local")
         rates = [float(group["lr"]) for group in self.optimizer.param_groups if "lr" in group]
-        self.rounds.lr = max(rates, default=None)
+        self._lr = max(rates, default=None)
         if self.rounds.settings.payload == "gradients":
             self._average_gradients()
         elif self.rounds.settings.overlap:
@@ -135,7 +136,7 @@ class LocalWire(LocalState):
             self._wait()
             merged += rounds.merge(step)
         self.driver.run(rounds.average_if_due(step, world))
-        flights = self.driver.run(rounds.depart(step, world))
+        flights = self.driver.run(rounds.depart(step, world, self._lr))
         self._carried += [self.driver.submit(rounds.carry(flight, world)) for flight in flights]
         if flights and rounds.settings.waits:
             self._wait()
@@ -150,7 +151,7 @@ class LocalWire(LocalState):
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             given[name] = as_real(gradient.to_dense() if gradient.layout != torch.strided else gradient)
         with self._timing():
-            averages = self.driver.run(self.rounds.average_gradients(given, self.step, self.driver.world))
+            averages = self.driver.run(self.rounds.average_gradients(given, self.step, self.driver.world, self._lr))
         for name, parameter in self.parameters.items():  # None after a bad step: weights and moments stay as they are
             parameter.grad = like(averages[name], parameter) if name in averages else None
         self._count_bad_rounds()

@@ -135,7 +135,7 @@ def _tell_learning_rate(optimizer: Optimizer, *_: Any) -> None:
         known = slot.wire.parameters
         rates = [float(g["lr"]) for g in optimizer.param_groups if "lr" in g and any(p in known for p in g["params"])]
         if rates:
-            slot.wire.compressed.lr = max(rates)
+            slot.wire.note_learning_rate(max(rates))
 
 
 def _tell_empty_memory(optimizer: Optimizer, *_: Any) -> None:

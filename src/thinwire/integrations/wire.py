@@ -76,15 +76,17 @@ class Wire:
         scale = options.scaler.get_scale if options.scaler is not None and options.scaler.is_enabled() else None
         # in a static graph an unused parameter never has a gradient, so there is nothing of it to lose
         used = used_map_of(model) if model.find_unused_parameters and not model.static_graph else _no_map
-        self.hook = DDPHook(self.plain, self.driver, self.parameters, scale, used)
-        self.hook.backward_ended = awaits_first_static_step(model)
         self._compared: tuple[list[str], list[Tensor]] = ([], [])  # by the last check
         self._drifted: list[int] = []  # places in it of weights that differ between ranks, to be healed
         self._bad_steps = BadSteps(model, self.layers, "most_bad_steps", options.scaler, GIVE_SCALER)
         self._told_of_copies = False
-        self.hook.before += [self._choose_exchanger, self._check_weights]
-        self.hook.at_rest += [self._heal_weights]
-        self.hook.after += [self._warn_of_copies, self._count_bad_steps]
+        self._lr: float | None = None  # of the optimizer's last step; goes with the next exchange
+        self.hook = DDPHook(
+            self._choose_exchanger, self.driver, self.parameters, scale, used, lambda: self._lr,
+            before=[self._check_weights], at_rest=[self._heal_weights],
+            after=[self._warn_of_copies, self._count_bad_steps],
+            backward_ended=awaits_first_static_step(model),
+        )  # fmt: skip
 
     def _assemble(self, wanted: Wanted | Mapping[str, Wanted], caller: str) -> Exchanger:
         """What one rank can check alone: nothing is sent."""
@@ -92,7 +94,7 @@ class Wire:
         refuse_gossip(rules, caller)
         check_soundness(caller, self.layers, rules, self.group)
         exchanger = Exchanger(self.layers, rules, seed=self.options.seed)
-        exchanger.clock = now
+        exchanger.set_clock(now)
         self._fall_backs = find_fall_backs(self._forms, wanted, self.options.small)
         return exchanger
 
@@ -115,11 +117,13 @@ class Wire:
 
     # What happens around a step
 
-    def _choose_exchanger(self, step: int, world: World) -> Program[None]:
+    def _choose_exchanger(self, step: int) -> Exchanger:
         dense = self.paused or step < self.warmup_until
-        self.hook.exchanger = self.plain if dense else self.compressed
-        return
-        yield
+        return self.plain if dense else self.compressed
+
+    def note_learning_rate(self, lr: float) -> None:
+        """For controllers: the optimizer that holds these parameters is about to make a step with it."""
+        self._lr = lr
 
     def _check_weights(self, step: int, world: World) -> Program[None]:
         every = self.options.check_every
@@ -232,6 +236,7 @@ class Wire:
         self._check_attached("state_dict")
         self.hook.abandon_open_step()
         mine = self.compressed.state_dict() | {"step": self.hook.step, "paused": self.paused}
+        mine |= {} if self._lr is None else {"lr": self._lr}
         memory = memory_of(self.compressed)
         return state_of_all(mine, {memory.kind: memory.texts}, self.driver, gather)
 
@@ -253,7 +258,8 @@ class Wire:
         mine, dropped = load_own(state, self.driver, self.compressed.merged, [memory_of(self.compressed)], strict)
         require_keys(mine, ("step", "paused"), "the handle of attach")
         self.compressed.load_state_dict(mine)
-        self.hook.step, self.paused, self.fresh = int(mine["step"]), bool(mine["paused"]), False
+        self.hook.resume_at(int(mine["step"]))
+        self.paused, self.fresh, self._lr = bool(mine["paused"]), False, None
         return dropped
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..core import Field, Message, TensorSpec
 from .downlink import cut_changes, read_dense
 from .party import Party
-from .uplink import form_payload
+from .uplink import Composition, form_payload
 
 
 class FederatedClient(Party):
@@ -18,7 +18,12 @@ class FederatedClient(Party):
     NUMBERS = ("have", "round", "settled")
 
     def __init__(
-        self, name: str, layers: Sequence[TensorSpec], exchange: str = "dense()", down: str | None = None, seed: int = 0
+        self,
+        name: str,
+        layers: Sequence[TensorSpec],
+        exchange: Composition = "dense()",
+        down: str | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__(name, layers, exchange, down, seed)
         self.have = -1  # the round whose model it holds

@@ -33,7 +33,7 @@ from .robust import flat, unflat
 from .sampling import Client, Rounds, examples_of, sample
 from .server import check_layers
 from .texts import outer_of
-from .uplink import Intake, check_form, digest_of, form_of, specs_of
+from .uplink import Composition, Intake, check_form, digest_of, form_of, specs_of
 
 log = logging.getLogger("thinwire")
 
@@ -45,7 +45,7 @@ class Federation:
         self,
         weights: Mapping[str, Tensor],
         rounds: Rounds,
-        exchange: str = "dense()",
+        exchange: Composition = "dense()",
         optimizer: Outer | str = SGD(lr=1.0),  # noqa: B008  FedAvg; settings only
         *,
         down: str | None = None,

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ..catalog import parse, to_text
+from ..catalog import part_text
 from ..core import Message, NonFiniteError, Payload, ProtocolError, TensorSpec, all_finite
 from .downlink import Changes
-from .uplink import Uplink, digest_of, form_of
+from .uplink import Composition, Uplink, digest_of, form_of, part_of
 
 
 class Party:
@@ -19,12 +19,17 @@ class Party:
     NUMBERS: ClassVar[tuple[str, ...]]  # attributes that are stored beside weights and memory
 
     def __init__(
-        self, name: str, layers: Sequence[TensorSpec], exchange: str = "dense()", down: str | None = None, seed: int = 0
+        self,
+        name: str,
+        layers: Sequence[TensorSpec],
+        exchange: Composition = "dense()",
+        down: str | None = None,
+        seed: int = 0,
     ) -> None:
         self.name, self.layers = name, list(layers)
         self.uplink = Uplink(layers, exchange, name, seed)
         self.changes = None if down is None else Changes(layers, down, seed)
-        self.form = form_of(layers, to_text(parse(exchange)), self.changes.text if self.changes else "dense")
+        self.form = form_of(layers, part_text(part_of(exchange)), self.changes.text if self.changes else "dense")
         self.digest = digest_of(self.form)
         self.weights: dict[str, Tensor] = {}
         self.life = ""  # of the server that welcomed it

@@ -49,6 +49,7 @@ class Rounds:
     An anchor is what the last round left, in float32 or wider. Where all ranks get the same average, all have the same
     anchors; under gossip each has its own. buffers: tensors beside the parameters (running means) that are averaged
     uncompressed with the first fragment. rules: an exchange for each layer; without, settings.exchange serves all.
+    before_exchange: called with what a flight gives to the exchange, to look at it.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Rounds:
         rules: Mapping[str, Aggregator[Any]] | None = None,
         buffers: Mapping[str, Tensor] | None = None,
         seed: int = 0,
+        before_exchange: Callable[[Mapping[str, Tensor]], None] | None = None,
     ) -> None:
         self.settings, self.parameters, self.buffers = settings, dict(parameters), dict(buffers or {})
         self.tensors = {**self.parameters, **self.buffers}
@@ -68,16 +70,14 @@ class Rounds:
         extra = [TensorSpec.of(name, b) for name, b in self.buffers.items()]
         mixing = next((rule for rule in rules.values() if mixes(rule) is not None), Dense())
         plain = dict.fromkeys(self.buffers, uncompressed(mixing))
-        self.exchanger = Exchanger([*layers, *extra], {**rules, **plain}, seed=seed)
-        self.exchanger.waiting.no_more()
+        self.exchanger = Exchanger([*layers, *extra], {**rules, **plain}, seed=seed, waits=False)
         self._dense = Exchanger([*layers, *extra], Dense())
         self.fragments = fragments_of(layers, settings.fragments)
         period = settings.policy.period if isinstance(settings.policy, Every) else 1
         self.since = staggered(period, len(self.fragments), settings.overlap and not settings.policy.looks_every)
         self.flights: list[Flight] = []
         self.departed = self.rounds = self.bad_in_a_row = self.averages = 0
-        self.lr: float | None = None  # of the step that is made now, if it is known; flights take it along
-        self.before_exchange: Callable[[Mapping[str, Tensor]], None] | None = None  # told what is given to it
+        self.before_exchange = before_exchange
         self.anchor: dict[str, Tensor] = {}
         self.momentum: dict[str, Any] = {}  # states of the outer optimizer
         self.start_here()
@@ -91,10 +91,11 @@ class Rounds:
 
     # A step
 
-    def average_gradients(self, gradients: Mapping[str, Tensor], step: int, world: World) -> Program[dict[str, Tensor]]:
+    def average_gradients(
+        self, gradients: Mapping[str, Tensor], step: int, world: World, lr: float | None = None
+    ) -> Program[dict[str, Tensor]]:
         """payload="gradients": this rank's view of their average; empty if some rank had a NaN or an infinity."""
-        self.exchanger.lr = self.lr
-        yield from self.exchanger.begin(step, world)
+        yield from self.exchanger.begin(step, world, lr)
         values = yield from self.exchanger.exchange(gradients, step, world)
         good = self.exchanger.settle()
         self.rounds += 1
@@ -105,19 +106,19 @@ class Rounds:
         """Local and silent: with overlap, what travelled while this step's gradient was computed is merged now."""
         return self.merge(step) if self.settings.overlap else []
 
-    def after_step(self, step: int, world: World) -> Program[list[Merged]]:
-        """All that follows a local step, one thing after another."""
+    def after_step(self, step: int, world: World, lr: float | None = None) -> Program[list[Merged]]:
+        """All that follows a local step, one thing after another. lr: the step's learning rate, if it is known."""
         merged = [] if self.settings.overlap else self.merge(step)
         yield from self.average_if_due(step, world)
-        for flight in (yield from self.depart(step, world)):
+        for flight in (yield from self.depart(step, world, lr)):
             yield from self.carry(flight, world)
         if self.settings.waits:
             merged += self.merge(step)
             yield from self.average_if_due(step, world)
         return merged
 
-    def depart(self, step: int, world: World) -> Program[list[Flight]]:
-        """New flights, with the weights as they are now, of the fragments whose round is due."""
+    def depart(self, step: int, world: World, lr: float | None = None) -> Program[list[Flight]]:
+        """New flights, with the weights and learning rate as they are now, of the fragments whose round is due."""
         if self.settings.payload == "gradients":
             return []
         self.since = [steps + 1 for steps in self.since]
@@ -127,9 +128,7 @@ class Rounds:
         busy = {flight.fragment for flight in self.flights}
         due = [at for at, steps in enumerate(self.since) if at not in busy and policy.due(Moment(step, steps, found))]
         merge_step = step + 1 if self.settings.overlap else step + self.settings.delay
-        new = [
-            Flight(at, self.departed + place, merge_step, self._given(at), lr=self.lr) for place, at in enumerate(due)
-        ]
+        new = [Flight(at, self.departed + place, merge_step, self._given(at), lr=lr) for place, at in enumerate(due)]
         self.departed += len(new)
         for at in due:
             self.since[at] = 0
@@ -144,8 +143,7 @@ class Rounds:
         """
         if self.before_exchange is not None:
             self.before_exchange(flight.given)
-        self.exchanger.lr = flight.lr
-        yield from self.exchanger.begin(flight.number, world)
+        yield from self.exchanger.begin(flight.number, world, flight.lr)
         values = yield from self.exchanger.exchange(flight.given, flight.number, world)
         flight.good = self.exchanger.settle()
         flight.values, flight.given = values, {}

@@ -20,7 +20,7 @@ from .members import ASYNCHRONOUS, Member, Members, Pace
 from .messages import INTERNAL, Refused, answered, check_life, check_settled, expect_step, new_life, reply, whole
 from .optimizers import Outer, restore_outer, step_all
 from .texts import outer_of
-from .uplink import Intake, check_form, digest_of, form_of, specs_of
+from .uplink import Composition, Intake, check_form, digest_of, form_of, specs_of
 
 
 class Held(NamedTuple):
@@ -43,7 +43,7 @@ class Server:
         self,
         weights: Mapping[str, Tensor],
         optimizer: Outer | str,
-        exchange: str = "dense()",
+        exchange: Composition = "dense()",
         pace: Pace = ASYNCHRONOUS,
         *,
         workers: int = 1,

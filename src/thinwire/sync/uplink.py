@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ from .messages import INTERNAL, Refused
 
 log = logging.getLogger("thinwire")
 _ALONE = World(0, 1)
+Composition: TypeAlias = str | Aggregator[Any]  # its text, or itself
 
 
 class OneWay(NamedTuple):
@@ -52,6 +53,10 @@ def one_way(part: Aggregator[Any]) -> OneWay:
     form = send_form_of(part)
     compressor = Identity() if form.compressor is None else form.compressor
     return OneWay(form.assemble(GatherMean(compressor)), compressor, form.believes, form.restart)
+
+
+def part_of(composition: Composition) -> Aggregator[Any]:
+    return parse(composition) if isinstance(composition, str) else composition
 
 
 def specs_of(weights: Mapping[str, Tensor]) -> list[TensorSpec]:
@@ -126,10 +131,8 @@ def own_seed(seed: int, worker: str) -> Key:
 class Uplink:
     """A worker's memory and its encoding; what a step changes is pending until the server has answered."""
 
-    def __init__(
-        self, layers: Sequence[TensorSpec], exchange: str | Aggregator[Any], worker: str, seed: int = 0
-    ) -> None:
-        self.way = one_way(parse(exchange) if isinstance(exchange, str) else exchange)
+    def __init__(self, layers: Sequence[TensorSpec], exchange: Composition, worker: str, seed: int = 0) -> None:
+        self.way = one_way(part_of(exchange))
         self.exchanger = Exchanger(layers, self.way.worker, seed=own_seed(seed, worker))
         self._given: tuple[int, dict[str, Tensor]] | None = None
 
@@ -177,9 +180,9 @@ class Uplink:
 class Intake:
     """The server's half: payloads to tensors, and under EF21 what it believes of each worker (one model a worker)."""
 
-    def __init__(self, layers: Sequence[TensorSpec], exchange: str | Aggregator[Any], seed: int = 0) -> None:
+    def __init__(self, layers: Sequence[TensorSpec], exchange: Composition, seed: int = 0) -> None:
         self.layers = list(layers)
-        part = parse(exchange) if isinstance(exchange, str) else exchange
+        part = part_of(exchange)
         self.way, self.seed, self.text = one_way(part), seed, part_text(part)
         zeros = [torch.zeros(spec.shape, dtype=spec.dtype, device=spec.device) for spec in self.layers]
         self.counts = [len(self.way.compressor.encode(zero, Key(0)).parts) for zero in zeros]

@@ -10,7 +10,7 @@ from ..core import Field, Message, TensorSpec
 from .downlink import read_dense
 from .messages import told
 from .party import Party
-from .uplink import form_payload
+from .uplink import Composition, form_payload
 
 
 class Worker(Party):
@@ -19,7 +19,12 @@ class Worker(Party):
     NUMBERS = ("step", "version", "settled", "have", "accepted", "refused", "skipped")
 
     def __init__(
-        self, name: str, layers: Sequence[TensorSpec], exchange: str = "dense()", down: str | None = None, seed: int = 0
+        self,
+        name: str,
+        layers: Sequence[TensorSpec],
+        exchange: Composition = "dense()",
+        down: str | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__(name, layers, exchange, down, seed)
         self.step = 0  # of the next update

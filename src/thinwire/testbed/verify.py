@@ -125,7 +125,8 @@ def count_turn(driver: TorchDist, argument: dict[str, Any], turn: str) -> dict[s
     rank, size = driver.world
     layer = TensorSpec("layer", tuple(argument["shape"]))
     exchanger = Exchanger([layer], parse(argument["composition"]))
-    folder, driver.meter, gloo_before = Path(argument["folder"]), Meter(), driver.peers.gloo_bytes()
+    folder, gloo_before = Path(argument["folder"]), driver.peers.gloo_bytes()
+    driver.count_with(Meter())
     _meet(folder, f"{turn}-before", rank, size)
     before = read_counts(DEVICE)
     _meet(folder, f"{turn}-start", rank, size)

@@ -174,4 +174,4 @@ def test_layers_of_two_devices_are_not_taken_for_one():
     with pytest.raises(IncompatibleParts, match=r"a is on cpu, b on meta.*a pattern of their own"):
         Exchanger(layers, parse(TEXT))
     each = {"a": parse(TEXT), "b": parse("ef(whole(topk(density=0.2)))")}
-    assert Exchanger(layers, each).waiting.names == ["a", "b"]
+    assert Exchanger(layers, each).waits_for == ["a", "b"]

@@ -20,9 +20,7 @@ def run(text, steps, tensors, lr=lambda step: 0.1, layers=LAYERS):
     everybody = [Exchanger(layers, parse(text), seed=3) for _ in range(2)]
     plans = []
     for step in range(steps):
-        for exchanger in everybody:
-            exchanger.lr = lr(step)
-        lockstep([e.round(tensors(step, r), step, World(r, 2)) for r, e in enumerate(everybody)])
+        lockstep([e.round(tensors(step, r), step, World(r, 2), lr(step)) for r, e in enumerate(everybody)])
         plans.append([everybody[0].plan[spec.name] for spec in layers])
     return plans, everybody[0]
 
@@ -75,14 +73,14 @@ def test_a_resumed_accordion_remembers_the_learning_rate(stop):
     plans = []
     for step in range(10):
         if step == stop:
-            stored = lockstep([gather_states(exchanger.state_dict()) for exchanger in everybody])[0]
+            states = [e.state_dict() | {"lr": rate(step)} for e in everybody]  # as an optimizer's hook told the handle
+            stored = lockstep([gather_states(state) for state in states])[0]
             everybody = [Exchanger(LAYERS, parse(text), seed=3) for _ in range(2)]
             for rank, exchanger in enumerate(everybody):
                 exchanger.load_state_dict(stored[rank])
-        lockstep([e.round(steady(step, r), step, World(r, 2)) for r, e in enumerate(everybody)])
+        lr = rate(step) if step not in (0, stop) else None  # nobody has told it yet
+        lockstep([e.round(steady(step, r), step, World(r, 2), lr) for r, e in enumerate(everybody)])
         plans.append([everybody[0].plan[spec.name] for spec in LAYERS])
-        for exchanger in everybody:
-            exchanger.lr = rate(step + 1)  # as an optimizer's hook tells it: before the next step, not when resuming
     first, _ = run(text, 10, steady, lr=lambda step: rate(step) if step else None)
     assert plans == first and len({tuple(plan) for plan in whole}) == 2
 

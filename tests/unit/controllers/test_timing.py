@@ -36,7 +36,7 @@ class Run:
         self.clocks = [Clock() for _ in range(size)]
         self.exchangers = [Exchanger(LAYERS, parse(text), seed=seed) for _ in range(size)]
         for exchanger, clock in zip(self.exchangers, self.clocks, strict=True):
-            exchanger.clock = clock if clocks else None
+            exchanger.set_clock(clock if clocks else None)
         self.told = []
 
     def gradients(self, rank):
@@ -139,9 +139,9 @@ def test_samples_that_are_no_times_are_ignored(broken):
     run.go(10)
     run.clocks[1].now = broken if not math.isfinite(broken) else run.clocks[1].now
     for _ in range(10):
-        reading, run.exchangers[1].clock = run.exchangers[1].clock, iter_clock(broken)
+        run.exchangers[1].set_clock(iter_clock(broken))
         run.go(1)
-        run.exchangers[1].clock = reading
+        run.exchangers[1].set_clock(run.clocks[1])
     run.clocks[1].now = 5.0
     told = run.go(20)
     assert told["objective"] == "time"
@@ -225,7 +225,7 @@ def test_exchanges_of_ranks_that_dawdle_go_by_one_plan():
     size = 2
     exchangers = [Exchanger(TINY, parse(DAWDLING), seed=1) for _ in range(size)]
     for rank, exchanger in enumerate(exchangers):
-        exchanger.clock = dawdling_clock(rank)
+        exchanger.set_clock(dawdling_clock(rank))
 
     def worker(rank, step):
         exchanger, world = exchangers[rank], World(rank, size)
@@ -250,7 +250,7 @@ def test_layers_with_menus_may_be_in_any_bucket():
     exchangers = [Exchanger(layers, rules, seed=5) for _ in range(2)]
     clock = Clock()
     for exchanger in exchangers:
-        exchanger.clock = clock
+        exchanger.set_clock(clock)
 
     def worker(rank, step):
         exchanger, world = exchangers[rank], World(rank, 2)

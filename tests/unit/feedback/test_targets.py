@@ -88,7 +88,7 @@ def test_a_controller_is_shown_the_same_target(name):
     spec = TensorSpec("w", (5, 8))
     default = {"switch around ef": 1, "ef around switch": 1, "adapt around ef21": 3}.get(name, 0)
     worker = Exchanger([spec], MEMORIES[name], Looks(default=default))
-    worker.watch = lambda *_: None
+    worker.set_watch(lambda *_: None)
     for step in range(3):
         GIVEN.clear()
         lockstep([worker.round({"w": draw("gaussian", spec.shape, seed=step)}, step, World(0, 1))])

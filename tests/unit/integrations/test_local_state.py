@@ -56,7 +56,7 @@ def test_a_round_knows_the_learning_rate_of_the_step_in_which_it_began(options):
             run = wire.driver.run
             wire.driver.submit = lambda program, run=run: Later(lambda: run(program))
         exchanger, rates = wire.rounds.exchanger, []
-        exchanger.watch = lambda spec, _, e=exchanger, r=rates: r.append(e.lr) if spec.name == "0.weight" else None
+        exchanger.set_watch(lambda spec, _, e=exchanger, r=rates: r.append(e.lr) if spec.name == "0.weight" else None)
         for step in range(12):
             optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
             teach(model, optimizer, 1)
@@ -172,4 +172,4 @@ def test_an_optimizer_without_a_learning_rate_trains():
     optimizer = Shrinks(model.parameters())
     with thinwire.local(model, optimizer, every=1) as wire:
         optimizer.step()
-        assert wire.step == 1 and wire.rounds.lr is None
+        assert wire.step == 1 and wire.rounds.exchanger.lr is None

@@ -1,0 +1,167 @@
+"""Planning: which entry of its menu each layer is given, by a controller, with the history of its plans."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from ..controllers import elsewhere, explained, observes, who_chooses
+from ..core import (
+    Aggregator,
+    CheckpointError,
+    Context,
+    Controller,
+    Plan,
+    Program,
+    Reduced,
+    Seen,
+    TensorSpec,
+    World,
+    flatten_state,
+    plans_of_tensors,
+    plans_to_tensors,
+    restore_state,
+    stamped,
+)
+
+Target: TypeAlias = Callable[[str, Tensor, Context], Tensor]
+Watch: TypeAlias = Callable[[TensorSpec, Seen], None]
+
+
+class Planning:
+    """What a step changes (plan, controller's state, history) is taken back if the step turns out to be bad.
+
+    lr: the learning rate that was given with a step last; it stays until another is given. seconds: what choosing has
+    cost so far, waiting for others included; nothing depends on it. clock: for controllers that choose by time; without
+    one, runs repeat. watch: called for every layer that was exchanged.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[TensorSpec],
+        aggregators: Mapping[str, Aggregator[Any]],
+        controller: Controller[Any] | None,
+        seed: int,
+    ) -> None:
+        self.layers = {spec.name: spec for spec in layers}
+        self.choices, self.controller = who_chooses(layers, aggregators, controller)
+        self.state: Any
+        self.plan, self.state = self.controller.init(layers)
+        self.plans: list[tuple[int, Plan]] = []  # every change, with the step from which on it was in force
+        self.seed, self.seconds = seed, 0.0
+        self.lr: float | None = None
+        self.clock: Callable[[], float] | None = None
+        self.watch: Watch | None = None
+        self.world = World(0, 1)  # of the last step
+        self._observes = observes(self.controller)
+        self._pending: Any = self.state  # with what the controller saw of the open step
+        self._began = 0.0  # the open step's first exchange, by the clock
+        self._before: tuple[Plan, Any, int] | None = None  # plan, state, plans, to go back to if the step is bad
+
+    def context(self, step: int, world: World) -> Context:
+        return Context(step, world, self.seed, self.plan, self.lr, together=True)
+
+    def begin(self, step: int, world: World, lr: float | None) -> Program[None]:
+        """Let the controller change the plan."""
+        self.lr = self.lr if lr is None else lr
+        began, before = time.perf_counter(), self.plan
+        replan = self.controller.replan(self.plan, self.state, self.context(step, world))
+        plan, state = yield from stamped(replan, step)
+        self._before = (self.plan, self.state, len(self.plans))
+        self.plan, self.state, self._pending, self.world = plan, state, state, world
+        if self.plan != before:
+            self.plans.append((step, self.plan))
+        self.seconds += time.perf_counter() - began
+
+    def start_clock(self) -> None:
+        """The first exchange of a step begins."""
+        if self.clock is not None:
+            self._began = self.clock()
+
+    def observe(
+        self,
+        reduced: Mapping[str, Reduced[Any]],
+        given: Mapping[str, Tensor],
+        bucket: int,
+        ctx: Context,
+        target: Target,
+    ) -> None:
+        """Show the controller what became of these layers."""
+        if self.watch is None and not self._observes:
+            return
+        began, state = time.perf_counter(), self._pending
+        seconds = None if self.clock is None else self.clock() - self._began
+        all_seen = {
+            name: Seen(given[name], out, partial(target, name, given[name], ctx), bucket, seconds)
+            for name, out in reduced.items()
+        }
+        for name, seen in all_seen.items():
+            state = self.controller.observe(self.layers[name], seen, state, ctx)
+        self.seconds += time.perf_counter() - began
+        if self.watch is not None:
+            for name, seen in all_seen.items():
+                self.watch(self.layers[name], seen)
+        self._pending = state
+
+    def commit(self) -> None:
+        """The step was good: what the controller has begun and seen stays."""
+        self.state, self._before = self._pending, None
+
+    def roll_back(self) -> None:
+        """As if the step had not begun."""
+        if self._before is not None:
+            self.plan, self.state, count = self._before
+            del self.plans[count:]
+        self._pending, self._before = self.state, None
+
+    def take_over(self, old: Planning) -> list[str]:
+        """Go on where another composition's planning was, if nothing changed for the controller; else what is dropped.
+
+        Learning rate, seconds and watch go over in any case.
+        """
+        dropped = []
+        if self.controller == old.controller and self.plan.keys() == old.plan.keys():
+            self.plan, self.state, self.plans = old.plan, old.state, old.plans
+        elif flatten_state(old.state):
+            dropped.append(f"what {type(old.controller).__name__} had seen is dropped: it begins anew")
+        self._pending = self.state
+        self.lr, self.seconds, self.watch = old.lr, old.seconds, old.watch
+        return dropped
+
+    def report(self) -> dict[str, Any]:
+        """What choosing has done: changes of plan, seconds it took here, and what the controller says of itself."""
+        explanation = explained(self.controller, self.state)
+        return {"decisions": len(self.plans), **explanation, "changes": len(self.plans), "seconds": self.seconds}
+
+    # Stored
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "plan": dict(self.plan),
+            "plans": plans_to_tensors(self.plans, sorted(self.layers)),
+            "controller": flatten_state(self.state),
+        }
+
+    def install(self, state: Any, stored: Mapping[str, Any]) -> None:
+        """`state` is what `restored` gave of it."""
+        self.plans = plans_of_tensors(stored["plans"], sorted(self.layers))
+        self.plan, self.state = dict(stored["plan"]), state
+        self._pending, self._before = state, None
+
+    def load_lr(self, stored: Mapping[str, Any]) -> None:
+        self.lr = float(stored["lr"]) or None  # 0: not told
+
+    def state_elsewhere(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """The controller's stored state for a world of another size."""
+        return flatten_state(elsewhere(self.controller, self.restored(stored)))
+
+    def restored(self, stored: Mapping[str, Any]) -> Any:
+        """The controller's state out of a stored one; what does not fit is a CheckpointError."""
+        try:
+            return restore_state(self.state, stored["controller"])
+        except CheckpointError as error:
+            raise CheckpointError(f"controller: {error}") from None
