@@ -225,12 +225,12 @@ def work(
         if service.rounds:
             client = FederatedClient(name, layers, service.exchange, service.down, service.seed)
             accepted = take_part(
-                connection.ask, client, trained, most_bad_rounds=most_bad, follow_restarts=follow_restarts
+                connection.call, client, trained, most_bad_rounds=most_bad, follow_restarts=follow_restarts
             )
         else:
             worker = Worker(name, layers, service.exchange, service.down, service.seed)
             accepted = join(
-                connection.ask, worker, gradient, steps, most_bad_steps=most_bad, follow_restarts=follow_restarts
+                connection.call, worker, gradient, steps, most_bad_steps=most_bad, follow_restarts=follow_restarts
             )
         traffic = connection.traffic
         return {"accepted": accepted, "sent_bytes": traffic.sent, "received_bytes": traffic.received}

@@ -63,8 +63,8 @@ def test_a_deadline_passes_although_no_message_comes(rounds, monkeypatch):
     server, layers = Serving(service, Terms(workers=1, deadline=0.3)), layers_of(service)
     party = (FederatedClient if rounds else Worker)("w", layers)
     with Connection(server.address, "w", **service.line(layers)) as line:
-        party.welcomed(line.ask(party.join()))
-        assert party.begin(line.ask(party.pull()))  # and says nothing more, though its line is alive
+        party.welcomed(line.call(party.join()))
+        assert party.begin(line.call(party.pull()))  # and says nothing more, though its line is alive
         found = server.result(timeout=8)
         assert found["updates"] == rounds and found["lost"] == ([] if rounds else ["w"])
 
@@ -121,7 +121,7 @@ def test_who_is_lost_holds_nobody_up_and_is_named_if_it_does_not_come_back(round
     server, layers = Serving(service, terms), layers_of(service)
     gone = (FederatedClient if rounds else Worker)("gone", layers)
     line = Connection(server.address, "gone", **service.line(layers))
-    gone.welcomed(line.ask(gone.join()))
+    gone.welcomed(line.call(gone.join()))
     line._hang_up()  # as kill -9 does
     accepted = served.work(service, server.address, "w", (0, 1), 5)["accepted"]
     found = server.result()
@@ -169,9 +169,9 @@ def test_refusals_of_the_listener_and_of_the_server_add_up(monkeypatch):
     server, layers = Serving(service, Terms(workers=1)), layers_of(service)
     with Connection(server.address, "w", **service.line(layers)) as line:
         worker = Worker("w", layers)
-        worker.welcomed(line.ask(worker.join()))
-        assert line.ask(Message("nonsense")).fields["reason"] == "kind"
+        worker.welcomed(line.call(worker.join()))
+        assert line.call(Message("nonsense")).fields["reason"] == "kind"
         line._sequence += 1
         line._wire.send(encode_frame(Message("~ready", "w", 0, line._sequence), line._fingerprint), "~ready")
-        line.ask(Message("leave"))
+        line.call(Message("leave"))
     assert server.result()["refused"] == {"kind": 2}
