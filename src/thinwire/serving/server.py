@@ -229,7 +229,8 @@ def serve(
     Args:
         model: its trainable parameters are served; in the end they have the trained weights. Or tensors by name.
         optimizer: of the server: "sgd(lr=0.05)", "sgd(lr=0.05, momentum=0.9)". "sgd(lr=1)" with rounds is FedAvg.
-        address: HOST:PORT, [IPv6]:PORT or unix:PATH; port 0 picks one. Other machines need a secret or certificates.
+        address: HOST:PORT, [IPv6]:PORT or unix:PATH; with block=False port 0 picks one. For other machines to reach it,
+            there must be a secret or certificates.
         exchange: what workers send through: "ef(topk(density=0.01))".
         down: a compressor for the way back; None: whole weights.
         rounds: federated rounds; 0: gradients.
@@ -254,6 +255,11 @@ def serve(
         CheckpointError: a state could not be stored, or is damaged.
     """
     check_flag("serve", "block", block)
+    if block and isinstance(address, str) and address.endswith(":0"):
+        raise CompositionError(
+            f"serve: address={address!r} picks a free port, which no worker would learn; give a port, or block=False "
+            "and read the handle's `address`"
+        )
     agreement = Agreement("serve", task, exchange, down, rounds, seed, max_frame)
     terms = Terms(workers, bound, deadline, max_client_weight)
     if store is None and (resume or start_over or store_every is not None):

@@ -1,4 +1,4 @@
-"""A worker for somebody else's server: `join` gives the loop in which one's own model trains."""
+"""A worker of a server for one's own model: `join` gives the loop, `ModelWorker` is the handle of it."""
 
 from __future__ import annotations
 

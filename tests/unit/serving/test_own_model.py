@@ -204,6 +204,7 @@ def test_a_secret_file_lets_in_who_holds_it(tmp_path, monkeypatch):
         ({"task": ""}, "serve: task must be a name"),
         ({"seed": 1.5}, "serve: seed must be a whole number, got 1.5"),
         ({"block": 1}, "serve: block must be True or False, got 1"),
+        ({"block": True}, r"serve: address='127.0.0.1:0' picks a free port, .* give a port, or block=False"),
         ({"address": "0.0.0.0:0"}, "can be reached from other machines"),
         ({"address": "here"}, "HOST:PORT"),
         ({"tls_certificate": "missing.pem", "tls_key": "missing.key"}, "tls: cannot use"),
