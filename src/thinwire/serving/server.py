@@ -6,8 +6,8 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,58 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core import ClosedError, CompositionError, PeerLostError, check_flag, check_int
+from ..core import ClosedError, CompositionError, PeerLostError, check_flag
 from ..drivers.sockets import Listener
 from ..sync.federated import Federation
-from ..sync.members import Pace
-from ..sync.optimizers import SGD, ServerOptimizer
-from ..sync.outer import Average, Nesterov, OuterSGD
-from ..sync.sampling import Rounds
+from ..sync.optimizers import ServerOptimizer
 from ..sync.server import Server
-from ..sync.texts import parse_outer
 from .agreement import Agreement, Credentials, File, trained_tensors
 from .loops import Handler
 from .store import Storage, Store, done_by
 from .supervisor import Supervisor
+from .terms import Terms, read_optimizer
 
 log = logging.getLogger("thinwire")
 _LOOK_S = 0.2  # between two looks at deadlines
 _LINGER_S = 10.0  # at most, until all workers that are connected have heard the end and taken their leave
-
-
-@dataclass(frozen=True)
-class Terms:
-    """How a server trains. bound: steps that a worker may be ahead of the slowest; none: asynchronous."""
-
-    workers: int = 2
-    bound: float = math.inf
-    deadline: float = 60.0
-    max_client_weight: float = math.inf
-
-    def __post_init__(self) -> None:
-        check_int("serve", "workers", self.workers, 1, "so many begin, or make a federated round")
-        for name, usual in (("bound", "0 is in step, inf asynchronous"), ("deadline", "60 s is usual")):
-            _check_amount(name, getattr(self, name), usual)
-        _check_amount("max_client_weight", self.max_client_weight, "inf: all examples of a client count")
-
-    def machine(
-        self, agreement: Agreement, optimizer: ServerOptimizer, weights: Mapping[str, Tensor]
-    ) -> Server | Federation:
-        exchange, down, seed = agreement.exchange, agreement.down, agreement.seed
-        if agreement.rounds:
-            rounds = Rounds(
-                self.workers, agreement.rounds, deadline=self.deadline, max_client_weight=self.max_client_weight
-            )
-            return Federation(weights, rounds, exchange, optimizer, down=down, seed=seed)
-        return Server(
-            weights, optimizer, exchange, Pace(self.bound), workers=self.workers, down=down, deadline=self.deadline,
-            seed=seed,
-        )  # fmt: skip
-
-
-def _check_amount(name: str, value: Any, usual: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value < 0:
-        raise CompositionError(f"serve: {name} must be a number from 0, or inf, got {value!r}; {usual}")
 
 
 class ModelServer:
@@ -132,12 +94,11 @@ class ModelServer:
 
     def news(self) -> str:
         """One line on how far it is."""
-        return (
-            self._supervisor.news() if self._ended.is_set() else self._handler.look(lambda _: self._supervisor.news())
-        )
+        news = self._supervisor.news
+        return news() if self._ended.is_set() else self._handler.look(lambda now: news())
 
     def close(self) -> None:
-        """Stop listening. The state is stored and the model has the weights of now, whether the training has ended."""
+        """Stop listening, whether or not the training has ended; store the state; give the model the weights of now."""
         self._closing.set()
         self._thread.join()
         if self._error is not None and not self._has_told:
@@ -154,18 +115,25 @@ class ModelServer:
     def _watch(self) -> None:
         try:
             with self._listener:
-                try:
-                    self._wait_for_the_end()
-                finally:
-                    if self._store is not None:
-                        self._handler.look(lambda now: self._store.save() if self._store else None)
-                self._let_workers_leave()
-            self.pull()
+                self._wait_for_the_end()
+                if self._is_over:
+                    self._save()  # before workers are waited for: this process may be killed meanwhile
+                    self._let_workers_leave()
+            if not self._is_over:
+                self._save()  # after the last message was handled, so that no accepted update is missing
         except BaseException as error:
             self._error = error
-        finally:
-            self._report = self._facts()
-            self._ended.set()
+        try:
+            self.pull()
+        except BaseException as error:
+            self._error = self._error or error
+        self._report = self._facts()
+        self._ended.set()
+
+    def _save(self) -> None:
+        store = self._store
+        if store is not None:
+            self._handler.look(lambda now: store.save())
 
     def _wait_for_the_end(self) -> None:
         while not self._closing.is_set():
@@ -183,7 +151,7 @@ class ModelServer:
         machine, traffic = self._machine, self._listener.traffic
         facts: dict[str, Any] = {
             "updates": done_by(machine),
-            "refused": dict(self._listener.refused + machine.refusals),
+            "refused": dict(Counter(dict(self._listener.refused)) + machine.refusals),  # copied: its thread counts on
             "received_bytes": traffic.received,
             "sent_bytes": traffic.sent,
             "lost": sorted(self._supervisor.away),
@@ -267,7 +235,7 @@ def serve(
     storage = None if store is None else Storage(Path(store), store_every, resume, start_over)
     credentials = Credentials(secret_file, tls_certificate, tls_key, tls_ca).line()
     parameters = trained_tensors("serve", model)
-    machine = terms.machine(agreement, read_optimizer(optimizer), parameters)
+    machine = terms.make_machine(agreement, read_optimizer(optimizer), parameters)
     line = {**agreement.line(machine.layers), **credentials}
     settings = {**agreement.settings(machine.layers), "rounds": bool(rounds)}  # there may be more rounds
     kept = None if storage is None else Store(storage, machine, settings)
@@ -278,18 +246,3 @@ def serve(
         with server:
             server.wait()
     return server
-
-
-def read_optimizer(optimizer: str | ServerOptimizer) -> ServerOptimizer:
-    """The optimizer of a text; one that is given as an object is taken as it is."""
-    if not isinstance(optimizer, str):
-        if not all(callable(getattr(optimizer, name, None)) for name in ("init", "step")):
-            raise CompositionError(f'serve: optimizer must be a text such as "sgd(lr=0.05)", got {optimizer!r:.60}')
-        return optimizer
-    outer = parse_outer(optimizer)  # the outer optimizers of local training, which are the same methods
-    if isinstance(outer, OuterSGD):
-        return SGD(outer.lr, outer.momentum)
-    if isinstance(outer, Nesterov):
-        return SGD(outer.lr, outer.momentum, nesterov=True)
-    assert isinstance(outer, Average)
-    return SGD(1.0)

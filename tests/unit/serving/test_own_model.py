@@ -211,6 +211,7 @@ def test_a_secret_file_lets_in_who_holds_it(tmp_path, monkeypatch):
         ({"optimizer": "sgd(lr=0)"}, "lr must be positive"),
         ({"optimizer": "adan()"}, "adan"),
         ({"optimizer": 0.05}, r"serve: optimizer must be a text such as .* got 0.05"),
+        ({"optimizer": SGD}, "serve: optimizer must be a text such as"),
         ({"made": torch.nn.ReLU()}, "serve: the model has no parameter that requires a gradient"),
         ({"made": [1.0]}, r"serve: the model must be a torch.nn.Module or tensors by name, got \[1.0\]"),
     ],
