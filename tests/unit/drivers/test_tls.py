@@ -8,12 +8,14 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from thinwire.core import AuthenticationError, CompositionError, Message, Payload
+from thinwire.core import AuthenticationError, ClosedError, CompositionError, Message, Payload
 from thinwire.drivers.sockets import Connection, Listener, Secret, Tls
 
 if shutil.which("openssl") is None:
@@ -81,6 +83,24 @@ def test_two_sides_with_certificates_understand_each_other(papers):
             for _ in range(10):
                 assert torch.equal(worker.call(Message("push", payload=Payload((big,)))).payload.parts[0], big)
             assert worker.connects == 1 and not listener.refused and worker.traffic.rows["~alive"].requests > 3
+
+
+def test_closing_ends_a_call_of_another_thread(papers):
+    at_work, enough = threading.Event(), threading.Event()
+
+    def handle(message):
+        at_work.set()
+        enough.wait(20)
+        return Message("ok")
+
+    with Listener("127.0.0.1:0", handle, tls=papers["server"]) as listener, ThreadPoolExecutor(1) as pool:
+        worker = Connection(listener.address, "w", tls=papers["worker"])
+        called = pool.submit(worker.call, Message("push"))
+        assert at_work.wait(10)
+        worker.close()
+        with pytest.raises(ClosedError):
+            called.result(timeout=5)
+        enough.set()
 
 
 @pytest.mark.parametrize("who", ["stranger", EXPIRED, "nobody"])
