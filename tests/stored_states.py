@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import torch
-from thinwire.sync.outer import Nesterov
 
 from thinwire import Exchanger, TensorSpec, World, checkpoint, lockstep, parse
-from thinwire.sync import Local, Rounds
+from thinwire.sync import Local, Nesterov, Rounds
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.federated import Federation
 from thinwire.sync.federated import Rounds as FederatedRounds

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import moments
-    from .api import attach, local
+    from .api import attach, join, local, serve
     from .catalog import parse, to_text
     from .core import (
         AuthenticationError,
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "attach": "api", "local": "api", "load_dcp": "integrations.torch_checkpoint",
+    "attach": "api", "local": "api", "serve": "api", "join": "api",
+    "load_dcp": "integrations.torch_checkpoint",
     "parse": "catalog", "to_text": "catalog", "Exchanger": "exchange",
     "lockstep": "drivers.lockstep", "Meter": "drivers.meter", "TorchDist": "drivers.torch_dist",
     "ImportanceSolver": "importance", "ModuleObjective": "importance", "Refresher": "importance",
@@ -54,7 +55,8 @@ _HOME = {
 _ROOMS = ("moments",)  # whole modules
 
 __all__ = [
-    "attach", "local", "load_dcp", "moments", "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist",
+    "attach", "local", "serve", "join",
+    "load_dcp", "moments", "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist",
     "loopback", "TensorSpec", "World", "ImportanceSolver", "ModuleObjective", "Refresher",
     "ThinwireError", "CompositionError", "DecodeError", "IncompatibleParts", "PeerLostError", "ProtocolError",
     "CheckpointError", "ClosedError", "ConfigMismatch", "DivergedError", "NonFiniteError", "FrameError",

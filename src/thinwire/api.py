@@ -1,4 +1,4 @@
-"""What a user imports: two lines in a DDP script, or one around a plain loop."""
+"""What a user imports: two lines in a DDP script, one around a plain loop, or a server and its workers."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from .integrations.wire import Wire
 from .integrations.wire_options import WireOptions
 from .integrations.wrappers import ddp_of
 from .optimizer_state import AdamMoments, Averaging, Moments, Moving, in_order, moments_of, moments_text
+from .serving import join as join
+from .serving import serve as serve
 from .sync import Local, Outer, SyncPolicy, outer_of, parse_policy
 
 

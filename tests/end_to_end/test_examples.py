@@ -78,6 +78,12 @@ def test_workers_that_talk_every_sixteen_steps_learn_and_send_little():
     assert saving("\n".join(report)) > 20
 
 
+def test_a_server_and_its_workers_train_a_model_of_their_own():
+    first, last = run(EXAMPLES / "serve.py").splitlines()
+    assert numbers(last)[0] < 0.2 * numbers(first)[0]
+    assert "'updates': 300" in last and "'lost': []" in last
+
+
 def test_a_resnet_trains_through_the_wire_and_as_plain_ddp():
     wired, plain = (
         run(*TORCHRUN, EXAMPLES / RESNET[0], *RESNET[1:], *more) for more in ((), ("--composition", "none"))

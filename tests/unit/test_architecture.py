@@ -21,7 +21,7 @@ STOREYS = [
     {"exchange", "checkpoint"},
     {"catalog"},
     {"sync", "optimizer_state", "planner", "describe", "adaptation"},
-    {"integrations"},
+    {"integrations", "serving"},
     {"api", "self_test"},
     {"moments"},  # a public namespace: names of optimizer_state and of api
     {"testbed"},

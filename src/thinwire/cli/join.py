@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from .parsers import SubParsers, add_service, service_of, tls_of
+from .parsers import SubParsers, add_service, learner_of, service_of
 from .telling import now_and_then
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..experiments.tasks.base import Learner
 
 
 def add_to(commands: SubParsers) -> None:
@@ -44,20 +49,39 @@ def share(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def name_of(options: argparse.Namespace) -> str:
+def name_of(options: argparse.Namespace) -> str | None:
     """A share's worker that is started again takes its place again; those without one must differ."""
-    if options.name or options.share is None:
-        return options.name or f"{socket.gethostname()[:64]}-{os.getpid()}"
-    return f"worker-{options.share[0]}"
+    return options.name or (None if options.share is None else f"worker-{options.share[0]}")
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..experiments.served import secret_of, work
+    from ..api import join
 
-    found = work(
-        service_of(options), options.address, name_of(options), options.share or (0, 1), options.steps,
-        options.lr, options.data, secret_of(options.secret_file, os.environ), tls_of(options), now_and_then(),
-        options.most_bad_rounds, options.follow_restarts, options.retry,
+    learner, examples = learner_of(options, *(options.share or (0, 1)))
+    given = {name: getattr(options, name) for name in ("most_bad_rounds", "retry", "follow_restarts")}
+    steps = None if options.rounds else options.steps
+    worker = join(
+        learner.parameters, options.address, steps=steps, examples=examples, name=name_of(options),
+        **service_of(options), **given,
     )  # fmt: skip
-    print(json.dumps(found))
+    tell = now_and_then()
+    for place in worker:
+        if options.rounds:
+            _train(learner, range(place * options.steps, (place + 1) * options.steps), options.lr, tell)
+        else:
+            for name, gradient in _gradients(learner, place, tell).items():
+                learner.parameters[name].grad = gradient
+    print(json.dumps(worker.report()))
     return 0
+
+
+def _train(learner: Learner, steps: range, lr: float, tell: Callable[[str], None]) -> None:
+    for step in steps:
+        for name, gradient in _gradients(learner, step, tell).items():
+            learner.parameters[name].detach().sub_(lr * gradient)
+
+
+def _gradients(learner: Learner, step: int, tell: Callable[[str], None]) -> dict[str, Tensor]:
+    loss, gradients = learner.gradients(step)
+    tell(f"step {step + 1}, loss {loss:.3f}")
+    return gradients

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from ..drivers.sockets import Tls
-    from ..experiments.served import Service
+    from ..experiments.tasks.base import Learner
 
     SubParsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 else:
@@ -66,20 +65,26 @@ def add_service(parser: argparse.ArgumentParser) -> None:
 
 
 def mebibytes(text: str) -> int:
-    """Bytes."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MOST_MIB:
         raise argparse.ArgumentTypeError(f"a whole number of MiB from 1 to {_MOST_MIB}, got {text!r:.40}")
-    return int(text) << 20
+    return int(text)
 
 
-def service_of(options: argparse.Namespace) -> Service:
-    from ..experiments.served import Service
+def service_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What `serve` and `join` of the library are given alike."""
+    files = ("secret_file", "tls_certificate", "tls_key", "tls_ca")
+    return {
+        name: getattr(options, name) for name in ("task", "exchange", "down", "rounds", "seed", "max_frame", *files)
+    }
 
-    return Service(options.task, options.exchange, options.down, options.rounds, options.seed, options.max_frame)
 
+def learner_of(options: argparse.Namespace, rank: int = 0, size: int = 1) -> tuple[Learner, int]:
+    """The model and a share of the data of the task, and how many examples it has."""
+    from ..core import shard_sizes
+    from ..experiments.tasks import make_task
+    from ..experiments.tasks.splits import Split
 
-def tls_of(options: argparse.Namespace) -> Tls | None:
-    from ..drivers.sockets import Tls
-
-    files = (options.tls_certificate, options.tls_key, options.tls_ca)
-    return Tls(*files) if any(files) else None
+    task, split = make_task(options.task, {}, options.data), Split.parse("iid")
+    task.prepare(size, split)
+    examples = shard_sizes(int(task.about().get("examples", size)), size)[rank]
+    return task.learner(rank, size, split, options.seed), examples

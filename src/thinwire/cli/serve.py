@@ -8,13 +8,18 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .figures import add_json
-from .parsers import SubParsers, add_service, service_of, tls_of
+from .parsers import SubParsers, add_service, learner_of, service_of
 from .telling import now_and_then
+
+if TYPE_CHECKING:
+    from ..experiments.tasks.base import Learner
+
+_LOOK_S = 0.2  # between two looks at news
 
 
 def add_to(commands: SubParsers) -> None:
@@ -46,21 +51,24 @@ def add_to(commands: SubParsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from ..api import serve
     from ..core import CompositionError
-    from ..experiments.served import Terms, secret_of, serve
-    from ..experiments.stored import Storage
 
-    if options.store is None and (options.resume or options.start_over or options.store_every is not None):
-        raise CompositionError("--resume, --start-over and --store-every are about a stored state; give --store FOLDER")
     if options.optimizer is not None and (options.lr is not None or options.momentum is not None):
         raise CompositionError("--lr and --momentum are of the server's SGD; --optimizer has its own: 'sgd(lr=0.05)'")
-    names = ("workers", "lr", "momentum", "bound", "deadline", "max_client_weight", "optimizer")
-    terms = Terms(**{name: value for name in names if (value := getattr(options, name)) is not None})
-    found = serve(
-        service_of(options), terms, options.address, options.data, secret_of(options.secret_file, os.environ),
-        tls_of(options), now_and_then(),
-        options.store and Storage(options.store, options.store_every, options.resume, options.start_over),
-    )  # fmt: skip
+    learner, _ = learner_of(options)
+    names = ("workers", "bound", "deadline", "max_client_weight", "store", "store_every", "resume", "start_over")
+    given = {name: getattr(options, name) for name in names}
+    rates = {"lr": 0.05 if options.lr is None else options.lr, "momentum": options.momentum or 0.0}
+    usual = "sgd(lr=1)" if options.rounds else f"sgd(lr={rates['lr']!r}, momentum={rates['momentum']!r})"
+    tell = now_and_then()
+    with serve(
+        learner.parameters, options.optimizer or usual, options.address, **service_of(options), **given, block=False
+    ) as server:
+        tell(f"listening on {server.address}{_resumed(options, server.report()['updates'], learner)}")
+        while not server.wait(_LOOK_S):
+            tell(server.news())
+    found = {**learner.measure(), **server.report()}
     print(json.dumps(found, indent=1))
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -68,3 +76,11 @@ def run(options: argparse.Namespace) -> int:
         print(f"thinwire: {found['unfinished']}", file=sys.stderr)
         return 75
     return 0
+
+
+def _resumed(options: argparse.Namespace, done: int, learner: Learner) -> str:
+    if not options.resume:
+        return ""
+    found = ", ".join(f"{name} {value:.3f}" for name, value in learner.measure().items())
+    unit = "rounds" if options.rounds else "updates"
+    return f" (resumed from {options.store} after {done} {unit}: {found})"

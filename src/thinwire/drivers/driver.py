@@ -1,13 +1,19 @@
-"""What carries programs: one rank among others (`Driver`), or all ranks of a simulated world (`RunAll`)."""
+"""What carries programs (`Driver`: one rank among others; `RunAll`: all ranks of a simulated world) and messages.
+
+A `Transport` carries messages between a worker and its server.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ..core import Program, World
+from ..core import Message, Program, World
 from .meter import Meter
+
+if TYPE_CHECKING:
+    from .sockets.talking import Crossings
 
 T = TypeVar("T")
 
@@ -62,4 +68,21 @@ class RunAll(Protocol):
 
     def __call__(self, programs: Sequence[Program[T]], meters: Sequence[Meter] | None = None) -> list[T]:
         """One program per rank, to its end; results in rank order. `meters` count as real ranks would."""
+        ...
+
+
+class Transport(Protocol):
+    """Requests of one worker and the replies of its server. `Connection` goes over a socket, `InProcess` over none."""
+
+    @property
+    def traffic(self) -> Crossings:
+        """Bytes sent and received, and whole frames by kind of message."""
+        ...
+
+    def call(self, message: Message) -> Message:
+        """The reply. Sender and sequence are filled in. An error of the server's handler is a ProtocolError here."""
+        ...
+
+    def close(self) -> None:
+        """Every later call raises ClosedError at once."""
         ...

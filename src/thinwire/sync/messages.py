@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from ..core import Message, Payload, ProtocolError, ThinwireError
 
 NOTHING = Payload(())
-
-
-Ask: TypeAlias = Callable[[Message], Message]  # send one message, get the reply to it
 
 SERVER = "server"  # the sender of every reply
 JOIN_AGAIN = ("unknown", "form", "have", "memory")  # reasons after which a worker and its server must agree anew

@@ -43,7 +43,7 @@ def session_key(master, salt, facts):
 def recorded(secret):
     with Listener(LOCAL, ok, secret=secret) as listener, FaultyLink(listener.address) as link:
         with Connection(link.address, "w", secret=secret) as worker:
-            assert worker.ask(Message("push")).kind == "ok"
+            assert worker.call(Message("push")).kind == "ok"
         return list(link.passed)
 
 
@@ -84,15 +84,15 @@ def test_a_proof_with_the_bare_secret_is_refused_and_the_right_phrase_is_accepte
 
     with Listener(LOCAL, ok, secret=secret) as listener:
         with Connection(listener.address, "w", secret=Bare(PHRASE)) as worker, pytest.raises(AuthenticationError):
-            worker.ask(Message("push"))
+            worker.call(Message("push"))
         assert listener.refused == {"wrong secret": 1}
         with (
             Connection(listener.address, "w", secret=Secret(b"correct horse bb")) as worker,
             pytest.raises(AuthenticationError, match="same secret"),
         ):
-            worker.ask(Message("push"))
+            worker.call(Message("push"))
         with Connection(listener.address, "w", secret=secret) as worker:
-            assert worker.ask(Message("push")).kind == "ok"
+            assert worker.call(Message("push")).kind == "ok"
 
 
 def test_every_server_has_its_own_salt_and_a_key_is_worked_out_once_for_each(monkeypatch):
@@ -108,7 +108,7 @@ def test_every_server_has_its_own_salt_and_a_key_is_worked_out_once_for_each(mon
         with Listener(LOCAL, ok, secret=ours) as listener:
             for name in "ab":
                 with Connection(listener.address, name, secret=theirs) as worker:
-                    worker.ask(Message("push"))
+                    worker.call(Message("push"))
     assert len(calls) == 4 and len(set(calls)) == 2
     for number in range(100):
         ours.master_key(str(number))
@@ -134,8 +134,8 @@ def test_a_peer_with_an_older_handshake_is_told_so_before_any_proof(old, secret)
             Connection(link.address, "w", secret=secret) as worker,
             pytest.raises(FrameError, match="version 1 of the handshake, this side 2; run the same") as caught,
         ):
-            worker.ask(Message("push"))
-        assert caught.value.reason == "handshake version" and worker.calls == 1
+            worker.call(Message("push"))
+        assert caught.value.reason == "handshake version" and worker.connects == 1
         assert "~proof" not in [p.kind for p in link.passed]
 
 
@@ -149,12 +149,14 @@ def test_settings_that_differ_are_named_with_both_values(secret, caplog):
             caplog.at_level(logging.WARNING, "thinwire"),
             pytest.raises(ConfigMismatch) as caught,
         ):
-            worker.ask(Message("push"))
+            worker.call(Message("push"))
         assert "exchange: dense() here, ef(topk(density=0.1)) there; seed: 2 here, 1 there" in str(caught.value)
         assert "task" not in str(caught.value) and "rounds" not in str(caught.value)
-        assert listener.refused == {"fingerprint": 1} and worker.calls == 1 and "'w' has other settings" in caplog.text
+        assert (
+            listener.refused == {"fingerprint": 1} and worker.connects == 1 and "'w' has other settings" in caplog.text
+        )
         with Connection(listener.address, "w", secret=secret, fingerprint=5, settings=ours) as worker:
-            assert worker.ask(Message("push")).kind == "ok"
+            assert worker.call(Message("push")).kind == "ok"
 
 
 def test_settings_are_told_only_to_those_who_hold_the_secret():
@@ -165,7 +167,7 @@ def test_settings_are_told_only_to_those_who_hold_the_secret():
         Connection(link.address, "w", secret=other, fingerprint=6) as worker,
     ):
         with pytest.raises(AuthenticationError):
-            worker.ask(Message("push"))
+            worker.call(Message("push"))
         assert not any(b"hidden" in p.data for p in link.passed)
 
 
@@ -181,7 +183,7 @@ def test_a_changed_fingerprint_is_no_way_around_the_proof():
 
     with Listener(LOCAL, ok, secret=secret, fingerprint=5) as listener, FaultyLink(listener.address, fault) as link:
         with Connection(link.address, "w", secret=secret, fingerprint=6) as worker, pytest.raises(AuthenticationError):
-            worker.ask(Message("push"))
+            worker.call(Message("push"))
         assert listener.refused == {"wrong secret": 1}
 
 

@@ -57,22 +57,22 @@ def test_other_workers_are_served_while_a_large_frame_is_worked_on(owner, name, 
         Connection(listener.address, "big", secret=SECRET) as big,
         Connection(listener.address, "small", secret=SECRET) as small,
     ):
-        big.ask(Message("hi")), small.ask(Message("hi"))
+        big.call(Message("hi")), small.call(Message("hi"))
         took = made_slow(monkeypatch, owner, name)
-        thread = threading.Thread(target=lambda: big.ask(Message("big", payload=question)))
+        thread = threading.Thread(target=lambda: big.call(Message("big", payload=question)))
         thread.start()
         while thread.is_alive() and not took:
             time.sleep(0.005)
         assert took, "the fault was not injected"
         began, asked = time.monotonic(), 0
         while asked < 5:
-            small.ask(Message("hi"))
+            small.call(Message("hi"))
             asked += 1
         assert time.monotonic() - began < 0.9 * SLOW_S, "the event loop stood still"
         thread.join()
         if name != "tag":  # while a tag is made, no other frame may be sent over that connection
             assert listener.traffic.rows["~alive"].requests >= 5
-        assert big.calls == small.calls == 1 and not listener.refused
+        assert big.connects == small.connects == 1 and not listener.refused
         assert took[0].startswith("thinwire-check")
 
 
@@ -80,7 +80,7 @@ def test_a_large_frame_that_is_damaged_is_refused_as_a_small_one_is():
     with Listener(LOCAL, lambda message: message, secret=SECRET) as listener:
         worker = Connection(listener.address, "w", secret=SECRET)
         with worker:
-            assert torch.equal(worker.ask(Message("push", payload=LARGE)).payload.parts[0], LARGE.parts[0])
+            assert torch.equal(worker.call(Message("push", payload=LARGE)).payload.parts[0], LARGE.parts[0])
             real = worker._wire.line.outgoing
 
             def damaged(frame, kind, payload_bytes=0):
@@ -91,5 +91,5 @@ def test_a_large_frame_that_is_damaged_is_refused_as_a_small_one_is():
                 return pieces
 
             worker._wire.line.outgoing = damaged
-            assert worker.ask(Message("push", payload=LARGE)).kind == "push"  # sent once more, over a new line
-        assert listener.refused == {"checksum": 1} and worker.calls == 2
+            assert worker.call(Message("push", payload=LARGE)).kind == "push"  # sent once more, over a new line
+        assert listener.refused == {"checksum": 1} and worker.connects == 2

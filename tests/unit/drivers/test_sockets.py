@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from thinwire import core
 from thinwire.cli.main import EXIT_CODES
 from thinwire.core import (
     AuthenticationError,
+    ClosedError,
     CompositionError,
     ConfigMismatch,
     DecodeError,
@@ -27,7 +29,7 @@ from thinwire.core import (
     PeerLostError,
     ProtocolError,
 )
-from thinwire.drivers.sockets import Connection, Listener, Secret, Tls, connection, read_secret
+from thinwire.drivers.sockets import Connection, Listener, Secret, Tls, read_secret
 
 SECRET = Secret(b"0123456789abcdef" * 4)  # 32 bytes as they are: no time goes into scrypt
 BRISK = {"silence_s": 0.4, "heartbeat_s": 0.1}
@@ -62,12 +64,12 @@ def test_what_is_asked_is_answered(address, secret, tmp_path):
         Connection(listener.address, "w", secret=secret) as worker,
     ):
         for round_ in range(3):
-            reply = worker.ask(
+            reply = worker.call(
                 Message("push", round=round_, fields={"n": round_}, payload=Payload((big, big[:3].half())))
             )
             assert (reply.kind, reply.sender, reply.round, reply.fields) == ("echo", "server", round_, {"n": round_})
             assert torch.equal(reply.payload.parts[0], big) and reply.payload.parts[1].dtype == torch.float16
-        assert worker.calls == 1 and worker.resent == 0 and not listener.refused
+        assert worker.connects == 1 and worker.resent == 0 and not listener.refused
     assert not list(tmp_path.iterdir())
 
 
@@ -86,7 +88,7 @@ def test_handler_calls_never_overlap_and_every_worker_gets_its_own_answer():
             wrong += [
                 n
                 for n in range(20)
-                if worker.ask(Message("push", fields={"who": [name, n]})).fields != {"who": [name, n]}
+                if worker.call(Message("push", fields={"who": [name, n]})).fields != {"who": [name, n]}
             ]
 
     with Listener(LOCAL, handle) as listener:
@@ -105,7 +107,7 @@ def test_both_sides_count_the_same_bytes(secret):
     payload = Payload((torch.zeros(1000),))
     with Listener(LOCAL, Echo(), secret=secret) as listener:
         with Connection(listener.address, "w", secret=secret) as worker:
-            worker.ask(Message("push", payload=payload))
+            worker.call(Message("push", payload=payload))
         until(lambda: not listener.peers())
         assert worker.traffic.sent == listener.traffic.received and worker.traffic.received == listener.traffic.sent
         row = worker.traffic.rows["push"]
@@ -124,26 +126,26 @@ def test_an_error_of_the_handler_is_told_and_the_listener_goes_on(caplog):
 
     with Listener(LOCAL, handle, max_frame=10_000) as listener, Connection(listener.address, "w") as worker:
         with pytest.raises(ProtocolError, match="3 parts expected"):
-            worker.ask(Message("odd"))
+            worker.call(Message("odd"))
         with (
-            caplog.at_level(logging.CRITICAL, "thinwire.drivers.sockets.listener"),
+            caplog.at_level(logging.CRITICAL, "thinwire.drivers.sockets.talking"),
             pytest.raises(ProtocolError) as caught,
         ):
-            worker.ask(Message("bug"))
+            worker.call(Message("bug"))
         assert "hidden" not in str(caught.value) and "log" in str(caught.value)
         with pytest.raises(ProtocolError, match="max_frame"):
-            worker.ask(Message("much"))
-        assert worker.ask(Message("fine")).kind == "ok" and worker.calls == 1
+            worker.call(Message("much"))
+        assert worker.call(Message("fine")).kind == "ok" and worker.connects == 1
         assert listener.refused == {"handler": 2, "error": 1}
 
 
 def test_a_message_that_is_too_long_for_the_server_is_not_sent():
     with Listener(LOCAL, Echo(), max_frame=5000) as listener, Connection(listener.address, "w") as worker:
         with pytest.raises(FrameError, match="5000") as caught:
-            worker.ask(Message("push", payload=Payload((torch.zeros(2000),))))
+            worker.call(Message("push", payload=Payload((torch.zeros(2000),))))
         assert caught.value.reason == "too long"
         assert worker.traffic.sent < 1000
-        assert worker.ask(Message("push")).kind == "echo"
+        assert worker.call(Message("push")).kind == "echo"
 
 
 def test_a_worker_with_another_fingerprint_is_told_so():
@@ -152,7 +154,7 @@ def test_a_worker_with_another_fingerprint_is_told_so():
             Connection(listener.address, "w", fingerprint=6) as worker,
             pytest.raises(ConfigMismatch, match=r"other settings: fingerprint: 0+6 here, 0+5 there"),
         ):
-            worker.ask(Message("push"))
+            worker.call(Message("push"))
         assert listener.refused == {"fingerprint": 1}
 
 
@@ -160,9 +162,9 @@ def test_a_worker_that_starts_anew_counts_from_one_and_takes_its_place():
     echo = Echo()
     with Listener(LOCAL, echo) as listener:
         with Connection(listener.address, "w") as old, Connection(listener.address, "w") as new:
-            old.ask(Message("push"))
-            old.ask(Message("push"))
-            new.ask(Message("push"))
+            old.call(Message("push"))
+            old.call(Message("push"))
+            new.call(Message("push"))
             assert len(listener.peers()) == 1
         assert echo.heard == [("w", 1), ("w", 2), ("w", 1)]
 
@@ -173,8 +175,8 @@ def test_a_long_handler_is_waited_for_because_the_server_shows_that_it_lives():
         return Message("ok")
 
     with Listener(LOCAL, slow, **BRISK) as listener, Connection(listener.address, "w", **BRISK) as worker:
-        assert worker.ask(Message("push")).kind == "ok"
-        assert worker.calls == 1 and listener.traffic.rows["~alive"].requests >= 4
+        assert worker.call(Message("push")).kind == "ok"
+        assert worker.connects == 1 and listener.traffic.rows["~alive"].requests >= 4
 
 
 def test_what_is_asked_again_while_it_is_handled_is_handled_once():
@@ -187,18 +189,18 @@ def test_what_is_asked_again_while_it_is_handled_is_handled_once():
 
     with Listener(LOCAL, slow) as listener:  # its heartbeat is slower than this worker's patience
         with Connection(listener.address, "w", silence_s=0.2, heartbeat_s=0.1) as worker:
-            assert worker.ask(Message("push")).kind == "ok"
-            assert worker.calls > 1 and worker.resent > 0
+            assert worker.call(Message("push")).kind == "ok"
+            assert worker.connects > 1 and worker.resent > 0
         assert handled == [1] and listener.repeated > 0
 
 
 def test_an_idle_worker_stays_connected():
     with Listener(LOCAL, Echo(), **BRISK) as listener, Connection(listener.address, "w", **BRISK) as worker:
-        worker.ask(Message("push"))
+        worker.call(Message("push"))
         time.sleep(1.0)
         assert max(listener.peers().values()) < 0.4
-        worker.ask(Message("push"))
-        assert worker.calls == 1 and not listener.refused
+        worker.call(Message("push"))
+        assert worker.connects == 1 and not listener.refused
 
 
 def test_an_answer_that_takes_too_long_is_an_error_even_if_the_server_lives():
@@ -213,32 +215,52 @@ def test_an_answer_that_takes_too_long_is_an_error_even_if_the_server_lives():
             Connection(listener.address, "w", timeout_s=0.5, **BRISK) as worker,
             pytest.raises(PeerLostError, match="alive"),
         ):
-            worker.ask(Message("push"))
+            worker.call(Message("push"))
         enough.set()
 
 
 def test_a_server_that_is_gone_is_named_with_its_address():
     with Listener(LOCAL, Echo()) as listener:
         worker = Connection(listener.address, "w", retry_s=0.5)
-        worker.ask(Message("push"))
+        worker.call(Message("push"))
     began = time.monotonic()
     with pytest.raises(PeerLostError, match=f"the server at {listener.address}"):
-        worker.ask(Message("push"))
+        worker.call(Message("push"))
     assert time.monotonic() - began < 2
     worker.close()
-    with pytest.raises(PeerLostError, match="closed here"):
-        worker.ask(Message("push"))
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_closing_ends_a_call_of_another_thread_at_once(answers):
+    """Whether the server is at work on it or is gone."""
+    at_work, enough = threading.Event(), threading.Event()
+
+    def handle(message):
+        at_work.set()
+        enough.wait(20)
+        return Message("ok")
+
+    with Listener(LOCAL, handle) as listener, ThreadPoolExecutor(1) as pool:
+        worker = Connection(listener.address if answers else "127.0.0.1:9", "w", retry_s=20)
+        called = pool.submit(worker.call, Message("push"))
+        assert at_work.wait(10) if answers else not called.done()
+        began = time.monotonic()
+        worker.close()
+        with pytest.raises(ClosedError, match="closed here"):
+            called.result(timeout=5)
+        assert time.monotonic() - began < 3
+        enough.set()
 
 
 def test_a_server_that_comes_back_is_found_again():
     first = Listener(LOCAL, Echo())
     with Connection(first.address, "w") as worker:
-        worker.ask(Message("push"))
+        worker.call(Message("push"))
         first.close()
         late = threading.Timer(0.4, lambda: again.append(Listener(first.address, Echo())))
         again: list[Listener] = []
         late.start()
-        assert worker.ask(Message("push")).kind == "echo" and worker.calls >= 2
+        assert worker.call(Message("push")).kind == "echo" and worker.connects >= 2
         again[0].close()
 
 
@@ -247,7 +269,7 @@ import sys, time
 from thinwire.core import Message
 from thinwire.drivers.sockets import Connection
 worker = Connection(sys.argv[1], "worker 7", heartbeat_s=0.1)
-worker.ask(Message("push"))
+worker.call(Message("push"))
 print("asked", flush=True)
 time.sleep(60)
 """
@@ -278,7 +300,7 @@ def test_leaving_politely_is_no_loss():
     lost = []
     with Listener(LOCAL, Echo(), lost=lost.append) as listener:
         with Connection(listener.address, "w") as worker:
-            worker.ask(Message("push"))
+            worker.call(Message("push"))
         until(lambda: not listener.peers())
         time.sleep(0.05)
         assert not lost
@@ -299,7 +321,7 @@ def test_a_secret_opens_other_addresses():
     with Listener("0.0.0.0:0", Echo(), secret=SECRET) as listener:
         address = listener.address.replace("0.0.0.0", "127.0.0.1")
         with Connection(address, "w", secret=SECRET) as worker:
-            assert worker.ask(Message("push")).kind == "echo"
+            assert worker.call(Message("push")).kind == "echo"
 
 
 @pytest.mark.parametrize("text", ["", "7000", ":7000", "host:", "host:x", "host:70000", "unix:", "host:-1", "host:１"])
@@ -326,7 +348,7 @@ def test_a_path_is_for_its_user_alone_and_only_dead_sockets_are_replaced(tmp_pat
     )
     assert left.returncode == 0 and path.exists()
     with Listener(f"unix:{path}", Echo()) as listener, Connection(listener.address, "w") as worker:
-        assert worker.ask(Message("push")).kind == "echo"
+        assert worker.call(Message("push")).kind == "echo"
     path.write_text("a file of the user's")
     with pytest.raises(CompositionError, match="cannot listen"):
         Listener(f"unix:{path}", Echo())
@@ -340,7 +362,7 @@ def test_settings_that_cannot_work_are_refused_at_once(tmp_path):
     with pytest.raises(CompositionError, match="heartbeat_s"):
         Listener(LOCAL, Echo(), heartbeat_s=9.0)
     with Connection(LOCAL, "w") as worker, pytest.raises(ProtocolError, match="~"):
-        worker.ask(Message("~proof"))
+        worker.call(Message("~proof"))
 
 
 def test_a_secret_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_path: Path, monkeypatch):
@@ -378,15 +400,15 @@ def test_nothing_is_left_open_behind():
             with Listener(LOCAL, Echo(), secret=SECRET) as listener:
                 for name in "abc":
                     with Connection(listener.address, name, secret=SECRET) as worker:
-                        worker.ask(Message("push"))
+                        worker.call(Message("push"))
                 with pytest.raises(AuthenticationError), Connection(listener.address, "d") as worker:
-                    worker.ask(Message("push"))
+                    worker.call(Message("push"))
         assert rehearsal or (open_files() <= before and threading.active_count() <= threads)
 
 
 def test_pauses_between_calls_grow(monkeypatch):
     pauses = []
-    monkeypatch.setattr(connection.time, "sleep", pauses.append)
     with Connection("127.0.0.1:1", "w", retry_s=0.2) as worker, pytest.raises(PeerLostError, match=r"127\.0\.0\.1:1 "):
-        worker.ask(Message("push"))
+        monkeypatch.setattr(worker._closed, "wait", pauses.append)
+        worker.call(Message("push"))
     assert pauses == [0.05, 0.1]

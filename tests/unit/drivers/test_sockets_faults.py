@@ -98,12 +98,12 @@ def test_harmed_frames_are_all_found_and_none_is_handled_twice(secret):
         FaultyLink(listener.address, harm) as link,
         Connection(link.address, "w", secret=secret, **BRISK) as worker,
     ):
-        worker.ask(Message("push", round=10**6, payload=Payload((torch.zeros(1),))))
+        worker.call(Message("push", round=10**6, payload=Payload((torch.zeros(1),))))
         for round_ in range(MANY):
             way = SLOW[round_ // 10 % 3] if round_ % 10 == 0 else rng.choice(QUICK)
             harm.arm(way, rng.random() < 0.5, 2 if way == "delay" else 1)
             values = torch.full((rng.randrange(1, 30),), float(round_))
-            reply = worker.ask(Message("push", round=round_, payload=Payload((values,))))
+            reply = worker.call(Message("push", round=round_, payload=Payload((values,))))
             assert reply.kind == "accepted" and reply.round == round_ and torch.equal(reply.payload.parts[0], values)
             expected.append((round_, values.tolist()))
         assert ledger.rounds[1:] == expected  # once each, in order, with the right numbers
@@ -124,12 +124,15 @@ def test_damage_that_a_second_sending_does_not_mend_is_a_frame_error(up):
     ):
         harm.arm("flip", up, times=2)
         with pytest.raises(FrameError, match=r"checksum|changed on the way") as caught:
-            worker.ask(Message("push", payload=Payload((torch.ones(3),))))
+            worker.call(Message("push", payload=Payload((torch.ones(3),))))
         assert (
-            caught.value.reason == "checksum" and harm.fired["flip"] == 2 and worker.resent == 1 and worker.calls >= 2
+            caught.value.reason == "checksum"
+            and harm.fired["flip"] == 2
+            and worker.resent == 1
+            and worker.connects >= 2
         )
         assert len(ledger.rounds) == (0 if up else 1)
-        assert worker.ask(Message("push", payload=Payload((torch.ones(3),)))).kind == "accepted"
+        assert worker.call(Message("push", payload=Payload((torch.ones(3),)))).kind == "accepted"
 
 
 @pytest.mark.parametrize("kind", ["~hello", "~challenge", "~proof", "~ready"])
@@ -152,8 +155,8 @@ def test_a_handshake_that_is_cut_or_damaged_once_is_tried_again(kind):
             FaultyLink(listener.address, fault) as link,
             Connection(link.address, "w", secret=SECRET, handshake_s=0.3) as worker,
         ):
-            assert worker.ask(Message("push", payload=Payload((torch.ones(3),)))).kind == "accepted"
-            assert fired == [kind] and worker.calls >= 2
+            assert worker.call(Message("push", payload=Payload((torch.ones(3),)))).kind == "accepted"
+            assert fired == [kind] and worker.connects >= 2
 
 
 def admitted(listener):

@@ -69,8 +69,8 @@ def test_without_the_right_secret_nothing_of_the_model_is_said(theirs, mine, rea
     with Listener(LOCAL, ok, secret=mine) as listener, Connection(listener.address, "w", secret=theirs) as worker:
         began = time.monotonic()
         with pytest.raises(AuthenticationError, match="secret"):
-            worker.ask(Message("push", payload=Payload((torch.ones(64),))))
-        assert time.monotonic() - began < 5 and worker.calls == 1
+            worker.call(Message("push", payload=Payload((torch.ones(64),))))
+        assert time.monotonic() - began < 5 and worker.connects == 1
         assert listener.refused == {reason: 1} and said_nothing_of_the_model(listener)
         assert "push" not in worker.traffic.rows
 
@@ -81,14 +81,14 @@ def test_a_server_that_does_not_hold_the_secret_is_told_nothing():
 
     with Listener(LOCAL, ok, secret=OTHER) as listener, FaultyLink(listener.address, fault) as link:
         with Connection(link.address, "w", secret=SECRET) as worker, pytest.raises(AuthenticationError, match="prove"):
-            worker.ask(Message("push", payload=Payload((torch.ones(64),))))
+            worker.call(Message("push", payload=Payload((torch.ones(64),))))
         assert not [p for p in link.passed if p.kind == "push"]
 
 
 def test_a_recorded_conversation_cannot_be_played_again():
     with Listener(LOCAL, ok, secret=SECRET) as listener, FaultyLink(listener.address) as link:
         with Connection(link.address, "w", secret=SECRET) as worker:
-            worker.ask(Message("push", payload=Payload((torch.ones(64),))))
+            worker.call(Message("push", payload=Payload((torch.ones(64),))))
         until(lambda: not listener.peers())
         handled = listener.traffic.rows["ok"].requests
         recorded = [p.data for p in link.passed if p.up]
@@ -138,17 +138,17 @@ def test_a_frame_that_is_not_the_peers_own_next_one_is_refused_and_not_handled(a
 
     with Listener(LOCAL, handle, secret=SECRET) as listener:
         with FaultyLink(listener.address) as link, Connection(link.address, "w", secret=SECRET) as worker:
-            worker.ask(Message("push", round=1))
-            worker.ask(Message("push", round=2))
+            worker.call(Message("push", round=1))
+            worker.call(Message("push", round=2))
             foreign = [p.data for p in link.passed if p.kind == "push"][1:]
         rounds.clear()
         with FaultyLink(listener.address, fault) as link, Connection(link.address, "w", secret=SECRET) as worker:
-            worker.ask(Message("push", round=1))
+            worker.call(Message("push", round=1))
             if attack == "without tag":  # no damage does that, so it is not sent again
                 with pytest.raises(FrameError, match="unauthenticated"):
-                    worker.ask(Message("push", round=2))
+                    worker.call(Message("push", round=2))
             else:
-                worker.ask(Message("push", round=2))
+                worker.call(Message("push", round=2))
         assert rounds == ([1] if attack == "without tag" else [1, 2])
         assert listener.refused == {"unauthenticated" if attack == "without tag" else "forged": 1}
 
@@ -225,14 +225,14 @@ def test_garbage_is_refused_with_a_reason_and_honest_workers_go_on(data, reason)
         Listener(LOCAL, ok, secret=SECRET) as listener,
         Connection(listener.address, "honest", secret=SECRET) as worker,
     ):
-        worker.ask(Message("push"))
+        worker.call(Message("push"))
         with raw(listener) as sock:
             began = time.monotonic()
             sock.sendall(data)
             assert reasons(sock)[-1] == reason
         assert time.monotonic() - began < 2
         assert listener.refused == {reason: 1}
-        assert worker.ask(Message("push")).kind == "ok" and worker.calls == 1
+        assert worker.call(Message("push")).kind == "ok" and worker.connects == 1
 
 
 @pytest.mark.parametrize("said", [b"", b"thwf", hello()[:60], hello()], ids=["nothing", "magic", "half", "hello"])
@@ -302,12 +302,12 @@ def test_a_full_listener_says_so():
     with Listener(LOCAL, ok, most_connections=2) as listener, contextlib.ExitStack() as stack:
         workers = [stack.enter_context(Connection(listener.address, name)) for name in "abc"]
         for worker in workers[:2]:
-            worker.ask(Message("push"))
+            worker.call(Message("push"))
         with pytest.raises(FrameError, match="full"):
-            workers[2].ask(Message("push"))
+            workers[2].call(Message("push"))
         workers[0].close()
         until(lambda: len(listener.peers()) == 1)
-        assert workers[2].ask(Message("push")).kind == "ok"
+        assert workers[2].call(Message("push")).kind == "ok"
 
 
 def test_what_strangers_send_before_they_are_asked_stays_outside():
@@ -329,9 +329,9 @@ def test_the_names_of_messages_cannot_fill_the_memory():
                 sock.sendall(bytes(encode_frame(Message(f"{number:0240d}", "w"))))
                 assert reasons(sock) == ["handshake"]
         assert set(listener.traffic.rows) == {"other", "~refused"} and listener.traffic.rows["other"].requests == 20
-        worker.ask(Message("push"))
+        worker.call(Message("push"))
         for number in range(200):
-            worker.ask(Message(f"{number:0240d}"))
+            worker.call(Message(f"{number:0240d}"))
         rows = listener.traffic.rows
         assert rows["push"].requests == 1 and len(rows) < 80 and len(worker.traffic.rows) < 80
         assert sum(row.sent_bytes for row in rows.values()) == listener.traffic.sent
@@ -363,7 +363,7 @@ def test_who_calls_again_and_again_has_one_message_before_the_handler(anew):
 def timed(worker, count=200):
     began = time.perf_counter()
     for _ in range(count):
-        worker.ask(Message("push", payload=Payload((torch.ones(64),))))
+        worker.call(Message("push", payload=Payload((torch.ones(64),))))
     return (time.perf_counter() - began) / count
 
 
@@ -392,7 +392,7 @@ def test_a_thousand_idle_sockets_do_not_keep_anybody_out(record_property):
         crowded = min(timed(worker) for _ in range(3))
         late = stack.enter_context(Connection(listener.address, "late", secret=SECRET))
         began = time.monotonic()
-        assert late.ask(Message("push")).kind == "ok" and time.monotonic() - began < 1.0
+        assert late.call(Message("push")).kind == "ok" and time.monotonic() - began < 1.0
         assert len(listener._strangers) <= listener.most_connections
         assert resident() - memory < 64 << 20
         record_property("alone_ms", 1e3 * alone)

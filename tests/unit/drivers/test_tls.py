@@ -8,12 +8,14 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from thinwire.core import AuthenticationError, CompositionError, Message, Payload
+from thinwire.core import AuthenticationError, ClosedError, CompositionError, Message, Payload
 from thinwire.drivers.sockets import Connection, Listener, Secret, Tls
 
 if shutil.which("openssl") is None:
@@ -79,8 +81,26 @@ def test_two_sides_with_certificates_understand_each_other(papers):
             address, "w", tls=papers["worker"], heartbeat_s=0.01, silence_s=1.0
         ) as worker:  # beats meet answers
             for _ in range(10):
-                assert torch.equal(worker.ask(Message("push", payload=Payload((big,)))).payload.parts[0], big)
-            assert worker.calls == 1 and not listener.refused and worker.traffic.rows["~alive"].requests > 3
+                assert torch.equal(worker.call(Message("push", payload=Payload((big,)))).payload.parts[0], big)
+            assert worker.connects == 1 and not listener.refused and worker.traffic.rows["~alive"].requests > 3
+
+
+def test_closing_ends_a_call_of_another_thread(papers):
+    at_work, enough = threading.Event(), threading.Event()
+
+    def handle(message):
+        at_work.set()
+        enough.wait(20)
+        return Message("ok")
+
+    with Listener("127.0.0.1:0", handle, tls=papers["server"]) as listener, ThreadPoolExecutor(1) as pool:
+        worker = Connection(listener.address, "w", tls=papers["worker"])
+        called = pool.submit(worker.call, Message("push"))
+        assert at_work.wait(10)
+        worker.close()
+        with pytest.raises(ClosedError):
+            called.result(timeout=5)
+        enough.set()
 
 
 @pytest.mark.parametrize("who", ["stranger", EXPIRED, "nobody"])
@@ -91,11 +111,11 @@ def test_a_worker_without_a_good_certificate_is_refused(papers, who):
             Connection(listener.address, "w", tls=tls) as worker,
             pytest.raises(AuthenticationError, match="certificate"),
         ):
-            worker.ask(Message("push"))
-        until(lambda: listener.refused["tls"] == worker.calls)
-        assert worker.calls <= 3 and not listener.traffic.rows and worker.traffic.received == 0
+            worker.call(Message("push"))
+        until(lambda: listener.refused["tls"] == worker.connects)
+        assert worker.connects <= 3 and not listener.traffic.rows and worker.traffic.received == 0
         with Connection(listener.address, "w", tls=papers["worker"]) as worker:
-            assert worker.ask(Message("push")).kind == "ok"
+            assert worker.call(Message("push")).kind == "ok"
 
 
 @pytest.mark.parametrize("who", ["stranger", EXPIRED])
@@ -105,7 +125,7 @@ def test_a_server_without_a_good_certificate_is_told_nothing(papers, who):
             Connection(listener.address, "w", tls=papers["worker"]) as worker,
             pytest.raises(AuthenticationError, match="certificate"),
         ):
-            worker.ask(Message("push"))
+            worker.call(Message("push"))
         assert worker.traffic.sent == 0
 
 
@@ -115,7 +135,7 @@ def test_a_certificate_for_another_host_is_refused(papers):
         Connection(listener.address, "w", tls=papers["worker"]) as worker,
         pytest.raises(AuthenticationError, match="::1"),
     ):
-        worker.ask(Message("push"))
+        worker.call(Message("push"))
 
 
 def test_tls_without_certificates_of_workers_needs_the_secret(papers):
@@ -126,12 +146,12 @@ def test_tls_without_certificates_of_workers_needs_the_secret(papers):
     with Listener("0.0.0.0:0", ok, tls=one_sided, secret=secret) as listener:
         address = listener.address.replace("0.0.0.0", "127.0.0.1")
         with Connection(address, "w", tls=Tls(ca=papers["server"].ca), secret=secret) as worker:
-            assert worker.ask(Message("push")).kind == "ok"
+            assert worker.call(Message("push")).kind == "ok"
         with (
             Connection(address, "w", tls=Tls(ca=papers["server"].ca)) as worker,
             pytest.raises(AuthenticationError, match="secret"),
         ):
-            worker.ask(Message("push"))
+            worker.call(Message("push"))
 
 
 def test_old_versions_and_plain_text_are_refused(papers):
@@ -163,7 +183,7 @@ def test_files_that_are_no_certificates_are_named(papers, tmp_path):
 def test_a_worker_may_speak_under_the_names_in_its_certificate(papers, name):
     with Listener("127.0.0.1:0", ok, tls=papers["server"]) as listener:
         with Connection(listener.address, name, tls=papers["pod"]) as worker:
-            assert worker.ask(Message("push")).kind == "ok"
+            assert worker.call(Message("push")).kind == "ok"
         assert not listener.refused
 
 
@@ -173,16 +193,16 @@ def test_a_worker_may_not_speak_under_a_name_that_is_not_in_its_certificate(pape
         Listener("127.0.0.1:0", ok, tls=papers["server"]) as listener,
         Connection(listener.address, "w", tls=papers["worker"]) as honest,
     ):
-        honest.ask(Message("push"))
+        honest.call(Message("push"))
         with (
             caplog.at_level(logging.WARNING, "thinwire"),
             Connection(listener.address, name, tls=papers["pod"]) as worker,
             pytest.raises(AuthenticationError, match=f"'{name}' is not in its certificate, which is for 'pod'"),
         ):
-            worker.ask(Message("push"))
-        assert listener.refused == {"certificate name": 1} and worker.calls == 1
+            worker.call(Message("push"))
+        assert listener.refused == {"certificate name": 1} and worker.connects == 1
         assert f"'{name}' is not in its certificate" in caplog.text
-        assert "push" not in worker.traffic.rows and honest.ask(Message("push")).kind == "ok" and honest.calls == 1
+        assert "push" not in worker.traffic.rows and honest.call(Message("push")).kind == "ok" and honest.connects == 1
 
 
 def test_a_secret_beside_certificates_does_not_open_other_names(papers):
@@ -192,4 +212,4 @@ def test_a_secret_beside_certificates_does_not_open_other_names(papers):
         Connection(listener.address, "w", tls=papers["pod"], secret=secret) as worker,
         pytest.raises(AuthenticationError, match="certificate"),
     ):
-        worker.ask(Message("push"))
+        worker.call(Message("push"))

@@ -5,15 +5,16 @@ import pytest
 import torch
 
 from thinwire import IncompatibleParts, checkpoint
-from thinwire.core import CompositionError, Message, derive_key
+from thinwire.core import CompositionError, Message, PeerLostError, ProtocolError, derive_key
+from thinwire.drivers.in_process import InProcess
 from thinwire.experiments.simulated_clients import SPOILERS, LogisticClients, simulate, spoiled
+from thinwire.serving.loops import Handler, run_client, run_worker
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.federated import Federation, Rounds, sample
 from thinwire.sync.members import Pace
 from thinwire.sync.optimizers import SGD, Adam
 from thinwire.sync.robust import Rule, clipped, krum, median, trimmed_mean, weighted_mean
 from thinwire.sync.server import Server
-from thinwire.sync.serving import handler, join, serve, take_part
 from thinwire.sync.worker import Worker
 
 
@@ -305,9 +306,13 @@ def test_rules_refuse_what_they_would_make_nonsense_of():
 
 def test_workers_in_threads_train_over_a_channel_in_memory():
     server = Server(start(), SGD(0.2), "ef(topk(k=3))", Pace(bound=1), workers=3, deadline=5.0)
-    ask = serve(lambda handle: handle, server)
+    handle = Handler(server)
     workers = [Worker(f"w{i}", server.layers, "ef(topk(k=3))") for i in range(3)]
-    threads = [threading.Thread(target=join, args=(ask, w, lambda weights, step: weights, 40)) for w in workers]
+    transports = [InProcess(handle, worker.name) for worker in workers]
+    threads = [
+        threading.Thread(target=run_worker, args=(*each, lambda weights, step: weights, 40))
+        for each in zip(transports, workers, strict=True)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -321,33 +326,33 @@ def test_workers_in_threads_train_over_a_channel_in_memory():
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_loop_that_was_cut_off_asks_what_became_of_its_update(exchange, arrives):
     server = Server(start(), SGD(0.2), exchange, workers=1)
-    worker, handle, pushes = Worker("w", server.layers, exchange), handler(server), []
+    worker, handle, pushes = Worker("w", server.layers, exchange), Handler(server), []
 
     def cut_off(message):
         pushes.append(message.kind)
         lost = pushes.count("push") == 5
         reply = handle(message) if arrives or not lost else None
         if lost:
-            raise ConnectionError
+            raise PeerLostError("the line is cut")
         return reply
 
-    with pytest.raises(ConnectionError):
-        join(cut_off, worker, lambda weights, step: weights, 10)
-    join(handle, worker, lambda weights, step: weights, 5)
+    with pytest.raises(ProtocolError):
+        run_worker(InProcess(cut_off, "w"), worker, lambda weights, step: weights, 10)
+    run_worker(InProcess(handle, "w"), worker, lambda weights, step: weights, 5)
     whole, other = Server(start(), SGD(0.2), exchange, workers=1), Worker("w", server.layers, exchange)
-    join(handler(whole), other, lambda weights, step: weights, 10)
+    run_worker(InProcess(Handler(whole), "w"), other, lambda weights, step: weights, 10)
     assert equal(server.weights, whole.weights) and server.applied == 10
 
 
 def test_clients_in_threads_take_part_until_the_server_is_done():
     task = LogisticClients(3, 0)
     server = Federation(task.start(), Rounds(clients=2, rounds=15, deadline=5.0), "ef(topk(k=3))", expected=3)
-    ask, counts = handler(server), []
+    handle, counts = Handler(server), []
 
     def client(place):
         me = FederatedClient(f"c{place}", server.layers, "ef(topk(k=3))")
         train = lambda weights, round: (task.trained(dict(weights), place, 3), task.examples(place))  # noqa: E731
-        counts.append(take_part(ask, me, train, pause=lambda: threading.Event().wait(0.001)))
+        counts.append(run_client(InProcess(handle, me.name), me, train, pause=lambda: threading.Event().wait(0.001)))
 
     threads = [threading.Thread(target=client, args=(place,)) for place in range(3)]
     for thread in threads:

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from thinwire.core import CompositionError, Message, NonFiniteError
+from thinwire.drivers.in_process import InProcess
+from thinwire.serving.loops import Handler, run_client, run_worker
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.federated import Federation
 from thinwire.sync.optimizers import SGD
 from thinwire.sync.sampling import Rounds
 from thinwire.sync.server import Server
-from thinwire.sync.serving import handler, join, take_part
 from thinwire.sync.worker import Worker
 
 
@@ -52,11 +53,12 @@ def in_threads(*loops):
 
 def test_a_round_closes_without_a_client_whose_training_gives_nan(caplog):
     server, calls = federation(2, 3), []  # without a deadline
-    ask = handler(server)
+    handle = Handler(server)
     one, two = (FederatedClient(name, server.layers) for name in "ab")
     with caplog.at_level(logging.WARNING, "thinwire"):
         accepted = in_threads(
-            lambda: take_part(ask, one, train(1.0)), lambda: take_part(ask, two, train(math.nan, calls))
+            lambda: run_client(InProcess(handle, "a"), one, train(1.0)),
+            lambda: run_client(InProcess(handle, "b"), two, train(math.nan, calls)),
         )
     assert accepted == [3, 0] and calls == [0, 1, 2] and server.done
     assert [(h["accepted"], h["skipped"], h["refused"], h["stepped"]) for h in server.history] == [(1, 1, 0, 1)] * 3
@@ -67,9 +69,9 @@ def test_a_round_closes_without_a_client_whose_training_gives_nan(caplog):
 
 def test_rounds_of_clients_that_all_give_nan_end_and_change_nothing():
     server = federation(2, 4)
-    ask = handler(server)
+    handle = Handler(server)
     clients = [FederatedClient(name, server.layers) for name in "ab"]
-    loops = [lambda c=client: take_part(ask, c, train(math.inf)) for client in clients]
+    loops = [lambda c=client: run_client(InProcess(handle, c.name), c, train(math.inf)) for client in clients]
     assert in_threads(*loops) == [0, 0] and server.done and not server.weights["w"].any()
     assert [counts["stepped"] for counts in server.history] == [0] * 4
 
@@ -77,11 +79,11 @@ def test_rounds_of_clients_that_all_give_nan_end_and_change_nothing():
 @pytest.mark.parametrize("most", [1, 3])
 def test_a_client_stops_after_several_bad_rounds_in_a_row_and_leaves(most):
     server, calls = federation(2, 9), []
-    ask = handler(server)
+    handle = Handler(server)
     one, two = (FederatedClient(name, server.layers) for name in "ab")
     accepted, error = in_threads(
-        lambda: take_part(ask, one, train(1.0)),
-        lambda: take_part(ask, two, train(math.nan, calls), most_bad_rounds=most),
+        lambda: run_client(InProcess(handle, "a"), one, train(1.0)),
+        lambda: run_client(InProcess(handle, "b"), two, train(math.nan, calls), most_bad_rounds=most),
     )
     assert accepted == 9 and server.done and len(calls) == most  # no round waited for the one that left
     assert isinstance(error, NonFiniteError) and f"in {most} rounds in a row" in str(error) and "['w']" in str(error)
@@ -92,7 +94,7 @@ def test_a_good_round_in_between_begins_the_count_anew():
     server = federation(1, 8)
     client = FederatedClient("a", server.layers)
     give = lambda weights, round: train(1.0 if round % 3 == 2 else math.nan)(weights, round)  # noqa: E731
-    assert take_part(handler(server), client, give, most_bad_rounds=3) == 2
+    assert run_client(InProcess(Handler(server), "a"), client, give, most_bad_rounds=3) == 2
 
 
 def test_who_left_is_sampled_again_when_it_joins_again():
@@ -159,7 +161,7 @@ def test_a_worker_whose_gradients_are_nan_says_so_and_stops(caplog):
         return {"w": torch.full((4,), math.nan)}
 
     with caplog.at_level(logging.WARNING, "thinwire"), pytest.raises(NonFiniteError, match="4 steps in a row"):
-        join(handler(server), worker, gradient, 100, most_bad_steps=4)
+        run_worker(InProcess(Handler(server), "a"), worker, gradient, 100, most_bad_steps=4)
     assert calls == [0, 1, 2, 3] and "a: step 3 has no update" in caplog.text
     assert server.members.present() == []  # it took its leave: no other worker waits for it
 
@@ -167,9 +169,9 @@ def test_a_worker_whose_gradients_are_nan_says_so_and_stops(caplog):
 def test_a_negative_number_of_bad_rounds_is_refused_at_once():
     server = federation(1, 8)
     with pytest.raises(CompositionError, match="most_bad_rounds must not be negative, got -3"):
-        take_part(handler(server), FederatedClient("a", server.layers), train(1.0), most_bad_rounds=-3)
+        run_client(InProcess(Handler(server), "a"), FederatedClient("a", server.layers), train(1.0), most_bad_rounds=-3)
     with pytest.raises(CompositionError, match="most_bad_steps must not be negative"):
-        join(handler(server), Worker("a", server.layers), lambda w, s: w, 1, most_bad_steps=-1)
+        run_worker(InProcess(Handler(server), "a"), Worker("a", server.layers), lambda w, s: w, 1, most_bad_steps=-1)
     assert server.clients == {}
 
 

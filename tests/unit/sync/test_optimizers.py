@@ -7,12 +7,13 @@ from local_training import SHAPES, start, trained, workers
 from thinwire import CheckpointError, CompositionError, lockstep
 from thinwire.checkpoint.tree import decode, encode
 from thinwire.core import flatten_state
+from thinwire.drivers.in_process import InProcess
+from thinwire.serving.loops import Handler, run_worker
 from thinwire.sync import Local, Outer, Rounds, from_torch, outer_of, parse_outer, parse_sync, sync_text
 from thinwire.sync.federated import Federation
 from thinwire.sync.optimizers import restore_outer, store_momentum
 from thinwire.sync.sampling import Rounds as FederatedRounds
 from thinwire.sync.server import Server
-from thinwire.sync.serving import handler, join
 from thinwire.sync.torch_optimizers import torch_optimizers
 from thinwire.sync.worker import Worker
 
@@ -182,7 +183,9 @@ def test_a_server_takes_a_text_and_resumes_with_the_same_next_step(text):
         return Server({"w": torch.tensor([3.0, -1.0, 0.5, 2.0])}, text, workers=1)
 
     def push(server, name, steps):
-        return join(handler(server), Worker(name, server.layers), lambda weights, step: weights, steps)
+        return run_worker(
+            InProcess(Handler(server), name), Worker(name, server.layers), lambda weights, step: weights, steps
+        )
 
     once, whole = make(), make()
     push(once, "a", 3)

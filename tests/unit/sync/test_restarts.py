@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from thinwire.core import Message, PeerLostError
+from thinwire.drivers.in_process import InProcess
+from thinwire.serving.loops import run_client, run_worker
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.federated import Federation, Rounds
 from thinwire.sync.members import Pace
 from thinwire.sync.optimizers import SGD
 from thinwire.sync.server import Server
-from thinwire.sync.serving import join, take_part
 from thinwire.sync.worker import Worker
 
 EF21 = "ef21(topk(k=1))"
@@ -56,12 +57,12 @@ def test_an_update_counts_though_its_client_is_started_anew_in_the_same_round(ex
     assert turn(server, one, 1.0, 2.0)
 
 
-def resuming(make, at):
-    """(ask, machines): a server that is stored, goes on for some messages, and is then resumed as it was stored."""
+def resuming(make, at, party):
+    """(transport, machines): a server that is stored, goes on for some messages, and is then resumed as it was stored."""
     machines, count = [make()], 0
     stored = None
 
-    def ask(message):
+    def answer(message):
         nonlocal count, stored
         count += 1
         if count == at[0]:
@@ -71,15 +72,15 @@ def resuming(make, at):
             machines[-1].load_state_dict(stored)
         return machines[-1].handle(message, 0.0)
 
-    return ask, machines
+    return InProcess(answer, party), machines
 
 
 @pytest.mark.parametrize("at", [(5, 9), (5, 10), (4, 10), (4, 9), (2, 9), (3, 8)])
 @pytest.mark.parametrize("exchange", [EF21, "ef(ef21(topk(k=1)))"])
 def test_a_worker_and_a_resumed_server_believe_the_same_under_ef21(exchange, at):
-    ask, machines = resuming(lambda: Server({"w": torch.ones(4)}, SGD(0.1), exchange), at)
+    transport, machines = resuming(lambda: Server({"w": torch.ones(4)}, SGD(0.1), exchange), at, "w")
     worker = Worker("w", machines[0].layers, exchange)
-    join(ask, worker, lambda weights, step: {"w": GRADIENT}, steps=12, follow_restarts=True)
+    run_worker(transport, worker, lambda weights, step: {"w": GRADIENT}, steps=12, follow_restarts=True)
     memory = worker.uplink.exchanger.memory["w"]
     assert len(machines) == 2 and machines[1].members.all["w"].settled == worker.settled == 11
     assert torch.equal(machines[1].intake.beliefs["w"]["w"], (memory if exchange == EF21 else memory.inner).local)
@@ -105,9 +106,9 @@ def test_what_a_resumed_server_refuses_stays_in_a_residual_around_ef21():
 
 @pytest.mark.parametrize("at", [(4, 8), (4, 9), (3, 8), (3, 9), (2, 7)])
 def test_a_client_and_a_resumed_federation_believe_the_same_under_ef21(at):
-    ask, machines = resuming(lambda: Federation({"w": torch.ones(4)}, Rounds(1, 12), EF21), at)
+    transport, machines = resuming(lambda: Federation({"w": torch.ones(4)}, Rounds(1, 12), EF21), at, "c")
     client = FederatedClient("c", machines[0].layers, EF21)
-    take_part(ask, client, lambda weights, round: ({"w": weights["w"] - GRADIENT}, 1), follow_restarts=True)
+    run_client(transport, client, lambda weights, round: ({"w": weights["w"] - GRADIENT}, 1), follow_restarts=True)
     assert len(machines) == 2 and machines[1].clients["c"].settled == client.settled == 11
     assert torch.equal(machines[1].intake.beliefs["c"]["w"], client.uplink.exchanger.memory["w"].local)
 
@@ -169,11 +170,11 @@ def test_a_servers_life_is_not_stored_and_is_another_one_after_loading():
         assert machine.life != life
 
 
-def restarted(make, at, resumed):
-    """(ask, machines): after `at` messages the server is another one, from its stored state or from zero."""
+def restarted(make, at, resumed, party):
+    """(transport, machines): after `at` messages the server is another one, from its stored state or from zero."""
     machines, count = [make()], 0
 
-    def ask(message):
+    def answer(message):
         nonlocal count
         count += 1
         if count == at:
@@ -182,7 +183,7 @@ def restarted(make, at, resumed):
                 machines[1].load_state_dict(copy.deepcopy(machines[0].state_dict()))
         return machines[-1].handle(message, 0.0)
 
-    return ask, machines
+    return InProcess(answer, party), machines
 
 
 @pytest.mark.parametrize("at", [8, 9])  # a pull, a push
@@ -204,11 +205,11 @@ def test_a_worker_notices_a_restarted_server_and_goes_on_only_if_told_and_resume
         if federated:
             client = FederatedClient("w", machines[0].layers)
             train = lambda weights, round: ({"w": weights["w"] - GRADIENT}, 1)  # noqa: E731
-            return take_part(ask, client, train, follow_restarts=told)
+            return run_client(transport, client, train, follow_restarts=told)
         worker = Worker("w", machines[0].layers)
-        return join(ask, worker, lambda weights, step: {"w": GRADIENT}, steps=12, follow_restarts=told)
+        return run_worker(transport, worker, lambda weights, step: {"w": GRADIENT}, steps=12, follow_restarts=told)
 
-    ask, machines = restarted(make, at, resumed)
+    transport, machines = restarted(make, at, resumed, "w")
     if words:
         with pytest.raises(PeerLostError, match=words):
             run()

@@ -1,4 +1,4 @@
-"""A worker's line to its server: asks, is answered, and mends the line if it breaks."""
+"""A worker's line to its server, a `Transport`: calls, is answered, and mends the line if it breaks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from types import TracebackType
 
 from ...core import (
     AuthenticationError,
+    ClosedError,
     CompositionError,
     ConfigMismatch,
     FrameError,
     Message,
     PeerLostError,
-    ProtocolError,
 )
 from ...wire import MAX_FRAME, encode_frame
 from .addresses import check_exposure, parse_address
@@ -27,7 +27,6 @@ from .talking import (
     ALIVE,
     BYE,
     CHALLENGE,
-    FAILED,
     HANDSHAKE,
     HANDSHAKE_BYTES,
     HELLO,
@@ -39,8 +38,10 @@ from .talking import (
     Crossings,
     Line,
     check_beats,
+    check_kind,
     expect_kind,
     expect_nonce,
+    expect_success,
     expect_version,
     numbered,
     seal_of,
@@ -53,13 +54,13 @@ _MOST_HUNG_UP = 3  # times in a row
 
 
 class Connection:
-    """Talks to one Listener under the name `sender`; it connects when it is first asked something.
+    """Talks to one Listener under the name `sender`; it connects at the first `call`.
 
     silence_s: a server from which nothing comes for so long is called again. retry_s: after so long in vain it is lost.
     timeout_s: an answer must be there by then even if the server is alive. While it is open, a thread tells the
     server every heartbeat_s that this peer lives. For the other settings see `Listener`.
 
-    traffic: bytes that crossed. calls: how often the server was called. resent: messages sent more than once.
+    traffic: bytes that crossed. connects: how often the server was called. resent: messages sent more than once.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Connection:
         self._retry_s, self._timeout_s = retry_s, timeout_s
         self.sender, self.address = sender, str(self._where)
         self.traffic = Crossings()
-        self.calls = self.resent = 0
+        self.connects = self.resent = 0
         self._generation = secrets.token_hex(NONCE_LETTERS // 2)  # tells this Connection from an earlier one
         self._sequence = self._hung_up = 0
         self._wire: Wire | None = None
@@ -104,25 +105,34 @@ class Connection:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def ask(self, message: Message) -> Message:
+    @property
+    def is_connected(self) -> bool:
+        """The line was open when it was last used."""
+        return self._wire is not None
+
+    def call(self, message: Message) -> Message:
         """The server's answer. Sender and sequence are filled in; however often it is sent, it is handled once.
 
-        A server that is not there is a PeerLostError, damage that a second sending does not mend a FrameError, a
-        message that the server's handler refused with an error a ProtocolError with that text.
+        Raises:
+            PeerLostError: the server is not there.
+            FrameError: damage that a second sending does not mend.
+            ProtocolError: the server's handler raised; with that text.
+            ClosedError: the connection was closed, before this call or during it.
         """
-        if message.kind.startswith("~"):
-            raise ProtocolError(f"Connection: kinds that begin with ~ are the transport's own, got {message.kind!r}")
+        check_kind(message, "Connection")
+        self._check_open()
         with self._asking:
-            if self._closed.is_set():
-                raise PeerLostError(f"{self.sender}: the connection to {self.address} was closed here")
+            self._check_open()
             self._sequence += 1
             message = numbered(message, self.sender, self._sequence)
             frame = encode_frame(message, self._fingerprint, self._secret is not None)
             return self._insist(frame, message)
 
     def close(self) -> None:
-        """Take leave, so that the server does not think this peer lost."""
+        """Take leave, so that the server does not think this peer lost. A call of another thread ends at once."""
         self._closed.set()
+        if (wire := self._wire) is not None and self._asking.locked():
+            wire.interrupt()
         with self._asking:
             if self._wire is not None:
                 with contextlib.suppress(OSError):
@@ -131,13 +141,18 @@ class Connection:
         if self._beating is not None:
             self._beating.join()
 
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise ClosedError(f"{self.sender}: the connection to {self.address} was closed here; make another one")
+
     def _insist(self, frame: bytearray, message: Message) -> Message:
         began = heard = time.monotonic()
         sent, pause = 0, _FIRST_PAUSE_S
         damaged = -1 if self._wire is not None else 0  # what an open line shows first may be an earlier one's trouble
         while True:
             try:
-                wire = self._wire or self._call()
+                wire = self._wire or self._connect()
+                self._check_open()  # `close` may have come while there was no line to interrupt
                 if len(frame) > wire.max_frame:
                     raise FrameError(
                         "too long", f"{len(frame)} bytes; the server at {self.address} takes {wire.max_frame}"
@@ -154,13 +169,15 @@ class Connection:
             except (OSError, EOFError) as error:
                 heard = max(heard, self._wire.heard if self._wire else 0.0)
                 self._hang_up()
+                self._check_open()
                 now = time.monotonic()
                 if now + pause > heard + self._retry_s or now > began + self._timeout_s:
                     raise PeerLostError(
                         f"{self.sender}: the server at {self.address} is lost ({str(error) or 'hung up'}), "
                         f"tried for {now - heard:.1f} s; look whether it runs, or raise retry_s or timeout_s"
                     ) from error
-                time.sleep(pause)
+                self._closed.wait(pause)
+                self._check_open()
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _answer(self, wire: Wire, message: Message, deadline: float) -> Message:
@@ -171,19 +188,15 @@ class Connection:
                 hint = f"; is another called {self.sender!r}, too?" if reason == "old sequence" else ""
                 raise FrameError(reason, f"the server at {self.address} refused a {message.kind!r}: {reason}{hint}")
             if reply.kind not in (ALIVE, REFUSED) and reply.sequence == message.sequence:
-                if reply.kind == FAILED:
-                    raise ProtocolError(
-                        f"the server at {self.address} failed on a {message.kind!r}: {reply.fields.get('reason')}"
-                    )
-                return reply
+                return expect_success(reply, message, f"the server at {self.address}")
             if reply.kind != ALIVE and reply.sequence > message.sequence:
                 raise FrameError("old sequence", f"an answer to {reply.sequence} while {message.sequence} was asked")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"alive, but no answer within {self._timeout_s:g} s")
 
-    def _call(self) -> Wire:
+    def _connect(self) -> Wire:
         """Connect and prove who we are."""
-        self.calls += 1
+        self.connects += 1
         wire = Wire(self._where, self._context, self._handshake_s, Line(self._fingerprint, self.traffic))
         try:
             nonce = secrets.token_hex(NONCE_LETTERS // 2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import secrets
 import socket
@@ -35,12 +34,12 @@ from .talking import (
     Crossings,
     Line,
     check_beats,
+    failure,
     numbered,
 )
 from .tls import Tls
 from .visitor import Visitor, refusal_reason
 
-_log = logging.getLogger(__name__)
 _ROOM = 1 << 16  # bytes taken in advance from a peer that is known
 
 
@@ -282,15 +281,9 @@ class Listener:
             if len(frame) > self.max_frame:
                 raise CompositionError(f"an answer of {len(frame)} bytes, max_frame is {self.max_frame}; raise it")
             return frame, reply.kind, reply.payload.nbytes
-        except ThinwireError as error:
-            self.refused["handler"] += 1
-            text = f"{type(error).__name__}: {error}"
-        except Exception:
-            self.refused["error"] += 1
-            _log.exception("the handler failed on a %r of %s", message.kind, message.sender)
-            text = "an error of the server; its log tells more"
-        fields = {"reason": text[:1000].encode(errors="replace").decode()}
-        return self._frame(Message(FAILED, self.name, message.round, message.sequence, fields)), FAILED, 0
+        except Exception as error:
+            self.refused["handler" if isinstance(error, ThinwireError) else "error"] += 1
+            return self._frame(failure(error, message, self.name)), FAILED, 0
 
     def _frame(self, message: Message) -> bytearray:
         return encode_frame(message, self._fingerprint, self._secret is not None)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 
-from ...core import CompositionError, Field, FrameError, Message
+from ...core import CompositionError, Field, FrameError, Message, ProtocolError, ThinwireError
 from ...wire import encode_frame, read_header
 from ...wire.frames import HEADER_BYTES, check_rest, parse_rest
 from ..meter import Traffic
 from .authentication import TAG_BYTES, Seal, Secret
+
+_log = logging.getLogger(__name__)
 
 # Kinds that begin with ~ are the transport's own.
 HELLO, CHALLENGE, PROOF, READY = "~hello", "~challenge", "~proof", "~ready"
@@ -148,6 +151,28 @@ def expect_nonce(message: Message, name: str = "nonce") -> str:
 def check_beats(heartbeat_s: float, silence_s: float, who: str) -> None:
     if not 0 < heartbeat_s < silence_s:
         raise CompositionError(f"{who}: heartbeat_s={heartbeat_s:g} must be below silence_s={silence_s:g}")
+
+
+def check_kind(message: Message, part: str) -> None:
+    if message.kind.startswith("~"):
+        raise ProtocolError(f"{part}: kinds that begin with ~ are the transport's own, got {message.kind!r}")
+
+
+def failure(error: Exception, message: Message, server: str) -> Message:
+    """The reply to a message whose handler raised: a ThinwireError is told, any other is logged here."""
+    if isinstance(error, ThinwireError):
+        text = f"{type(error).__name__}: {error}"
+    else:
+        _log.error("the handler failed on a %r of %s", message.kind, message.sender, exc_info=error)
+        text = "an error of the server; its log tells more"
+    fields = {"reason": text[:1000].encode(errors="replace").decode()}
+    return Message(FAILED, server, message.round, message.sequence, fields)
+
+
+def expect_success(reply: Message, message: Message, server: str) -> Message:
+    if reply.kind == FAILED:
+        raise ProtocolError(f"{server} failed on a {message.kind!r}: {reply.fields.get('reason')}")
+    return reply
 
 
 def numbered(message: Message, sender: str, sequence: int) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
 import ssl
@@ -75,6 +76,11 @@ class Wire:
         with self._lock:
             self._socket.settimeout(self.silence_s)
             return self._socket.recv(most)
+
+    def interrupt(self) -> None:
+        """End a `read` of another thread, as if the peer had hung up."""
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own `shutdown` is not for two threads
 
     def close(self) -> None:
         self._selector.close()

@@ -1,36 +1,38 @@
-"""Who works for a machine behind sockets, who is away, and when there is nobody left to wait for."""
+"""A server behind sockets: workers whose connection broke, the end of the training, states stored on the way."""
 
 from __future__ import annotations
 
 from ..core import Message
 from ..sync.federated import Federation
 from ..sync.server import Server
+from .store import Store
 
 
-class Company:
-    """A `Server` or a `Federation`, and who is away without having said `leave`.
+class Supervisor:
+    """A `Server` or a `Federation`, and the workers that are away without having said `leave`.
 
-    Nobody works with a lost worker in mind, so that it holds nobody up; but it may call again, and then it goes on.
-    Only when it has been away for `patience` seconds is it not expected any more.
+    A lost worker holds no other up; but it may call again, and then it goes on. Only when it has been away for
+    `patience` seconds is it not expected any more. With a store, the state is stored before the answer to the update
+    that made it due.
     """
 
-    def __init__(self, machine: Server | Federation, patience: float) -> None:
-        self.machine, self.patience = machine, patience
+    def __init__(self, machine: Server | Federation, patience: float, store: Store | None = None) -> None:
+        self.machine, self.patience, self.store = machine, patience, store
         self.away: dict[str, float] = {}  # since when
         self.saw_leave = False  # in this process: a resumed federation waits for clients that left the one before
 
     def handle(self, message: Message, now: float) -> Message:
-        self.expire(now)
+        self._expire(now)
         reply = self.machine.handle(message, now)
         self.saw_leave |= reply.kind == "bye"
         if message.kind == "leave" or self._is_here(message.sender):
             self.away.pop(message.sender, None)
+        self._store_if_due()
         return reply
 
     def expire(self, now: float) -> list[str]:
-        late = self.machine.expire(now)
-        if isinstance(self.machine, Server):  # a client that misses a round is in the next one all the same
-            self.away.update(dict.fromkeys(late, now))
+        late = self._expire(now)
+        self._store_if_due()
         return late
 
     def lose(self, name: str, now: float) -> None:
@@ -38,7 +40,7 @@ class Company:
         if not self._is_here(name):
             return
         self.away[name] = now
-        if isinstance(self.machine, Server):  # a federated round ends at its deadline whoever is away
+        if isinstance(self.machine, Server):  # a federated round ends at its deadline, whichever clients are away
             self.machine.handle(Message("leave", name), now)
 
     def is_over(self, now: float) -> bool:
@@ -64,6 +66,16 @@ class Company:
             )
         here = len(self.machine.members.present())
         return f"{self.machine.applied} updates, {here} of {self.machine.workers} workers here{away}"
+
+    def _expire(self, now: float) -> list[str]:
+        late = self.machine.expire(now)
+        if isinstance(self.machine, Server):  # a client that misses a round is in the next one all the same
+            self.away.update(dict.fromkeys(late, now))
+        return late
+
+    def _store_if_due(self) -> None:
+        if self.store is not None:
+            self.store.look()
 
     def _is_here(self, name: str) -> bool:
         if isinstance(self.machine, Federation):

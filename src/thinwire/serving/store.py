@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import checkpoint
-from ..core import CheckpointError, CompositionError, ConfigMismatch, Message
+from ..core import CheckpointError, CompositionError, ConfigMismatch, check_flag, check_int
 from ..sync.federated import Federation
 from ..sync.server import Server
-from .company import Company
 
 log = logging.getLogger("thinwire")
 EVERY_UPDATES, EVERY_ROUNDS = 100, 1
@@ -32,10 +31,12 @@ class Storage:
     start_over: bool = False
 
     def __post_init__(self) -> None:
-        if self.every is not None and self.every < 1:
-            raise CompositionError(f"--store-every must be at least 1, got {self.every}; 100 is usual")
+        if self.every is not None:
+            check_int("serve", "store_every", self.every, 1, "100 is usual")
+        check_flag("serve", "resume", self.resume)
+        check_flag("serve", "start_over", self.start_over)
         if self.resume and self.start_over:
-            raise CompositionError("--resume goes on from the stored state, --start-over does not; give one of them")
+            raise CompositionError("serve: resume goes on from the stored state, start_over does not; give one of them")
 
 
 def done_by(machine: Server | Federation) -> int:
@@ -54,8 +55,8 @@ class Store:
             self._load(there)
         elif there and not storage.start_over:
             raise CompositionError(
-                f"--store: {self.folder} holds the state of a server after {there[-1]} updates or rounds; go on from "
-                "it with --resume, begin anew with --start-over, or give another folder"
+                f"serve: store: {self.folder} holds the state of a server after {there[-1]} updates or rounds; go on "
+                "from it with resume (--resume), begin anew with start_over (--start-over), or give another folder"
             )
         self.save()  # so that a folder that cannot be written to is an error now, and the newest state is this run's
 
@@ -76,39 +77,22 @@ class Store:
 
     def _load(self, there: list[int]) -> None:
         if not there:
-            raise CompositionError(f"--resume: {self.folder} holds no state of a server; leave out --resume to begin")
+            raise CompositionError(f"serve: resume: {self.folder} holds no state of a server; leave out resume")
         state = checkpoint.load(self.folder)
         if "server" not in state:
-            raise CompositionError(f"--resume: {self.folder} holds weights alone, stored by an older version")
-        stored = {"settings": {}, **state}["settings"]
+            raise CompositionError(f"serve: resume: {self.folder} holds weights alone, stored by an older version")
+        stored = dict(state.get("settings", {}))
+        if "optimizer" in self.settings:
+            stored.setdefault("optimizer", "sgd")  # the only one before states named it
         names = [name for name in {**self.settings, **stored} if self.settings.get(name) != stored.get(name)]
         if names:
             found = "; ".join(f"{n}: {self.settings.get(n)!r} here, {stored.get(n)!r} stored" for n in names)
-            raise ConfigMismatch(f"--resume: {self.folder} is of a server with other settings: {found}")
+            raise ConfigMismatch(f"serve: resume: {self.folder} is of a server with other settings: {found}")
         try:
             self.machine.load_state_dict(state["server"])
         except (CheckpointError, KeyError, ValueError, TypeError) as error:
             raise CheckpointError(
-                f"--resume: the state in {self.folder} does not fit this server: {error}; give the options it had"
+                f"serve: resume: the state in {self.folder} does not fit this server: {error}; give the options it had"
             ) from error
         if isinstance(self.machine, Server) and not self.machine.members.present():
             self.machine.started = False  # all had left: it begins when as many as at first have come
-
-
-class StoredCompany:
-    """A `Company` whose state is stored, before the answer to the update that made it due."""
-
-    def __init__(self, company: Company, store: Store | None) -> None:
-        self.company, self.store = company, store
-
-    def handle(self, message: Message, now: float) -> Message:
-        reply = self.company.handle(message, now)
-        if self.store is not None:
-            self.store.look()
-        return reply
-
-    def expire(self, now: float) -> list[str]:
-        late = self.company.expire(now)
-        if self.store is not None:
-            self.store.look()
-        return late
