@@ -15,6 +15,7 @@ from .choosing import (
     plans_of_tensors,
     plans_to_tensors,
 )
+from .closing import ClosedOnExit
 from .composition import parts_of, rebuilt, weighed
 from .context import Context, Key, Plan, derive_key
 from .errors import (
@@ -120,5 +121,5 @@ __all__ = [
     "ConfigMismatch", "DivergedError", "MissingExtra", "NonFiniteError",
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
     "CheckpointError", "ClosedError", "FrameError", "AuthenticationError",
-    "Field", "Message",
+    "Field", "Message", "ClosedOnExit",
 ]  # fmt: skip
