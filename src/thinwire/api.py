@@ -154,9 +154,7 @@ def send_moments(
     parameters: the shard that moves; without, all of the optimizer's. composition: a compressor, or dense().
     Gives what it took.
     """
-    _check_moments(small, seed, timeout_s, group)
-    moving = _moving(optimizer, composition, parameters, small, seed)
-    return move(moving, to, True, timeout_s, group)
+    return _move(optimizer, composition, parameters, small, seed, timeout_s, group, to, sends=True)
 
 
 def receive_moments(
@@ -174,20 +172,23 @@ def receive_moments(
 
     Parameters have the shapes of the sender's, in its order; that they made no step yet is no hindrance.
     """
-    _check_moments(small, seed, timeout_s, group)
-    moving = _moving(optimizer, composition, parameters, small, seed)
-    return move(moving, source, False, timeout_s, group)
+    return _move(optimizer, composition, parameters, small, seed, timeout_s, group, source, sends=False)
 
 
-def _moving(
+def _move(
     optimizer: torch.optim.Optimizer,
     composition: str | Moments,
     parameters: Iterable[Tensor] | None,
     small: int,
     seed: int,
-) -> Moving:
+    timeout_s: float,
+    group: Any,
+    other: int,
+    sends: bool,
+) -> Traffic:
+    _check_moments(small, seed, timeout_s, group)
     held = AdamMoments(optimizer, in_order(parameters, optimizer))
-    return Moving(held, moments_of(composition), small=small, seed=seed)
+    return move(Moving(held, moments_of(composition), small=small, seed=seed), other, sends, timeout_s, group)
 
 
 def _check_moments(small: Any, seed: Any, timeout_s: Any, group: Any) -> None:

@@ -16,6 +16,7 @@ from .choosing import (
     plans_of_tensors,
     plans_to_tensors,
 )
+from .closing import ClosedOnExit
 from .composition import parts_of, rebuilt, weighed
 from .context import Context, Key, Plan, derive_key
 from .errors import (
@@ -147,6 +148,6 @@ __all__ = [
     "ConfigMismatch", "DivergedError", "MissingExtra", "NonFiniteError", "UnsupportedTorch",
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
     "CheckpointError", "ClosedError", "FrameError", "AuthenticationError",
-    "Field", "Message",
+    "Field", "Message", "ClosedOnExit",
     "Plugins", "PluginError", "PluginWarning", "Tunable", "DENSITY", "BITS", "RANK",
 ]  # fmt: skip

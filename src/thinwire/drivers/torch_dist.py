@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -24,6 +23,7 @@ from ..core import (
     AllReduce,
     AllToAll,
     Broadcast,
+    ClosedOnExit,
     DecodeError,
     Gathered,
     Op,
@@ -63,7 +63,7 @@ class Ended(Generic[T]):
     result: T
 
 
-class TorchDist:
+class TorchDist(ClosedOnExit):
     """Carries programs over a group of its own; one thread issues all collectives, in the order of submission.
 
     ordered: sum long tensors, too, in rank order at each shard's owner instead of by the backend's all-reduce. The same
@@ -127,14 +127,6 @@ class TorchDist:
         """Finish what was submitted. Connections end with the driver."""
         self._ahead.close()
         self._thread.close()
-
-    def __enter__(self) -> TorchDist:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @torch.no_grad()  # grad mode belongs to a thread
     def _drive(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ import torch.distributed as dist
 
 from .. import __version__
 from ..aggregators import Dense
-from ..core import CompositionError, NonFiniteError, Program, TensorSpec
+from ..core import ClosedOnExit, CompositionError, NonFiniteError, Program, TensorSpec
 from ..drivers.meter import Traffic
 from ..optimizer_state import Averaging, Moving
 from .compositions import Compositions, small_reason
@@ -28,7 +27,7 @@ def memory_of_moments(averaging: Averaging, *path: str) -> Memory:
     return Memory("moments", texts, averaging.exchanger, path, lambda stored: averaging.rules_of(stored["moments"]))
 
 
-class MomentsWire:
+class MomentsWire(ClosedOnExit):
     """Averages one optimizer's moments. Made by `thinwire.moments.average`, on every rank alike; so it is used."""
 
     def __init__(
@@ -97,14 +96,6 @@ class MomentsWire:
 
     def close(self) -> None:
         self.driver.close()
-
-    def __enter__(self) -> MomentsWire:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 @torch.no_grad()

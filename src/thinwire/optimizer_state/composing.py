@@ -29,7 +29,7 @@ def for_pairs(moments: Moments) -> Aggregator[Any]:
                 return part
             return GatherMean(Paired(part.compressor, *rules))  # gathered: sums of √v are no sums of v
         if isinstance(part, SketchSum | UnionSum):
-            return PairedSum(replace(part, compressor=Identity()), part.compressor, *rules)
+            return PairedSum(part.compressor, *rules, inner=replace(part, compressor=Identity()))
         if isinstance(part, _AROUND):
             return None
         raise IncompatibleParts(

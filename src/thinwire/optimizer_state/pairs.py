@@ -43,12 +43,8 @@ def row_spec(spec: TensorSpec) -> TensorSpec:
 
 
 @dataclass(frozen=True)
-class Paired:
-    """Send m through a compressor, and so √v: 2 times its bits; with `mask` at m's coordinates, which travel once.
-
-    With `mask`, v of what decodes to zero is not lost: the mean of its block is sent, 16 bits for each. transmit,
-    mask, block: see `Moments`. No contract: what is promised is that v is not zero where it was not.
-    """
+class PairSettings:
+    """What is done with pairs. transmit, mask, block: see `Moments`."""
 
     compressor: Compressor
     transmit: str = "sqrt"
@@ -57,6 +53,15 @@ class Paired:
 
     def __post_init__(self) -> None:
         check_unscaled(self.compressor)
+
+
+@dataclass(frozen=True)
+class Paired(PairSettings):
+    """Send m through a compressor, and so √v: 2 times its bits; with `mask` at m's coordinates, which travel once.
+
+    With `mask`, v of what decodes to zero is not lost: the mean of its block is sent, 16 bits for each.
+    No contract: what is promised is that v is not zero where it was not.
+    """
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         wide = tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32)

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..aggregators.dense import mean_of
-from ..core import Aggregator, Compressor, Context, Key, Program, Reduced, TensorSpec, fuse, saturate
-from .pairs import check_unscaled, row_spec
+from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, fuse, saturate
+from .pairs import PairSettings, row_spec
 from .transforms import block_means, restored, spread, transformed
 
 
 @dataclass(frozen=True)
-class PairedSum:
+class PairedSum(PairSettings):
     """Keep m and √v where the compressor chooses, and add them by `inner`; block means of what is left travel dense.
 
     What adds up is √v, so that the average's square is at most the average of v, by its variance over the hosts.
     """
 
-    inner: Aggregator[Any]
-    compressor: Compressor
-    transmit: str = "sqrt"
-    mask: bool = True
-    block: int = 1024
-
-    def __post_init__(self) -> None:
-        check_unscaled(self.compressor)
+    inner: Aggregator[Any] = field(kw_only=True)
 
     def init(self, spec: TensorSpec, key: Key) -> Any:
         return self.inner.init(spec, key)

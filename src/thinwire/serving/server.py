@@ -9,14 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..catalog import part_text
-from ..core import ClosedError, CompositionError, PeerLostError, check_flag
+from ..core import ClosedError, ClosedOnExit, CompositionError, PeerLostError, check_flag
 from ..drivers.sockets import Listener
 from ..sync.federated import Federation
 from ..sync.optimizers import Outer
@@ -33,7 +32,7 @@ _LOOK_S = 0.2  # between two looks at deadlines
 _LINGER_S = 10.0  # at most, until all workers that are connected have heard the end and taken their leave
 
 
-class ModelServer:
+class ModelServer(ClosedOnExit):
     """A model that workers train: listens from the start, in threads of its own.
 
     It ends by itself when all workers have left, or after the last federated round. Then, and when it is closed, the
@@ -60,12 +59,6 @@ class ModelServer:
         self.address = self._listener.address
         self._thread = threading.Thread(target=self._watch, name="thinwire-serve", daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> ModelServer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether the training has ended, within `timeout_s` or, without, however long that takes.

@@ -7,13 +7,12 @@ import itertools
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..core import ClosedError, CompositionError, ThinwireError, check_flag, check_int, check_timeout
+from ..core import ClosedError, ClosedOnExit, CompositionError, ThinwireError, check_flag, check_int, check_timeout
 from ..drivers.sockets import Connection
 from ..sync.client import FederatedClient
 from ..sync.uplink import specs_of
@@ -22,7 +21,7 @@ from .agreement import Agreement, Credentials, File, trained_tensors
 from .loops import ClientLoop, WorkerLoop
 
 
-class ModelWorker:
+class ModelWorker(ClosedOnExit):
     """The loop of one worker: before each pass the model gets the server's weights, after it the server gets an update.
 
     Without rounds the body of the loop calls `backward`, and the gradients are sent; with rounds it trains the model
@@ -48,12 +47,6 @@ class ModelWorker:
     def name(self) -> str:
         """Under which the server knows this worker."""
         return self._connection.sender
-
-    def __enter__(self) -> ModelWorker:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[Any]:
         """Batches if there are any, else numbers of steps or rounds."""

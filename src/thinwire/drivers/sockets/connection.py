@@ -8,11 +8,11 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
 
 from ...core import (
     AuthenticationError,
     ClosedError,
+    ClosedOnExit,
     CompositionError,
     ConfigMismatch,
     FrameError,
@@ -53,7 +53,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _MOST_HUNG_UP = 3  # times in a row
 
 
-class Connection:
+class Connection(ClosedOnExit):
     """Talks to one Listener under the name `sender`; it connects at the first `call`.
 
     silence_s: a server from which nothing comes for so long is called again. retry_s: after so long in vain it is lost.
@@ -98,12 +98,6 @@ class Connection:
         self._asking = threading.Lock()
         self._closed = threading.Event()
         self._beating: threading.Thread | None = None
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     @property
     def is_connected(self) -> bool:

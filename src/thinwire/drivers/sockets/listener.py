@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 
-from ...core import CompositionError, FrameError, Message, PeerLostError, ThinwireError
+from ...core import ClosedOnExit, CompositionError, FrameError, Message, PeerLostError, ThinwireError
 from ...wire import MAX_FRAME, encode_frame
 from .addresses import address_of_peer, check_exposure, listening_socket, parse_address
 from .authentication import Secret
@@ -43,7 +42,7 @@ from .visitor import Visitor, refusal_reason
 _ROOM = 1 << 16  # bytes taken in advance from a peer that is known
 
 
-class Listener:
+class Listener(ClosedOnExit):
     """Calls `handle(message) -> Message` for every new message of every peer, one at a time, and sends what it returns.
 
     address: HOST:PORT, [IPv6]:PORT or unix:PATH; port 0 picks one, `listener.address` tells. Other machines can reach
@@ -101,12 +100,6 @@ class Listener:
         self._accepting = self._loop.create_task(self._accept())
         self._thread = threading.Thread(target=self._run, name="thinwire-listener", daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> Listener:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def peers(self) -> dict[str, float]:
         """Who is connected, and for how many seconds nothing was heard of it."""
