@@ -173,7 +173,10 @@ def pause_and_warm_up(driver):
 
 
 def learning_rates(driver):
-    """What a wire was told, after each step; of groups with its parameters, and not of another model's."""
+    """What a wire was told, after each step; of groups with its parameters, and not of another model's.
+
+    First as its state has it, then as that step's exchange was given it: the optimizer had made the step before.
+    """
     model = ddp_of(driver)
     wire = thinwire.attach(model, ADAPTIVE)
     net = model.module
@@ -184,7 +187,7 @@ def learning_rates(driver):
     for step in range(3):
         train(model, driver, 1, start=step, optimizer=optimizer)
         other.step()
-        told.append(wire.compressed.lr)
+        told.append((wire.state_dict(gather=False)[f"rank{driver.world.rank}"]["lr"], wire.compressed.lr))
         optimizer.param_groups[1]["lr"] /= 10
     return told
 
