@@ -74,8 +74,9 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--venvs", type=Path, default=ROOT / ".venvs", help="where environments are made")
     parser.add_argument("--keep", action="store_true", help="keep environments, and use them the next time")
     parser.add_argument("--no-record", action="store_true", help="leave the record and the README as they are")
-    parser.add_argument("--minutes", type=float, default=60, help="of one combination, at most")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds of one test, at most")
+    parser.add_argument(
+        "--patience", type=float, default=1.0, help="a factor on time limits of tests, if others compute here"
+    )
     return parser.parse_args(arguments)
 
 
@@ -115,7 +116,7 @@ def run_one(python: Path, torch: str, folder: Path, options: argparse.Namespace)
     if not (folder / "bin" / "python").exists():
         subprocess.run([python, "-m", "venv", folder], check=True)
     own = folder / "bin" / "python"
-    run = {"cwd": ROOT, "env": {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}}
+    run = {"cwd": ROOT, "env": environment(options.patience)}
     pip = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
     subprocess.run([*pip, "-e", ".[dev]", torch_requirement(torch)], check=True, **run)
     versions = subprocess.run([own, "-c", VERSIONS], check=True, capture_output=True, text=True, **run).stdout.split()
@@ -123,11 +124,16 @@ def run_one(python: Path, torch: str, folder: Path, options: argparse.Namespace)
     result = folder / "result.xml"
     result.unlink(missing_ok=True)
     pytest = [own, "-m", "pytest", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider"]
-    tests = [*pytest, f"--timeout={options.timeout:g}", f"--junitxml={result}", *options.suites]
-    subprocess.run(tests, check=False, timeout=60 * options.minutes, **run)
+    tests = [*pytest, f"--timeout={120 * options.patience:g}", f"--junitxml={result}", *options.suites]
+    subprocess.run(tests, check=False, **run)
     counts = count_results(result)
     print(f"{python.name} with torch {versions[1]}: {counts}, {(time.monotonic() - began) / 60:.1f} min", flush=True)
     return dict(zip(("python", "torch", "numpy"), versions, strict=True)) | {"date": str(date.today())} | counts
+
+
+def environment(patience: float) -> dict[str, str]:
+    """This process's, without a path to other sources."""
+    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"THINWIRE_TEST_PATIENCE": str(patience)}
 
 
 def torch_requirement(torch: str) -> str:
