@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check docs setup exits clean
+.PHONY: demo test test-versions check docs setup exits clean
 
 demo: $(VENV)/.lab  ## run the main job on the embedded data; ends with a report to open
 	$(VENV)/bin/thinwire run demo
@@ -18,6 +18,9 @@ check: $(VENV)/.dev
 
 exits: $(VENV)/.dev  ## 395 training jobs that end without a word, by Ctrl-C or by an error: none may die by a signal (some minutes)
 	$(VENV)/bin/python tools/exits.py --idle 200 --plain 100 --interrupt-all 30 --interrupt-one 30 --error 30 --silent 5
+
+test-versions:  ## the main suites on Python 3.10 and the newest here, torch 2.10 and the newest (see tools/test_versions.py)
+	$(PYTHON) tools/test_versions.py $(if $(PYTHONS),--python $(PYTHONS)) $(if $(TORCHES),--torch $(TORCHES))
 
 docs: $(VENV)/.dev  ## the documentation as a site, in site/; opens from disk
 	$(VENV)/bin/mkdocs build --strict
@@ -36,4 +39,4 @@ $(VENV)/.dev: $(VENV)/.lab
 	@touch $@
 
 clean:
-	rm -rf $(VENV) runs site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venvs runs site .mypy_cache .ruff_cache .pytest_cache .hypothesis

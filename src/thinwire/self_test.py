@@ -16,6 +16,7 @@ from torch import Tensor
 from . import __version__
 from .catalog import parse
 from .core import AllGather, AllReduce, Op, Payload, Program, TensorSpec, ThinwireError, World
+from .core.tested import describe_tests
 from .drivers.driver import Driver
 from .drivers.joining import gloo_is_available
 from .drivers.lockstep import lockstep
@@ -75,6 +76,7 @@ def examine_machine() -> list[Finding]:
         Finding("python", platform.python_version()),
         Finding("torch", str(torch.__version__)),
         Finding("numpy", np.__version__),
+        Finding("tested with", describe_tests(platform.python_version(), str(torch.__version__))),
         Finding("safetensors", *_version("safetensors")),
         Finding("cores", f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads"),
         Finding("load", _load()),

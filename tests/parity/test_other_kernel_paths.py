@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from drawn import COMPOSITION_TEXTS
+from pool import PATIENCE
 from thinwire import parse
 from thinwire.core import mixes
 from thinwire.drivers.processes import loopback_device
@@ -45,7 +46,7 @@ def test_every_family_agrees_with_a_rank_that_has_another_kernel_path(tmp_path):
         )
         for file, environment in zip(files, (HERE, THERE), strict=True)
     ]
-    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=100 * PATIENCE)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     here, there = (json.loads(output.partition("result ")[2].splitlines()[0]) for output in outputs)
     assert here.pop("product") != there.pop("product"), "both ranks multiply alike here, so this test shows nothing"
