@@ -19,7 +19,7 @@ STOREYS = [
     {"compressors", "importance", "aggregators", "feedback", "controllers", "topologies", "drivers"},
     {"exchange", "checkpoint"},
     {"catalog"},
-    {"sync", "moments", "integrations", "planner", "describe"},
+    {"sync", "moments", "integrations", "planner", "describe", "testing"},
     {"api"},
     {"testbed"},
     {"experiments"},
@@ -59,6 +59,11 @@ def test_imports_point_one_way(path):
     assert room in LEVEL, f"{room} is no room of the house; see STOREYS"
     for other in imported_rooms(path):
         assert other == room or LEVEL[other] < LEVEL[room], f"{room} must not import {other}"
+
+
+def test_the_library_does_not_import_its_contract_suites():
+    users = [path for path in FILES if room_of(path) != "testing" and "testing" in imported_rooms(path)]
+    assert not users, "thinwire.testing needs pytest and hypothesis, which only tests have"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
