@@ -62,7 +62,7 @@ def register_task(name: str, cls: Any = None) -> Any:
     return cls
 
 
-_PLUGINS = Plugins(GROUP, register_task)
+PLUGINS = Plugins(GROUP, register_task)
 
 
 def make_task(name: str, settings: Mapping[str, Any] | None = None, data: str | Path | None = None) -> Task:
@@ -82,9 +82,9 @@ def make_task(name: str, settings: Mapping[str, Any] | None = None, data: str | 
 
 def _find(name: str) -> type[Any]:
     if name not in TASKS:
-        _PLUGINS.load_named(name)
+        PLUGINS.load_named(name)
     if name not in TASKS:
-        _PLUGINS.load_all()
+        PLUGINS.load_all()
         raise CompositionError(f"task must be one of {', '.join(TASKS)}, got {name!r}{meant(name, TASKS)}")
     found = TASKS[name]
     if isinstance(found, str):
