@@ -11,11 +11,11 @@ from thinwire.catalog import REGISTRY
 
 
 def attach_outside(driver, place, text):
-    """Train a DDP model through a composition, given as text and as an object; nothing is left of it afterwards."""
-    entries, digests, reports = list(REGISTRY.entries.values()), [], []
+    """Train a DDP model through a composition, given as text and as an object. The parts stay registered here."""
+    digests, reports = [], []
     sys.path.insert(0, place)
     importlib.invalidate_caches()
-    REGISTRY.restore(entries)
+    REGISTRY.plugins.reset()
     try:
         for wanted in (text, thinwire.parse(text)):
             model = ddp_of(driver)
@@ -26,5 +26,5 @@ def attach_outside(driver, place, text):
             wire.detach()
     finally:
         sys.path.remove(place)
-        REGISTRY.restore(entries)
+        REGISTRY.plugins.reset()
     return digests, reports
