@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import moments
     from .api import attach, join, local, serve
-    from .catalog import parse, to_text
+    from .catalog import parse, register, to_text
     from .core import (
         AuthenticationError,
         CheckpointError,
@@ -43,7 +43,7 @@ __version__ = "0.1.0"
 _HOME = {
     "attach": "api", "local": "api", "serve": "api", "join": "api",
     "load_dcp": "integrations.torch_checkpoint",
-    "parse": "catalog", "to_text": "catalog", "Exchanger": "exchange",
+    "parse": "catalog", "register": "catalog", "to_text": "catalog", "Exchanger": "exchange",
     "lockstep": "drivers.lockstep", "Meter": "drivers.meter", "TorchDist": "drivers.torch_dist",
     "ImportanceSolver": "importance", "ModuleObjective": "importance", "Refresher": "importance",
     "loopback": "core", "TensorSpec": "core", "World": "core",
@@ -56,7 +56,7 @@ _ROOMS = ("moments",)  # whole modules
 
 __all__ = [
     "attach", "local", "serve", "join",
-    "load_dcp", "moments", "parse", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist",
+    "load_dcp", "moments", "parse", "register", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist",
     "loopback", "TensorSpec", "World", "ImportanceSolver", "ModuleObjective", "Refresher",
     "ThinwireError", "CompositionError", "DecodeError", "IncompatibleParts", "PeerLostError", "ProtocolError",
     "CheckpointError", "ClosedError", "ConfigMismatch", "DivergedError", "NonFiniteError", "FrameError",

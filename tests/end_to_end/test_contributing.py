@@ -1,6 +1,5 @@
 """The three files that CONTRIBUTING.md shows: complete, listed as it says, and kept to the laws of the catalog."""
 
-import itertools
 import re
 import sys
 import types
@@ -9,18 +8,25 @@ from pathlib import Path
 import pytest
 import torch
 
-import contracts.test_aggregators as aggregator_laws
-import contracts.test_compressors as compressor_laws
-import contracts.test_controllers as controller_laws
-import contracts.test_decoders_refuse as decoder_laws
 from drawn import draw
-from thinwire import Exchanger, Meter, TensorSpec, World, catalog, describe, lockstep, parse
-from thinwire.catalog import parse_compressor, to_text
+from thinwire import Exchanger, Meter, TensorSpec, World, describe, lockstep, parse
+from thinwire.catalog import REGISTRY, Entry, parse_compressor, to_text
 from thinwire.controllers import Fixed
+from thinwire.testing import (
+    AGGREGATOR_LAWS,
+    COMPRESSOR_LAWS,
+    CONTROLLER_LAWS,
+    DECODER_LAWS,
+    MEMORY_LAWS,
+    composition_texts,
+    controller_texts,
+    keep_registry,
+    reduce_all,
+)
 
 TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
 FILES = dict(re.findall(r"```python\n# src/(thinwire/\S+)\.py\n(.*?)```", TEXT, re.DOTALL))
-LISTED = re.findall(r'`"(\w+)": (compressors|aggregators|controllers)\.(\w+),`', TEXT)
+LISTED = re.findall(r'`Entry\("(\w+)", (\w+)\.(\w+), "(\w+)"(?:, examples=\("(.*?)",\))?\),`', TEXT)
 
 
 def shown(path):
@@ -41,31 +47,14 @@ Loudest = shown("thinwire/controllers/loudest").Loudest
 STEERED = "ef(switch(topk(density=0.1), dense(), by=loudest(every=2)))"
 
 
-def laws(suite, argument):
-    """Every law of a suite about `argument`, with each of its other settings."""
-    for name, law in vars(suite).items():
-        marks = [mark for mark in getattr(law, "pytestmark", ()) if mark.name == "parametrize"]
-        if argument in (mark.args[0] for mark in marks):
-            others = {mark.args[0]: mark.args[1] for mark in marks if mark.args[0] != argument}
-            for values in itertools.product(*others.values()):
-                settings = dict(zip(others, values, strict=True))
-                yield pytest.param(law, settings, id="-".join([name, *map(str, values)]))
-
-
 @pytest.fixture(autouse=True)
-def listed(monkeypatch):
+def listed():
     """The catalog with the lines that CONTRIBUTING.md adds."""
     shown_parts = {"EverySecond": EverySecond, "SharedScale": SharedScale, "Loudest": Loudest}
-    for name, room, part in LISTED:
-        for table in (catalog.PARTS, getattr(catalog, room.upper())):
-            monkeypatch.setitem(table, name, shown_parts[part])
-        monkeypatch.setitem(catalog.NAMES, shown_parts[part], name)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm():
-    with decoder_laws.Allocations():  # as in its own suite: torch's first dispatch imports things
-        torch.zeros(1).nonzero()
+    with keep_registry():
+        for name, _, part, kind, examples in LISTED:
+            REGISTRY.add(Entry(name, shown_parts[part], kind, examples=(examples,) if examples else ()))
+        yield
 
 
 def test_the_guide_shows_three_files_and_lists_them():
@@ -73,32 +62,34 @@ def test_the_guide_shows_three_files_and_lists_them():
         "thinwire/compressors/every_second", "thinwire/aggregators/shared_scale", "thinwire/controllers/loudest"
     ]  # fmt: skip
     assert LISTED == [
-        ("everysecond", "compressors", "EverySecond"), ("shared", "aggregators", "SharedScale"),
-        ("loudest", "controllers", "Loudest"),
-    ]  # fmt: skip
+        ("everysecond", "compressors", "EverySecond", "compressor", ""),
+        ("shared", "aggregators", "SharedScale", "aggregator", ""),
+        ("loudest", "controllers", "Loudest", "controller", "every=2"),
+    ]
 
 
-@pytest.mark.parametrize(("law", "settings"), [*laws(compressor_laws, "compressor"), *laws(decoder_laws, "compressor")])
-def test_the_compressor_keeps_every_law_of_compressors(law, settings):
-    law(compressor=parse_compressor("everysecond()"), **settings)
+@pytest.mark.parametrize("law", [*COMPRESSOR_LAWS, *DECODER_LAWS], ids=str)
+def test_the_compressor_keeps_every_law_of_compressors(law):
+    law(parse_compressor("everysecond()"))
 
 
 @pytest.mark.parametrize("text", ("everysecond()", "ef(everysecond())", "shared()", "ef(shared())"))
-@pytest.mark.parametrize(("law", "settings"), [*laws(aggregator_laws, "aggregator")])
-def test_both_parts_keep_every_law_of_aggregators(law, settings, text):
-    law(aggregator=parse(text), **settings)
+@pytest.mark.parametrize("law", AGGREGATOR_LAWS, ids=str)
+def test_both_parts_keep_every_law_of_aggregators(law, text):
+    law(parse(text))
 
 
 @pytest.mark.parametrize("text", ("ef(everysecond())", "ef(shared())"))
-def test_error_feedback_loses_nothing_with_either(text):
-    aggregator_laws.test_error_feedback_loses_nothing_over_a_thousand_steps(text)
+@pytest.mark.parametrize("law", MEMORY_LAWS, ids=str)
+def test_error_feedback_loses_nothing_with_either(law, text):
+    law(parse(text))
 
 
-def test_the_texts_for_the_test_lists_are_read_and_written():
-    texts = re.findall(r'`"([a-z]+\(.*?\))",`', TEXT)
-    assert texts == ["everysecond()", "shared()", "ef(shared())", STEERED]
-    for text in texts:
-        assert to_text(parse(text)) == text
+def test_the_suites_run_over_what_is_listed():
+    assert {"everysecond()", "ef(everysecond())", "shared()", "ef(shared())"} <= set(composition_texts())
+    assert STEERED in controller_texts()
+    for text in (*composition_texts(), *controller_texts()):
+        assert parse(to_text(parse(text))) == parse(text)
 
 
 def test_the_docstring_of_a_new_compressor_becomes_a_row():
@@ -126,17 +117,15 @@ def test_the_compressor_in_lockstep_sends_half_and_with_feedback_loses_nothing()
 
 def test_the_aggregator_sends_sixteen_bits_a_coordinate():
     meters, tensors = [Meter() for _ in range(3)], [draw("gaussian", (500,), seed=rank) for rank in range(3)]
-    outs = aggregator_laws.reduce_all(parse("shared()"), tensors, meters=meters)
+    outs = reduce_all(parse("shared()"), tensors, meters=meters)
     assert meters[0].by("kind")["levels"].payload_bytes == 2 * 500
     assert meters[0].by("kind")["scale"].payload_bytes == 4
     torch.testing.assert_close(outs[0].value, sum(tensors) / 3, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize(("law", "settings"), [*laws(controller_laws, "text")])
-def test_the_controller_keeps_every_law_of_controllers(law, settings, monkeypatch):
-    if "monkeypatch" in law.__code__.co_varnames:
-        settings = {**settings, "monkeypatch": monkeypatch}
-    law(text=STEERED, **settings)
+@pytest.mark.parametrize("law", CONTROLLER_LAWS, ids=str)
+def test_the_controller_keeps_every_law_of_controllers(law):
+    law(parse(STEERED))
 
 
 LAYERS = [TensorSpec("quiet", (30,)), TensorSpec("loud", (20,))]

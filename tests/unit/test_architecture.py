@@ -20,7 +20,7 @@ STOREYS = [
     {"compressors", "importance", "aggregators", "feedback", "controllers", "topologies", "drivers"},
     {"exchange", "checkpoint"},
     {"catalog"},
-    {"sync", "optimizer_state", "planner", "describe", "adaptation"},
+    {"sync", "optimizer_state", "planner", "describe", "adaptation", "testing"},
     {"integrations", "serving"},
     {"api", "self_test"},
     {"moments"},  # a public namespace: names of optimizer_state and of api
@@ -138,6 +138,11 @@ def test_the_program_imports_the_laboratory_inside_functions_only():
     for path in FILES:
         if room_of(path) in PROGRAM:
             assert not set(imported_rooms(path, at_import=True)) & LABORATORY, path.name
+
+
+def test_the_library_does_not_import_its_contract_suites():
+    users = [path for path in FILES if room_of(path) != "testing" and "testing" in imported_rooms(path)]
+    assert not users, "thinwire.testing needs pytest and hypothesis, which only tests have"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -8,6 +8,8 @@ import pytest
 
 from thinwire.bench import indices
 from thinwire.describe import operator_rows, to_markdown
+from thinwire.experiments import tasks
+from thinwire.testing import keep_registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
@@ -28,8 +30,13 @@ def test_the_table_of_index_codings_is_what_the_benchmark_prints(capsys):
 def test_examples_in_a_page_give_what_is_printed(page):
     text = "\n".join(re.findall(r"```pycon\n(.*?)```", page.read_text(), re.DOTALL))
     test = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
-    said = []
-    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
+    said, held = [], dict(tasks.TASKS)
+    try:
+        with keep_registry():  # what a page registers is for that page
+            result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
+    finally:
+        tasks.TASKS.clear()
+        tasks.TASKS.update(held)
     assert not result.failed, "".join(said)
 
 

@@ -69,6 +69,14 @@ class Registry:
         """Load what other packages offer, for tables and suggestions."""
         self.plugins.load_all()
 
+    def restore(self, entries: Sequence[Entry]) -> None:
+        """Hold these parts only, and read the entry points of other packages again."""
+        self.entries.clear()
+        self.names.clear()
+        self.entries.update({entry.name: entry for entry in entries})
+        self.names.update({entry.cls: entry.name for entry in entries})
+        self.plugins.reset()
+
     def _accept(self, name: str, cls: Any) -> None:
         if name not in self.entries or self.entries[name].cls is not cls:
             register(name, cls)

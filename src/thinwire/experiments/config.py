@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from ..core import CompositionError, IncompatibleParts, mixes
+from ..core import Aggregator, CompositionError, Compressor, IncompatibleParts, mixes
 from ..importance import ImportanceSolver
 from ..optimizer_state import Moments, parse_moments
 from ..sync import Local, parse_sync
 from ..testbed.network import rate_bits
+from .outside import paths_of, register_paths, text_of
 from .rates import check_rate
 from .tables import ConfigError, Table, build, choose, not_negative, positive
 
@@ -33,16 +34,19 @@ MEASURES = ("loss", "train_loss", "accuracy", "perplexity", "grad_norm")
 class Method:
     """One composition under the name that tables and legends show; what is set here counts instead of the common.
 
-    A composition alone takes gradients at every step; local(every=16, exchange=...) is local training.
+    A composition alone takes gradients at every step; local(every=16, exchange=...) is local training. In Python it may
+    be a part, or `Local` settings; it is kept as its text, so that a run's folder shows what was run.
     """
 
     label: str
-    composition: str
+    composition: str | Aggregator[Any] | Compressor | Local
     lr: float | str | None = None
     importance: Mapping[str, Any] | None = None  # settings of the ImportanceSolver; without, parts like impk have w = 1
     moments: str | None = None  # what Adam's moments are averaged through with each round of local training
 
     def __post_init__(self) -> None:
+        if not isinstance(self.composition, str):
+            object.__setattr__(self, "composition", text_of(self.composition, f"methods: {self.label}"))
         try:
             sync, moments = self.sync(), self.averaged()
         except (CompositionError, IncompatibleParts) as error:
@@ -62,12 +66,12 @@ class Method:
             )
 
     def sync(self) -> Local:
-        return parse_sync(self.composition)
+        return parse_sync(str(self.composition))
 
     @property
     def text(self) -> str:
         """All of it, for tables."""
-        return self.composition if self.moments is None else f"{self.composition}, moments by {self.moments}"
+        return f"{self.composition}" if self.moments is None else f"{self.composition}, moments by {self.moments}"
 
     def averaged(self) -> Moments | None:
         return None if self.moments is None else parse_moments(self.moments)
@@ -249,12 +253,13 @@ class Experiment:
         }
         config["groups"] = [_without_defaults(group) | {"title": group.title} for group in self.groups]
         config["optimizer"] = _without_defaults(self.optimizer)
-        return config
+        return config | paths_of([m.sync() for m in self.methods], [self.task_of(group).name for group in self.groups])
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], name: str = "") -> Experiment:
         """Out of a TOML or JSON file. Unknown keys, missing ones and wrong types are a ConfigError."""
         table = Table(config)
+        register_paths(table.take("parts", {}), table.take("tasks", {}))
         common = table.take_some([f.name for f in fields(Group) if f.name not in _OF_GROUPS])
         if common and "groups" in config:
             raise ConfigError(f"{next(iter(common))}: belongs into the groups, since there are some")
@@ -284,7 +289,7 @@ def _task(value: Any) -> TaskConfig:
 
 
 def _method(label: str, value: Any) -> Method:
-    if isinstance(value, str):
+    if isinstance(value, str | Aggregator | Compressor | Local):
         return Method(label, value)
     return build(Method, value, f"methods: {label}", label=label)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from .config import Experiment
 from .laboratory import plan_of, read_experiment
 from .named import SUMMARIES, named_plan
+from .outside import import_file
 from .plan import Plan
 from .selecting import Selection
 from .tables import ConfigError
@@ -69,11 +69,9 @@ def _stored(path: Path) -> dict[str, Any]:
 
 def _by_function(path: Path, name: str) -> Experiment:
     """What the function of a user's own file returns: an Experiment, or a dict as a TOML file has it."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise ConfigError(f"{path}: a Python file is needed for FILE.py:FUNCTION")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = import_file(path)
     function = getattr(module, name, None)
     if not callable(function):
         raise ConfigError(f"{path}: has no function called {name!r}")

@@ -6,7 +6,7 @@ import difflib
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
 
 from ..core import ThinwireError
@@ -108,12 +108,19 @@ def fits(value: Any, hint: Any) -> bool:
 def wording(hint: Any) -> str:
     """The type in words."""
     if len(kinds(hint)) > 1:
-        return " or ".join(wording(kind) for kind in kinds(hint) if kind is not type(None))
+        shown = [kind for kind in kinds(hint) if kind is not type(None) and not _is_part(kind)]
+        return " or ".join(map(wording, shown))
     origin = typing.get_origin(hint) or hint
     if origin is typing.Literal:
         return " or ".join(str(value) for value in typing.get_args(hint))
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", tuple: "a list"}
     return words.get(origin, "a table")
+
+
+def _is_part(kind: Any) -> bool:
+    """Whether it is an object, which only Python can give."""
+    origin = typing.get_origin(kind) or kind
+    return is_dataclass(origin) or bool(getattr(origin, "_is_protocol", False))
 
 
 def meant(word: str, known: Iterable[str]) -> str:

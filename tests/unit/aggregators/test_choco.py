@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from drawn import draw
-from reducing import reduce_all
 from thinwire import Exchanger, IncompatibleParts, TensorSpec, World, lockstep, parse
+from thinwire.testing import reduce_all
 from thinwire.topologies import Ring, mixing_matrix
 
 

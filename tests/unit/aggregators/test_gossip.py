@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from drawn import draw
-from reducing import reduce_all
 from thinwire import Exchanger, IncompatibleParts, Meter, TensorSpec, World, lockstep, parse, to_text
 from thinwire.core import keeps_copies, lossless, mixes, takes_weights
+from thinwire.testing import reduce_all
 from thinwire.topologies import Ring, Rotating, mixing_matrix
 
 

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from contracts.test_aggregators import assert_same
 from drawn import draw
 from thinwire import Exchanger, IncompatibleParts, Meter, ProtocolError, TensorSpec, World, lockstep, parse
 from thinwire.sync import Rounds, parse_sync
+from thinwire.testing import assert_same
 
 LAYERS = [TensorSpec("a", (8, 5)), TensorSpec("b", (30,)), TensorSpec("c", (2, 3, 4))]
 FLAT = TensorSpec("flat", (sum(spec.numel for spec in LAYERS),))

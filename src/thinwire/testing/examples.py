@@ -1,0 +1,83 @@
+"""What contract suites run over: texts of all registered parts, made of the examples of their registration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import get_type_hints
+
+from ..catalog import REGISTRY, Entry, kinds_of, parse
+from ..catalog.kinds import required
+from ..core import Aggregator, CompositionError, Compressor, IncompatibleParts
+
+INSIDE = "topk(density=0.1)"  # what a part is put around that needs another and has no examples
+
+
+def compressor_texts() -> list[str]:
+    """Every registered compressor with each of its examples."""
+    return [text for entry in _entries("compressor") for text in example_texts(entry)]
+
+
+def topology_texts() -> list[str]:
+    """Every registered topology with each of its examples."""
+    return [text for entry in _entries("topology") for text in example_texts(entry)]
+
+
+def controller_texts() -> list[str]:
+    """Every registered controller with each of its examples, around a menu of densities; the first also around two."""
+    texts = []
+    for entry in _entries("controller"):
+        controllers = example_texts(entry)
+        texts += [f"ef(adapt({INSIDE}, by={text}))" for text in controllers]
+        texts += [f"ef(switch({INSIDE}, dense(), by={text}))" for text in controllers[:1]]
+    return texts
+
+
+def composition_texts() -> list[str]:
+    """Every compressor, alone and under error feedback; every aggregator, the first example also under error feedback;
+    every memory."""
+    compressors = compressor_texts()
+    texts = [*compressors, *(f"ef({text})" for text in compressors)]
+    for entry in _entries("aggregator"):
+        examples = example_texts(entry)
+        texts += [*examples, *(f"ef({text})" for text in examples[:1] if _takes_feedback(text))]
+    return list(dict.fromkeys([*texts, *(text for e in _entries("memory") for text in example_texts(e))]))
+
+
+def example_texts(entry: Entry) -> list[str]:
+    """A part with each of its examples; without any, as it is, or around a compressor if it needs one."""
+    if entry.examples:
+        return [f"{entry.name}({settings})" for settings in entry.examples]
+    needed = required(entry.cls)
+    if not needed:
+        return [f"{entry.name}()"]
+    inside = set(kinds_of(get_type_hints(entry.cls)[needed[0].name])) & {Compressor, Aggregator}
+    if len(needed) == 1 and inside:
+        return [f"{entry.name}({INSIDE})"]
+    raise CompositionError(
+        f"{entry.name} needs its {needed[0].name} and has no examples; give some: "
+        f"register({entry.name!r}, {entry.cls.__name__}, examples=[...])"
+    )
+
+
+@contextmanager
+def keep_registry() -> Iterator[None]:
+    """Forget at the end what was registered inside, so that one test does not see the parts of another."""
+    entries = list(REGISTRY.entries.values())
+    try:
+        yield
+    finally:
+        REGISTRY.restore(entries)
+
+
+def _entries(kind: str) -> list[Entry]:
+    REGISTRY.load_all()
+    return [entry for entry in REGISTRY.entries.values() if entry.kind == kind]
+
+
+def _takes_feedback(text: str) -> bool:
+    try:
+        parse(f"ef({text})")
+    except IncompatibleParts:
+        return False
+    return True

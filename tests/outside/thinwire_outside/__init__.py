@@ -1,0 +1,1 @@
+"""Parts and a task that are not thinwire's own."""
