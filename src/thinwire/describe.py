@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Sequence
 
 from .catalog import AGGREGATORS, COMPRESSORS, CONTROLLERS, MEMORIES, TOPOLOGIES, parse_compressor
-from .core import CompositionError, Compressor, Contract, TensorSpec, Topology
+from .core import Capability, CompositionError, Compressor, Contract, TensorSpec, Topology, has
 from .topologies import mixing_rate
 
 SPEC = TensorSpec("example", (1024, 1024))
@@ -55,8 +55,6 @@ def contract_text(part: Compressor) -> str:
         words.append(f"δ = {contract.delta:.3g}" if contract.delta < 0.99 else f"δ = 1 − {1 - contract.delta:.2g}")
     else:
         words.append("no relative bound")
-    if contract.additive:
-        words.append("adds on the wire")
     return ", ".join(words)
 
 
@@ -68,7 +66,7 @@ def topology_rows() -> list[dict[str, str]]:
             rows.append({"part": name, "who hears whom": summary(cls), **{f"n = {n}": "–" for n in WORLDS}})
             continue
         rows.append({"part": name, "who hears whom": summary(cls), **gaps(cls())})
-        if hasattr(cls, "one_peer"):
+        if has(cls(), Capability.TAKES_TURNS):
             text = f"{name}(one_peer=true)"
             rows.append({"part": text, "who hears whom": "The same partners in turn, one a step.", **gaps(cls(True))})
     return rows

@@ -19,7 +19,7 @@ STOREYS = [
     {"compressors", "importance", "aggregators", "feedback", "controllers", "topologies", "drivers"},
     {"exchange", "checkpoint"},
     {"catalog"},
-    {"sync", "moments", "integrations", "planner", "describe"},
+    {"sync", "moments", "integrations", "planner", "describe", "testing"},
     {"api"},
     {"testbed"},
     {"experiments"},

@@ -46,7 +46,7 @@ def knob_of(part: Any) -> tuple[Knob, Any] | None:
     for knob in KNOBS:
         if knob.name in _names(part) and getattr(part, knob.name) is not None:
             return knob, getattr(part, knob.name)
-    inside = [getattr(part, name) for name in _INTO if is_dataclass(getattr(part, name, None))]
+    inside = [getattr(part, name) for name in _INTO if name in _names(part)]
     return next((found for each in inside if (found := knob_of(each)) is not None), None)
 
 

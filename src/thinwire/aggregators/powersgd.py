@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..core import (
+    Capabilities,
+    Capability,
     CompositionError,
     Context,
     Dims,
@@ -58,6 +60,10 @@ class PowerSGD:
     the "mean" P Qᵀ, as torch's hook does. `halves` sends P and Q in turns, half the bytes and one message a step.
     PowerSGD, arXiv 1905.13727.
     """
+
+    capabilities: ClassVar[Capabilities] = frozenset(
+        {Capability.FUSES_RESIDUAL, Capability.ESTIMATES_ERRORS, Capability.EXPECTS_BYTES, Capability.LOSES_UNBOUNDED}
+    )
 
     rank: int = 4
     dims: Dims | None = None

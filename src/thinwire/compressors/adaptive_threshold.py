@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Compressor, Contract, Key, TensorSpec
+from ..core import Capabilities, Capability, CompositionError, Compressor, Contract, Key, TensorSpec
 from ..kernels import distinct_positions, largest_magnitudes, reaching, take
 from .identity import Identity
 from .sparse import Sparse, kept_count, kept_nbytes, then, values_spec
@@ -22,6 +23,8 @@ class AdaptiveThreshold(Sparse):
     numbers none exceeds the others and delta counts on k_t. A smaller sample estimates it from that share of the
     coordinates, drawn by the key; the number sent is then held between half and twice density·d.
     """
+
+    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIES_IN_SIZE, Capability.EXPECTS_BYTES}
 
     density: float = 0.01
     sample: float = 1.0

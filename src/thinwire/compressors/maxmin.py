@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Contract, DecodeError, Key, Part, Payload, TensorSpec, narrow
+from ..core import (
+    Capabilities,
+    Capability,
+    CompositionError,
+    Contract,
+    DecodeError,
+    Key,
+    Part,
+    Payload,
+    TensorSpec,
+    narrow,
+)
 from ..wire import expect_parts, expect_vector, pack_bits, packed_bytes, unpack_bits
 from .blocks import as_blocks, block_count, check_block
 from .rounding import check_rounding, rounded
@@ -20,6 +32,8 @@ class MaxMin:
     u = (max - min) / (2^bits - 1). With rounding="nearest" biased, |error| <= u/2. Absolute bounds only: a block of
     one far-off value has none relative to its length. As CGX quantises.
     """
+
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.SENDS_EVERY_COORDINATE, Capability.EXPECTS_BYTES})
 
     bits: int = 4
     block: int = 512

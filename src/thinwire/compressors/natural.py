@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import Capabilities, Capability, CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
 from ..kernels import (
     exponents_feedback,
     exponents_mean,
@@ -33,6 +34,15 @@ class Natural:
     numbers below 2^-126 become 0 or 2^-126 and those above 2^127 become 2^127; with bits=8, numbers below 2^-110 become
     0 and those above 2^16 become 2^16. The bound on the variance holds in between.
     """
+
+    capabilities: ClassVar[Capabilities] = frozenset(
+        {
+            Capability.SENDS_EVERY_COORDINATE,
+            Capability.EXPECTS_BYTES,
+            Capability.FUSES_RESIDUAL,
+            Capability.DECODES_MEAN,
+        }
+    )
 
     bits: int = 9
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import Capabilities, Capability, CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
 from ..kernels import block_peaks, qsgd_decode, qsgd_encode, qsgd_feedback, qsgd_mean, tree_sum
 from ..kernels.codes import SMALLEST_NORM
 from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
-from .blocks import as_blocks, block_count, check_block, errors_of_some_blocks
+from .blocks import QUANTIZES, as_blocks, block_count, check_block, errors_of_some_blocks
 from .rest import encode_and_subtract
 
 
@@ -37,6 +38,11 @@ class QSGD:
         check_block("QSGD", self.block)
         if self.norm not in ("max", "l2"):
             raise CompositionError(f"QSGD: norm must be 'max' or 'l2', got {self.norm!r}")
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        few = self.levels < (3 if self.norm == "max" else math.sqrt(self.block))  # then most coordinates become zero
+        return QUANTIZES if few else QUANTIZES | {Capability.SENDS_EVERY_COORDINATE}
 
     @property
     def levels(self) -> int:

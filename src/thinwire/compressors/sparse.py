@@ -6,10 +6,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 from torch import Tensor
 
-from ..core import CompositionError, Compressor, Contract, DecodeError, Key, Part, Payload, TensorSpec, derive_key
+from ..core import (
+    Capabilities,
+    Capability,
+    CompositionError,
+    Compressor,
+    Contract,
+    DecodeError,
+    Key,
+    Part,
+    Payload,
+    TensorSpec,
+    derive_key,
+)
 from ..kernels import add_saturated, decode_positions, scatter, sparse_mean, subtract_at, take
 from ..wire import encode_indices, expect_count, expected_index_bytes
 from .identity import Identity
@@ -49,6 +62,10 @@ def values_key(key: Key) -> Key:
 
 class Sparse:
     """Base of all that choose coordinates by looking at them: positions in the cheapest coding, then their values."""
+
+    capabilities: ClassVar[Capabilities] = frozenset(
+        {Capability.CHOOSES_COORDINATES, Capability.CODES_POSITIONS, Capability.FUSES_RESIDUAL, Capability.DECODES_MEAN}
+    )
 
     values: Compressor
 
@@ -121,6 +138,11 @@ class Sparse:
 @dataclass(frozen=True)
 class Counted(Sparse):
     """Base of those that send a fixed number of coordinates: a density of the tensor, or k."""
+
+    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {
+        Capability.COUNTS_COORDINATES,
+        Capability.EXPECTS_BYTES,
+    }
 
     density: float | None = None
     k: int | None = None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import Capabilities, Capability, CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
 from ..kernels import uniform_decode, uniform_encode, uniform_feedback, uniform_mean
 from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
-from .blocks import block_count, check_block, errors_of_some_blocks
+from .blocks import QUANTIZES, block_count, check_block, errors_of_some_blocks
 from .rest import encode_and_subtract
 from .rounding import check_rounding
 
@@ -34,6 +35,11 @@ class Uniform:
             raise CompositionError(f"Uniform: bits must be 2 to 8, got {self.bits}; 8 is usual")
         check_block("Uniform", self.block)
         check_rounding("Uniform", self.rounding)
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        few = self.levels < 3  # then most coordinates become zero
+        return QUANTIZES if few else QUANTIZES | {Capability.SENDS_EVERY_COORDINATE}
 
     @property
     def levels(self) -> int:

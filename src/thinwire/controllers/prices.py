@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,17 +11,19 @@ from torch import Tensor
 from ..core import (
     Aggregator,
     AllReduce,
+    Capability,
     Choices,
     Context,
-    ExpectsBytes,
     Key,
-    PricedAlong,
     Program,
     Request,
     TensorSpec,
     World,
+    capabilities_of,
     derive_key,
     drive,
+    estimates_errors,
+    expects_bytes,
     loopback,
     narrow,
     parts_of,
@@ -78,20 +80,12 @@ def errors_of(
         if at in found:
             continue
         left = [i for i in range(at, len(entries)) if i not in found]
-        if _prices_along(entry):
+        if estimates_errors(entry):
             known = entry.errors_along(tensor, spec, [entries[i] for i in left], key, exact)
             found |= {i: error for i, error in zip(left, known, strict=True) if error is not None}
         if at not in found:
             found[at] = tried_error(entry, tensor, spec, key, step)
     return torch.tensor([found[at] for at in range(len(entries))], dtype=torch.float64)
-
-
-def _prices_along(entry: Aggregator[Any]) -> TypeGuard[PricedAlong]:
-    return issubclass(type(entry), PricedAlong)  # remembered by kind, which isinstance is not
-
-
-def _expects_bytes(entry: Aggregator[Any]) -> TypeGuard[ExpectsBytes]:
-    return issubclass(type(entry), ExpectsBytes)
 
 
 def tried_error(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, key: Key, step: int = 0) -> float:
@@ -106,17 +100,16 @@ def bytes_of(
     """What one rank of so many would send for the tensor (float64); a world of one is priced as if there were two."""
     size = max(2, size)
     costs = [
-        entry.expected_bytes(spec, size)
-        if _expects_bytes(entry) and not size_varies(entry)
-        else tried_bytes(entry, tensor, spec, size, key, step)
+        entry.expected_bytes(spec, size) if expects_bytes(entry) else tried_bytes(entry, tensor, spec, size, key, step)
         for entry in entries
     ]
     return torch.tensor(costs, dtype=torch.float64)
 
 
 def size_varies(entry: Any) -> bool:
-    """Whether what it sends depends on the numbers: then only a tensor can tell."""
-    return any(getattr(part, "size_varies", False) for part in parts_of(entry))
+    """Whether what it sends depends on the numbers, with no expectation of it: then only a tensor can tell."""
+    inside = map(capabilities_of, parts_of(entry))
+    return any(Capability.VARIES_IN_SIZE in can and Capability.EXPECTS_BYTES not in can for can in inside)
 
 
 def tried_bytes(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, size: int, key: Key, step: int = 0) -> float:

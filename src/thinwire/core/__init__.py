@@ -1,5 +1,6 @@
 """The vocabulary: what is sent, what may be asked, what parts promise. Imports nothing of the other rooms."""
 
+from .capabilities import Capabilities, Capability, capabilities_of, has, labels, passed_on
 from .choosing import (
     Choices,
     Controller,
@@ -12,8 +13,14 @@ from .choosing import (
     Seen,
     TakesMenus,
     compressor_errors_along,
+    estimates_errors,
+    expects_bytes,
+    explains,
+    measures_world,
+    offers_menu,
     plans_of_tensors,
     plans_to_tensors,
+    takes_menus,
 )
 from .composition import parts_of, rebuilt, weighed
 from .context import Context, Key, Plan, derive_key
@@ -39,6 +46,7 @@ from .mixing import (
     Neighbours,
     Topology,
     check_inner,
+    has_period,
     keeps_copies,
     lossless,
     mixes,
@@ -56,18 +64,26 @@ from .options import (
 from .parts import (
     Aggregator,
     Chooser,
+    CodesPositions,
     Compressor,
     Contract,
+    CountsCoordinates,
     DecodesMean,
     FusesResidual,
     Reduced,
     SubtractsSent,
     Weighable,
+    WrapsCompressor,
     adds_up,
+    chooses_coordinates,
+    codes_positions,
+    counts_coordinates,
     decodes_mean,
     reduce_and_subtract,
     reduce_with_residual,
     subtracts_sent,
+    takes_importance,
+    wraps_compressor,
 )
 from .programs import drive, fuse, fuse_flagged, loopback, relay, stamped, timed
 from .requests import (
@@ -111,6 +127,10 @@ __all__ = [
     "DecodesMean", "SubtractsSent", "Reduced", "Seen", "adds_up", "decodes_mean", "subtracts_sent",
     "reduce_and_subtract", "reduce_with_residual",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
+    "Capability", "Capabilities", "capabilities_of", "has", "labels", "passed_on",
+    "chooses_coordinates", "codes_positions", "counts_coordinates", "takes_importance", "wraps_compressor",
+    "estimates_errors", "expects_bytes", "offers_menu", "takes_menus", "explains", "measures_world", "has_period",
+    "CodesPositions", "CountsCoordinates", "WrapsCompressor",
     "parts_of", "rebuilt", "weighed", "signature_of", "closest", "did_you_mean",
     "check_int", "check_number", "check_timeout", "check_choice", "check_flag", "check_scaler",
     "Together", "Waiting",

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..controllers import Fixed, explained, who_chooses
+from ..controllers import explained, who_chooses
 from ..core import (
     Aggregator,
+    Capability,
     Context,
     Controller,
     Plan,
@@ -23,14 +24,15 @@ from ..core import (
     Seen,
     TensorSpec,
     Waiting,
-    Weighable,
     World,
     all_finite,
     derive_key,
     fuse_flagged,
+    has,
     narrow,
     parts_of,
     stamped,
+    takes_importance,
     target_of,
     weighed,
 )
@@ -75,7 +77,7 @@ class Exchanger(Stored):
         self.memory = {
             spec.name: self.rules[spec.name].init(spec, derive_key(seed, "init", spec.name)) for spec in layers
         }
-        wanted = any(isinstance(part, Weighable) for rule in self.rules.values() for part in parts_of(rule))
+        wanted = any(takes_importance(part) for rule in self.rules.values() for part in parts_of(rule))
         self._importance = LayerImportance(self.layers, wanted)
         self.skipped_steps = 0
         self.waiting = Waiting(self.rules, layers)  # layers that are exchanged as one, and so wait for the last of them
@@ -159,7 +161,7 @@ class Exchanger(Stored):
         self, reduced: Mapping[str, Reduced[Any]], given: Mapping[str, Tensor], bucket: int, ctx: Context
     ) -> Any:
         """The controller's memory with what it saw of these layers."""
-        if self.watch is None and isinstance(self.controller, Fixed):
+        if self.watch is None and has(self.controller, Capability.NEVER_OBSERVES):
             return self._seen  # nobody looks
         began, state = time.perf_counter(), self._seen
         seconds = None if self.clock is None else self.clock() - self._began
