@@ -55,8 +55,6 @@ def contract_text(part: Compressor) -> str:
         words.append(f"δ = {contract.delta:.3g}" if contract.delta < 0.99 else f"δ = 1 − {1 - contract.delta:.2g}")
     else:
         words.append("no relative bound")
-    if contract.additive:
-        words.append("adds on the wire")
     return ", ".join(words)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..core import (
+    Capabilities,
+    Capability,
     CompositionError,
     Compressor,
     Context,
@@ -41,11 +43,13 @@ class Choco(OwnState):
     while gamma is small against the contract's delta. CHOCO-SGD, arXiv 1902.00340.
     """
 
+    capabilities: ClassVar[Capabilities] = frozenset(
+        {Capability.WRAPS_COMPRESSOR, Capability.KEEPS_PEER_COPIES, Capability.CORRECTS_LOSS}
+    )
+
     compressor: Compressor
     topology: Topology
     gamma: float = 0.2
-
-    keeps_copies = True
 
     def __post_init__(self) -> None:
         if not 0 < self.gamma <= 1:

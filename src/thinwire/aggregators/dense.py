@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
-from ..core import AllReduce, Context, Key, Program, Reduced, SendForm, TensorSpec, reduce_labels, reduced_bytes
+from ..core import (
+    AllReduce,
+    Capabilities,
+    Capability,
+    Context,
+    Key,
+    Program,
+    Reduced,
+    SendForm,
+    TensorSpec,
+    reduce_labels,
+    reduced_bytes,
+)
 
 
 @dataclass(frozen=True)
 class Dense:
     """Average the tensors as they are, by all-reduce: b·d bits. Exact."""
 
-    carries_all = True
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.EXACT, Capability.EXPECTS_BYTES})
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from ..core import (
     AllGather,
+    Capabilities,
+    Capability,
     Compressor,
     Context,
     Gathered,
@@ -22,9 +25,14 @@ from ..core import (
     TensorSpec,
     compressor_errors_along,
     decodes_mean,
+    passed_on,
     payload_labels,
     reduce_and_subtract,
     subtracts_sent,
+)
+
+_ALWAYS = frozenset(
+    {Capability.EXACT, Capability.WRAPS_COMPRESSOR, Capability.SENDS_ONE_PAYLOAD, Capability.FUSES_RESIDUAL}
 )
 
 
@@ -34,7 +42,9 @@ class GatherMean:
 
     compressor: Compressor
 
-    carries_all = True
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        return _ALWAYS | passed_on(self.compressor, Capability.ESTIMATES_ERRORS, Capability.EXPECTS_BYTES)
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()

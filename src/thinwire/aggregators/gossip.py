@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..core import (
+    Capabilities,
+    Capability,
     CompositionError,
     Compressor,
     Context,
@@ -40,11 +43,13 @@ class Gossip:
     is symmetric.
     """
 
+    capabilities: ClassVar[Capabilities] = frozenset(
+        {Capability.EXACT, Capability.WRAPS_COMPRESSOR, Capability.FUSES_RESIDUAL}
+    )
+
     compressor: Compressor
     topology: Topology
     own: str = "decoded"
-
-    carries_all = True
 
     def __post_init__(self) -> None:
         if self.own not in OWN:

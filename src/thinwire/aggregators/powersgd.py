@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..core import (
     RANK,
+    Capabilities,
+    Capability,
     CompositionError,
     Context,
     Dims,
@@ -61,6 +63,9 @@ class PowerSGD:
     """
 
     tunable = RANK
+    capabilities: ClassVar[Capabilities] = frozenset(
+        {Capability.FUSES_RESIDUAL, Capability.ESTIMATES_ERRORS, Capability.EXPECTS_BYTES, Capability.LOSES_UNBOUNDED}
+    )
 
     rank: int = 4
     dims: Dims | None = None

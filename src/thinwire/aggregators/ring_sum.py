@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..core import (
+    Capabilities,
+    Capability,
     Context,
     Gathered,
     Key,
@@ -31,7 +34,7 @@ class RingSum:
     that all ranks end with the same bits. `dense()` sends the same bytes by whatever way the backend has.
     """
 
-    carries_all = True
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.EXACT})
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from torch import Tensor
 
 from ..core import (
     Aggregator,
+    Capabilities,
+    Capability,
     CompositionError,
     Context,
     Held,
@@ -40,6 +42,8 @@ class Scheduled:
 
     shape is "linear", "cosine", "exponential" or "dgc", which is exponential in five stages.
     """
+
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.FUSES_RESIDUAL, Capability.CARRIES_PAIRS})
 
     inner: Aggregator[Any]
     start: float = 0.25

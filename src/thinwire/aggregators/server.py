@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..core import (
+    Capabilities,
+    Capability,
     CompositionError,
     Compressor,
     Context,
@@ -36,11 +39,11 @@ class Server:
     are at most as many as ranks. A sparse operator chooses over the whole tensor.
     """
 
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.EXACT, Capability.WRAPS_COMPRESSOR})
+
     compressor: Compressor
     down: Compressor | None = None
     shards: int = 1
-
-    carries_all = True
 
     def __post_init__(self) -> None:
         if self.shards < 1:

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from ..core import (
     AllReduce,
+    Capabilities,
+    Capability,
     CompositionError,
     Compressor,
     Context,
@@ -27,6 +30,7 @@ from ..core import (
     derive_key,
     fuse,
     narrow,
+    passed_on,
     reduce_labels,
     reduced_bytes,
     saturate,
@@ -93,6 +97,9 @@ class Units(NamedTuple):
         return saturate(narrow(totals.double() * self.down, spec.work_dtype)).to(spec.device)
 
 
+_ALWAYS = frozenset({Capability.WRAPS_COMPRESSOR, Capability.ADDS_NONZEROS})
+
+
 @dataclass(frozen=True)
 class SketchSum:
     """Agree where any rank sends something (d bits, OR), then add count sketches of it: d + 1.3·b·n bits, all-reduced.
@@ -126,6 +133,15 @@ class SketchSum:
             raise CompositionError(
                 f"SketchSum: on_failure must be one of {', '.join(REPAIRS)}, got {self.on_failure!r}"
             )
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        found, guesses = _ALWAYS, self.cells is not None and self.on_failure == "median"
+        if self.lanes == 1:  # what filling up the lanes costs is not expected
+            found |= passed_on(self.compressor, Capability.EXPECTS_BYTES)
+        if not guesses:
+            found |= passed_on(self.compressor, Capability.ESTIMATES_ERRORS)
+        return found if guesses and self.index == "bitmap" else found | {Capability.VARIES_IN_SIZE}
 
     def init(self, spec: TensorSpec, key: Key) -> SketchState:
         return SketchState()

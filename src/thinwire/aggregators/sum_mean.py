@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
 from ..core import (
     AllReduce,
+    Capabilities,
+    Capability,
     Compressor,
     Context,
     IncompatibleParts,
@@ -20,9 +23,12 @@ from ..core import (
     TensorSpec,
     adds_up,
     fuse,
+    passed_on,
     payload_labels,
     reduced_bytes,
 )
+
+_ALWAYS = frozenset({Capability.EXACT, Capability.WRAPS_COMPRESSOR, Capability.SENDS_ONE_PAYLOAD})
 
 
 @dataclass(frozen=True)
@@ -31,14 +37,16 @@ class SumMean:
 
     compressor: Compressor
 
-    carries_all = True
-
     def __post_init__(self) -> None:
         if not adds_up(self.compressor):
             name = type(self.compressor).__name__
             raise IncompatibleParts(
                 f"SumMean adds payloads on the wire, {name}'s cannot be added; use GatherMean({name}(...))"
             )
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        return _ALWAYS | passed_on(self.compressor, Capability.EXPECTS_BYTES)
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()

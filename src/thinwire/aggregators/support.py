@@ -17,6 +17,8 @@ from ..core import (
     Op,
     Program,
     TensorSpec,
+    chooses_coordinates,
+    counts_coordinates,
     derive_key,
     reduce_labels,
     reduced_bytes,
@@ -78,10 +80,10 @@ def expected_union(compressor: Compressor, spec: TensorSpec, size: int) -> float
     Where a compressor that looks at coordinates does not count, as many as numbers would fit into what it sends;
     those that do not look leave none out.
     """
-    count, sent = getattr(compressor, "count", None), float(spec.numel)
-    if callable(count):
-        sent = count(spec.numel)
-    elif hasattr(compressor, "choose"):
+    sent = float(spec.numel)
+    if counts_coordinates(compressor):
+        sent = compressor.count(spec.numel)
+    elif chooses_coordinates(compressor):
         sent = compressor.nbytes(spec) / spec.dtype.itemsize
     return spec.numel * (1 - (1 - min(1.0, sent / max(1, spec.numel))) ** size)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
 from ..core import (
     Aggregator,
+    Capabilities,
+    Capability,
     CompositionError,
     Context,
     Controller,
@@ -41,10 +43,12 @@ class SwitchState(NamedTuple):
 class Delegates:
     """What `switch` and `adapt` share: hand each layer to an entry of the menu, which has one of the memories."""
 
+    capabilities: ClassVar[Capabilities] = frozenset(
+        {Capability.EXACT, Capability.FUSES_RESIDUAL, Capability.OFFERS_MENU}
+    )
+
     menu: tuple[Aggregator[Any], ...]
     shelves: tuple[int, ...]  # where each entry's memory is
-
-    carries_all = True  # its entries may not
 
     def init(self, spec: TensorSpec, key: Key) -> SwitchState:
         raise NotImplementedError
@@ -109,6 +113,8 @@ class Delegates:
 @dataclass(frozen=True)
 class Switch(Delegates):
     """Delegate each layer to the menu entry a controller chose; memories outside it survive a change of plan."""
+
+    capabilities: ClassVar[Capabilities] = Delegates.capabilities | frozenset({Capability.CARRIES_PAIRS})
 
     menu: tuple[Aggregator[Any], ...]
     by: Controller[Any] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from torch import Tensor
 from ..core import (
     AllGather,
     AllToAll,
+    Capabilities,
+    Capability,
     Compressor,
     Context,
     Gathered,
@@ -34,9 +37,9 @@ class TwoHop:
     would keep. What the second encoding loses, the owner takes into its own `sent`, so nothing goes missing.
     """
 
-    compressor: Compressor
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.EXACT, Capability.WRAPS_COMPRESSOR})
 
-    carries_all = True
+    compressor: Compressor
 
     def __post_init__(self) -> None:
         if adds_up(self.compressor):

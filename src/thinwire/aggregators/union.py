@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ..core import AllReduce, Compressor, Context, Key, Program, Reduced, TensorSpec, reduce_labels, reduced_bytes
+from ..core import (
+    AllReduce,
+    Capabilities,
+    Capability,
+    Compressor,
+    Context,
+    Key,
+    Program,
+    Reduced,
+    TensorSpec,
+    passed_on,
+    reduce_labels,
+    reduced_bytes,
+)
 from .support import agree_on_support, check_index, expected_index_bytes, expected_union, kept
+
+_ALWAYS = frozenset(
+    {Capability.EXACT, Capability.WRAPS_COMPRESSOR, Capability.ADDS_NONZEROS, Capability.VARIES_IN_SIZE}
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +43,10 @@ class UnionSum:
 
     def __post_init__(self) -> None:
         check_index("UnionSum", self.index, self.false_positives)
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        return _ALWAYS | passed_on(self.compressor, Capability.EXPECTS_BYTES)
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()

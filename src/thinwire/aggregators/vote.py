@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from torch import Tensor
 from ..core import (
     AllGather,
     AllToAll,
+    Capabilities,
+    Capability,
     Context,
     Gathered,
     Key,
@@ -33,6 +36,8 @@ class Vote:
     SignSGD with majority vote. Ties are positive. `sent` is what each rank voted for; owners take the difference
     between the votes' mean and the verdict upon themselves, so that error feedback loses nothing.
     """
+
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSES_UNBOUNDED})
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()

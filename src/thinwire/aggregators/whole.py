@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from ..core import (
     Aggregator,
+    Capabilities,
+    Capability,
     Context,
     IncompatibleParts,
     Key,
@@ -16,10 +18,12 @@ from ..core import (
     Reduced,
     TensorSpec,
     Together,
-    Weighable,
+    capabilities_of,
     flatten_state,
     parts_of,
 )
+
+_BY_LAYER = {Capability.TAKES_IMPORTANCE, Capability.OFFERS_MENU, Capability.FLATTENS_LAYERS}  # cannot stand inside
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,9 @@ class Whole:
     Memories stand outside, ef(whole(topk(density=0.01))), and each layer keeps its own: that is the same thing.
     """
 
-    inner: Aggregator[Any]
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.EXACT, Capability.FLATTENS_LAYERS})
 
-    carries_all = True  # what is inside may not
-    takes_all_as_one = True
+    inner: Aggregator[Any]
 
     def __post_init__(self) -> None:
         name = type(self.inner).__name__
@@ -43,7 +46,7 @@ class Whole:
                 "ef(whole(topk(density=0.01)))"
             )
         for part in parts_of(self.inner):
-            if isinstance(part, Weighable) or hasattr(part, "offers") or (part is not self and isinstance(part, Whole)):
+            if capabilities_of(part) & _BY_LAYER:
                 raise IncompatibleParts(
                     f"Whole: {type(part).__name__} treats each layer by itself; use whole(topk(density=0.01))"
                 )

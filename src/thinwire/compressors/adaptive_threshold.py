@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import DENSITY, CompositionError, Compressor, Contract, Key, TensorSpec
+from ..core import DENSITY, Capabilities, Capability, CompositionError, Compressor, Contract, Key, TensorSpec
 from ..kernels import distinct_positions, largest_magnitudes, reaching, take
 from .identity import Identity
 from .sparse import Sparse, kept_count, kept_nbytes, then, values_spec
@@ -24,6 +25,7 @@ class AdaptiveThreshold(Sparse):
     """
 
     tunable = DENSITY
+    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIES_IN_SIZE, Capability.EXPECTS_BYTES}
 
     density: float = 0.01
     sample: float = 1.0

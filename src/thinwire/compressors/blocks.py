@@ -9,11 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Key, TensorSpec
+from ..core import Capability, CompositionError, Key, TensorSpec
 from ..kernels import as_blocks, block_peaks, distinct_positions
 
-__all__ = ["as_blocks", "block_count", "check_block", "errors_of_some_blocks"]
+__all__ = ["QUANTIZES", "as_blocks", "block_count", "check_block", "errors_of_some_blocks"]
 
+QUANTIZES = frozenset(
+    {Capability.EXPECTS_BYTES, Capability.FUSES_RESIDUAL, Capability.DECODES_MEAN, Capability.ESTIMATES_ERRORS}
+)  # what quantizers with a scale a block have in common
 ENOUGH = 1 << 16  # numbers that tell the error of a layer within a percent or so
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import Capabilities, Capability, CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
 from ..wire import expect_parts, expect_vector
 
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -20,6 +21,8 @@ class Cast:
     bf16 has fp32's range, so its relative error is below 2^-8 everywhere but at the ends of that range; fp16 turns
     numbers below 6e-8 to zero, so it promises nothing for tensors of such numbers.
     """
+
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.SENDS_EVERY_COORDINATE, Capability.EXPECTS_BYTES})
 
     dtype: str = "bf16"
 

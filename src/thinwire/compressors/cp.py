@@ -5,11 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import RANK, CompositionError, Contract, Dims, Key, derive_key, saturate, tensor_dims
+from ..core import (
+    RANK,
+    Capabilities,
+    Capability,
+    CompositionError,
+    Contract,
+    Dims,
+    Key,
+    derive_key,
+    saturate,
+    tensor_dims,
+)
 from ..kernels import agreed_product, noise_matrix
 from .factored import Factored, at_ease, check_dims, check_rank
 from .subspaces import principal
@@ -27,6 +39,7 @@ class CP(Factored):
     """
 
     tunable = RANK
+    capabilities: ClassVar[Capabilities] = Factored.capabilities | {Capability.LOSES_UNBOUNDED}
 
     rank: int = 4
     sweeps: int = 8

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from ..core import (
+    Capabilities,
+    Capability,
     CompositionError,
     Contract,
     Dims,
@@ -32,8 +34,9 @@ class Factored:
     the rounding of factors to the layer's type.
     """
 
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.EXPECTS_BYTES})
+
     dims: Dims | None
-    additive: ClassVar[bool] = False
 
     def fold(self, shape: Sequence[int]) -> Dims:
         """The dimensions in which a layer of this shape is factorised."""
@@ -75,7 +78,7 @@ class Factored:
     def contract(self, spec: TensorSpec) -> Contract:
         dims = self.fold(spec.shape)
         if not pays(self.forms(dims), spec.numel):
-            return Contract(delta=1.0, omega=0.0, additive=self.additive)
+            return Contract(delta=1.0, omega=0.0)
         return self.law(dims)
 
     def nbytes(self, spec: TensorSpec) -> float:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
-from ..core import Contract, Key, Payload, TensorSpec
+from ..core import Capabilities, Capability, Contract, Key, Payload, TensorSpec
 from ..wire import expect_parts, expect_vector
 
 
 @dataclass(frozen=True)
 class Identity:
     """Send every value as it is: b·d bits for d values of b bits. Exact."""
+
+    capabilities: ClassVar[Capabilities] = frozenset(
+        {Capability.EXACT, Capability.ADDS_ON_WIRE, Capability.SENDS_EVERY_COORDINATE, Capability.EXPECTS_BYTES}
+    )
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         del key  # deterministic
@@ -25,7 +30,7 @@ class Identity:
         return expect_vector(values, spec.dtype, spec.numel, "Identity").view(spec.shape)
 
     def contract(self, spec: TensorSpec) -> Contract:
-        return Contract(delta=1.0, omega=0.0, additive=True)
+        return Contract(delta=1.0, omega=0.0)
 
     def nbytes(self, spec: TensorSpec) -> float:
         return spec.numel * spec.dtype.itemsize

@@ -8,11 +8,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Compressor, Contract, IncompatibleParts, Key, TensorSpec, narrow, saturate
+from ..core import (
+    Capabilities,
+    Capability,
+    CompositionError,
+    Compressor,
+    Contract,
+    IncompatibleParts,
+    Key,
+    TensorSpec,
+    narrow,
+    saturate,
+)
 from ..kernels import largest_magnitudes
 from .race import first_arrivals, uniforms
 from .sparse import Counted, values_spec
@@ -25,6 +38,8 @@ LARGEST_WEIGHT = 2.0  # a longer step than twice x leads further away from x tha
 @dataclass(frozen=True)
 class Important(Counted):
     """Base of those that are given w. It is no setting: two operators are equal whatever they were given."""
+
+    capabilities: ClassVar[Capabilities] = Counted.capabilities | {Capability.TAKES_IMPORTANCE}
 
     importance: Tensor | None = field(default=None, compare=False, repr=False)
 
@@ -48,6 +63,9 @@ class Important(Counted):
         return self.importance
 
 
+_SCALES = Important.capabilities | {Capability.SCALES_KEPT}
+
+
 @dataclass(frozen=True)
 class Weighted(Important):
     """Base of those that may scale what they send by w.
@@ -64,6 +82,11 @@ class Weighted(Important):
             raise CompositionError(
                 f"{type(self).__name__}: weights must be one of {', '.join(WEIGHTS)}, got {self.weights!r}"
             )
+
+    @cached_property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]
+        scales = self.importance is not None and self.weights != "none"
+        return _SCALES if scales else Important.capabilities
 
     def take(self, flat: Tensor, positions: Tensor) -> Tensor:
         importance = self.importance_of(flat)
@@ -133,6 +156,10 @@ class Stochastic(Important):
         super().__post_init__()
         if not 0 < self.floor <= 1:
             raise CompositionError(f"Stochastic: floor must be in (0, 1], got {self.floor}; 0.1 is usual")
+
+    @cached_property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]
+        return _SCALES | {Capability.VARIES_IN_SIZE} if self.poisson else Important.capabilities
 
     def bounds(self, numel: int) -> tuple[int, int]:
         return (0, numel) if self.poisson else super().bounds(numel)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
-from ..core import CompositionError, Compressor, Contract, Key, TensorSpec
+from ..core import Capabilities, Capability, CompositionError, Compressor, Contract, Key, TensorSpec
 from ..kernels import count_below, reaching
 from .identity import Identity
 from .sparse import Sparse, kept_nbytes
@@ -22,6 +23,8 @@ class LevelSearch(Sparse):
     Levels go from 1e-20 to 0.5; found by bisection, as TAGC does: no sort, a handful of counting passes. If all of them
     leave too many zeros, the first is taken.
     """
+
+    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIES_IN_SIZE}
 
     zeros: float = 0.8
     values: Compressor = Identity()

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import BITS, CompositionError, Contract, DecodeError, Key, Part, Payload, TensorSpec, narrow
+from ..core import (
+    BITS,
+    Capabilities,
+    Capability,
+    CompositionError,
+    Contract,
+    DecodeError,
+    Key,
+    Part,
+    Payload,
+    TensorSpec,
+    narrow,
+)
 from ..wire import expect_parts, expect_vector, pack_bits, packed_bytes, unpack_bits
 from .blocks import as_blocks, block_count, check_block
 from .rounding import check_rounding, rounded
@@ -22,6 +35,7 @@ class MaxMin:
     """
 
     tunable = BITS
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.SENDS_EVERY_COORDINATE, Capability.EXPECTS_BYTES})
 
     bits: int = 4
     block: int = 512

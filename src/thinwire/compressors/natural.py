@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import BITS, CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import BITS, Capabilities, Capability, CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
 from ..kernels import (
     exponents_feedback,
     exponents_mean,
@@ -35,6 +36,14 @@ class Natural:
     """
 
     tunable = BITS
+    capabilities: ClassVar[Capabilities] = frozenset(
+        {
+            Capability.SENDS_EVERY_COORDINATE,
+            Capability.EXPECTS_BYTES,
+            Capability.FUSES_RESIDUAL,
+            Capability.DECODES_MEAN,
+        }
+    )
 
     bits: int = 9
 

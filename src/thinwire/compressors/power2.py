@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Contract, Key, Payload, TensorSpec
+from ..core import Capabilities, Capability, CompositionError, Contract, Key, Payload, TensorSpec
 from .exponents import BIAS, LARGEST, decode_exponents, encode_exponents, exponents_nbytes
 
 _MIDDLE = {"value": 0.75, "log": math.sqrt(0.5)}  # of a mantissa in [0.5, 1): from here on it rounds up
@@ -30,6 +31,11 @@ class PowerOfTwo:
             raise CompositionError(f"PowerOfTwo: rule must be 'value' or 'log', got {self.rule!r}")
         if self.ceiling is not None and not 1 - BIAS <= self.ceiling <= LARGEST - BIAS:
             raise CompositionError(f"PowerOfTwo: ceiling must be -126 to 127, got {self.ceiling}")
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        found = frozenset({Capability.SENDS_EVERY_COORDINATE, Capability.EXPECTS_BYTES})
+        return found if self.ceiling is None else found | {Capability.LOSES_UNBOUNDED}  # what is above it
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         del key  # deterministic

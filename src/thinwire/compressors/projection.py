@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import ClassVar
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
-from ..core import RANK, Contract, Dims, Key, all_finite, saturate
+from ..core import RANK, Capabilities, Capability, Contract, Dims, Key, all_finite, saturate
 from ..kernels import agreed_product, noise_matrix, orthonormal
 from .factored import Factored, check_dims, check_rank
+
+_ADDS = Factored.capabilities | {Capability.ADDS_ON_WIRE}
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,13 @@ class RandomProjection(Factored):
     dims: Dims | None = None
     scaled: bool = True
 
-    additive: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         check_rank("RandomProjection", self.rank)
         check_dims("RandomProjection", self.dims)
+
+    @cached_property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]
+        return _ADDS | {Capability.SCALES_KEPT} if self.scaled else _ADDS
 
     def forms(self, dims: Dims) -> list[Dims]:
         return [(min(self.rank, max(dims)), min(dims))]
@@ -60,8 +63,8 @@ class RandomProjection(Factored):
 
     def law(self, dims: Dims) -> Contract:
         if self.scaled:
-            return Contract(omega=self._scale(dims) - 1, additive=True)
-        return Contract(delta=min(self.rank, max(dims)) / max(dims), additive=True)
+            return Contract(omega=self._scale(dims) - 1)
+        return Contract(delta=min(self.rank, max(dims)) / max(dims))
 
     def _scale(self, dims: Dims) -> float:
         return max(dims) / min(self.rank, max(dims)) if self.scaled else 1.0

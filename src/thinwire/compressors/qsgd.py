@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import BITS, CompositionError, Contract, Key, Payload, TensorSpec, narrow
+from ..core import BITS, Capabilities, Capability, CompositionError, Contract, Key, Payload, TensorSpec, narrow
 from ..kernels import block_peaks, qsgd_decode, qsgd_encode, qsgd_feedback, qsgd_mean, tree_sum
 from ..kernels.codes import SMALLEST_NORM
 from .block_quantizer import BlockQuantizer
-from .blocks import as_blocks, check_block
+from .blocks import QUANTIZES, as_blocks, check_block
 from .rest import encode_and_subtract
 
 
@@ -40,6 +41,11 @@ class QSGD(BlockQuantizer):
         check_block("QSGD", self.block)
         if self.norm not in ("max", "l2"):
             raise CompositionError(f"QSGD: norm must be 'max' or 'l2', got {self.norm!r}")
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        few = self.levels < (3 if self.norm == "max" else math.sqrt(self.block))  # then most coordinates become zero
+        return QUANTIZES if few else QUANTIZES | {Capability.SENDS_EVERY_COORDINATE}
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = narrow(tensor.flatten(), torch.float32)

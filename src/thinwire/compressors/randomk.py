@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ..core import DENSITY, Compressor, Contract, Key, Payload, TensorSpec
+from ..core import DENSITY, Capabilities, Capability, Compressor, Contract, Key, Payload, TensorSpec, passed_on
 from ..kernels import distinct_positions, scatter
 from .identity import Identity
 from .sparse import check_count, kept_count, then, values_key, values_spec
@@ -30,33 +31,40 @@ class RandomK:
     def __post_init__(self) -> None:
         check_count("RandomK", self.density, self.k)
 
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        found = passed_on(self.values, Capability.ADDS_ON_WIRE)
+        found |= {Capability.COUNTS_COORDINATES, Capability.EXPECTS_BYTES}
+        if self.density == 1:  # all are kept, and the scale is 1
+            return found | passed_on(self.values, Capability.EXACT)
+        return found | {Capability.SCALES_KEPT} if self.scaled else found
+
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = tensor.flatten()
-        kept = flat[distinct_positions(key, self._count(flat.numel()), flat.numel(), flat.device)]
+        kept = flat[distinct_positions(key, self.count(flat.numel()), flat.numel(), flat.device)]
         limit = torch.finfo(flat.dtype).max
         scaled = (kept.double() * self._scale(flat.numel())).clamp(-limit, limit)  # doubles too may outgrow their type
         return self.values.encode(scaled.to(flat.dtype), values_key(key))
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
-        count = self._count(spec.numel)
+        count = self.count(spec.numel)
         kept = self.values.decode(payload, values_spec(spec, count), values_key(key))
         return scatter(kept, distinct_positions(key, count, spec.numel, spec.device), spec.numel).view(spec.shape)
 
     def contract(self, spec: TensorSpec) -> Contract:
-        count = self._count(spec.numel)
+        count = self.count(spec.numel)
         kept = values_spec(spec, count)
-        additive = self.values.contract(kept).additive
         if not self.scaled:
-            return then(count / max(1, spec.numel), self.values, kept)._replace(additive=additive)
+            return then(count / max(1, spec.numel), self.values, kept)
         omega = self.values.contract(kept).omega
         scale = self._scale(spec.numel)
-        return Contract(omega=None if omega is None else scale - 1 + omega * scale, additive=additive)
+        return Contract(omega=None if omega is None else scale - 1 + omega * scale)
 
     def nbytes(self, spec: TensorSpec) -> float:
-        return self.values.nbytes(values_spec(spec, self._count(spec.numel)))
+        return self.values.nbytes(values_spec(spec, self.count(spec.numel)))
 
-    def _count(self, numel: int) -> int:
+    def count(self, numel: int) -> int:
         return kept_count(self.density, self.k, numel)
 
     def _scale(self, numel: int) -> float:
-        return numel / self._count(numel) if self.scaled and numel else 1.0
+        return numel / self.count(numel) if self.scaled and numel else 1.0

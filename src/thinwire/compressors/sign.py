@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import Capabilities, Capability, Contract, Key, Part, Payload, TensorSpec, narrow
 from ..kernels import sign_decode, sign_encode, sign_feedback, sign_mean
 from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
 from .rest import encode_and_subtract
@@ -17,6 +18,15 @@ from .rest import encode_and_subtract
 @dataclass(frozen=True)
 class ScaledSign:
     """Send sign(x) and the mean of |x|: d + 32 bits. Biased, delta = 1/d at worst; pair it with error feedback."""
+
+    capabilities: ClassVar[Capabilities] = frozenset(
+        {
+            Capability.SENDS_EVERY_COORDINATE,
+            Capability.EXPECTS_BYTES,
+            Capability.FUSES_RESIDUAL,
+            Capability.DECODES_MEAN,
+        }
+    )
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         del key  # deterministic

@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 from torch import Tensor
 
 from ..core import (
     DENSITY,
+    Capabilities,
+    Capability,
     CompositionError,
     Compressor,
     Contract,
@@ -60,6 +63,10 @@ def values_key(key: Key) -> Key:
 
 class Sparse:
     """Base of all that choose coordinates by looking at them: positions in the cheapest coding, then their values."""
+
+    capabilities: ClassVar[Capabilities] = frozenset(
+        {Capability.CHOOSES_COORDINATES, Capability.CODES_POSITIONS, Capability.FUSES_RESIDUAL, Capability.DECODES_MEAN}
+    )
 
     values: Compressor
 
@@ -134,6 +141,10 @@ class Counted(Sparse):
     """Base of those that send a fixed number of coordinates: a density of the tensor, or k."""
 
     tunable = DENSITY
+    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {
+        Capability.COUNTS_COORDINATES,
+        Capability.EXPECTS_BYTES,
+    }
 
     density: float | None = None
     k: int | None = None

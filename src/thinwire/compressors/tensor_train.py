@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from ..core import (
     RANK,
+    Capabilities,
+    Capability,
     CompositionError,
     Contract,
     DecodeError,
@@ -57,6 +60,10 @@ class TensorTrain(Factored):
             raise CompositionError(
                 f"TensorTrain: error must be in (0, 1), got {self.error}; 0.1 loses 1 % of the energy"
             )
+
+    @cached_property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]
+        return Factored.capabilities if self.error is None else frozenset({Capability.VARIES_IN_SIZE})
 
     def fold(self, shape: Sequence[int]) -> Dims:
         return tensor_dims(shape, self.dims)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import Capabilities, Capability, Contract, Key, Part, Payload, TensorSpec, narrow
 from ..wire import expect_magnitudes, expect_parts, pack_trits, trits_bytes, unpack_trits
 from .blocks import as_blocks, block_count, check_block
 from .rounding import uniform_noise
@@ -20,6 +21,8 @@ class Ternary:
 
     TernGrad with five trits in a byte. omega = (sqrt(block) - 1) / 2, reached by one large and block-1 small numbers.
     """
+
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.EXPECTS_BYTES})
 
     block: int = 512
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import CompositionError, Compressor, Contract, Key, TensorSpec
+from ..core import Capabilities, Capability, CompositionError, Compressor, Contract, Key, TensorSpec
 from ..kernels import reaching
 from .identity import Identity
 from .sparse import Sparse, kept_nbytes
@@ -23,7 +23,7 @@ class Threshold(Sparse):
     many are sent varies, and may be none.
     """
 
-    size_varies: ClassVar[bool] = True  # with the numbers, so that no plan can know it
+    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIES_IN_SIZE}
 
     tau: float | None = None
     count: int | None = None

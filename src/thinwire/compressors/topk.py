@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import Contract, Key, Payload, TensorSpec
+from ..core import Capabilities, Capability, Contract, Key, Payload, TensorSpec
 from ..kernels import largest_magnitudes, subtract_at, take_largest
 from ..wire import index_part
 from .cast import Cast
@@ -24,6 +24,8 @@ class TopK(Counted):
 
     Exactly k are sent; among equal magnitudes the first. `values` encodes what was kept: "bf16", power2(), qsgd() ...
     """
+
+    capabilities: ClassVar[Capabilities] = Counted.capabilities | {Capability.ESTIMATES_ERRORS}
 
     def choose(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import RANK, CompositionError, Contract, Dims, Key, tensor_dims
+from ..core import RANK, Capabilities, Capability, CompositionError, Contract, Dims, Key, tensor_dims
 from ..kernels import agreed_product
 from .factored import Factored, at_ease, check_dims, check_rank
 from .subspaces import principal
@@ -107,6 +107,8 @@ class HOSVD(Tucker):
     projection, so |C(x)| <= |x|. error² is at most the sum of what each mode alone would lose: a promise only where
     little is cut.
     """
+
+    capabilities: ClassVar[Capabilities] = Tucker.capabilities | {Capability.LOSES_UNBOUNDED}
 
     sequential: ClassVar[bool] = False
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import BITS, CompositionError, Contract, Key, Payload, TensorSpec, narrow
+from ..core import BITS, Capabilities, Capability, CompositionError, Contract, Key, Payload, TensorSpec, narrow
 from ..kernels import uniform_decode, uniform_encode, uniform_feedback, uniform_mean
 from .block_quantizer import BlockQuantizer
-from .blocks import check_block
+from .blocks import QUANTIZES, check_block
 from .rest import encode_and_subtract
 from .rounding import check_rounding
 
@@ -37,6 +38,11 @@ class Uniform(BlockQuantizer):
             raise CompositionError(f"Uniform: bits must be 2 to 8, got {self.bits}; 8 is usual")
         check_block("Uniform", self.block)
         check_rounding("Uniform", self.rounding)
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        few = self.levels < 3  # then most coordinates become zero
+        return QUANTIZES if few else QUANTIZES | {Capability.SENDS_EVERY_COORDINATE}
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = narrow(tensor.flatten(), torch.float32)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import ClassVar
 
-from ..core import Choices, CompositionError, IncompatibleParts, Plan, TensorSpec
+from ..core import Capabilities, Capability, Choices, CompositionError, IncompatibleParts, Plan, TensorSpec
 from .deciding import Settled
 
 
@@ -17,6 +18,8 @@ class BySize(Settled):
     switch(topk(density=0.01), dense(), by=by_size()) compresses large matrices that are no part of an attention. `but`
     holds patterns as of file names. Never changes its mind, never talks. The rule of TAGC.
     """
+
+    capabilities: ClassVar[Capabilities] = Settled.capabilities | frozenset({Capability.TAKES_MENUS})
 
     elements: int = 100_000
     but: tuple[str, ...] = ("*attn*", "*attention*")

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 
-from ..core import Broadcast, Choices, Context, Label, Payload, Plan, Program, Seen, TensorSpec, nbytes_of
+from ..core import (
+    Broadcast,
+    Capabilities,
+    Capability,
+    Choices,
+    Context,
+    Label,
+    Payload,
+    Plan,
+    Program,
+    Seen,
+    TensorSpec,
+    nbytes_of,
+)
 
 
 def first_plan(layers: Sequence[TensorSpec], choices: Choices) -> Plan:
@@ -32,7 +46,7 @@ def agreed(plan: Plan, choices: Choices) -> Program[Plan]:
 class Settled:
     """A controller that never changes its mind and never talks."""
 
-    observes = False
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.NEVER_OBSERVES})
 
     def observe(self, spec: TensorSpec, seen: Seen, state: tuple[()], ctx: Context) -> tuple[()]:
         return state

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..core import Choices, CompositionError, Context, Plan, Program, Seen, TensorSpec
+from ..core import Capabilities, Capability, Choices, CompositionError, Context, Plan, Program, Seen, TensorSpec
 from .deciding import first_plan, until_due
 
 LOOK_AT = ("corrected", "pure")
@@ -34,6 +34,8 @@ class Gathered(NamedTuple):
 
 class Gathers:
     """Decides at exchange `start` and every `every` from there on, by the last `window` tensors of each layer."""
+
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.TAKES_MENUS, Capability.EXPLAINS})
 
     every: int
     start: int
@@ -84,14 +86,17 @@ class Gathers:
         raise NotImplementedError
 
 
+def check_alpha(kind: str, alpha: float) -> None:
+    if not 0 < alpha < float("inf"):
+        raise CompositionError(f"{kind}: alpha, of the reference's error, must be above 0, got {alpha}")
+
+
 def check_settings(part: Any, at_least_one: Sequence[str], words: Mapping[str, Sequence[str]]) -> None:
     """For controllers, when they are made: numbers that count, and settings that are one of a few words."""
     kind = type(part).__name__
     for name in at_least_one:
         if getattr(part, name) < 1:
             raise CompositionError(f"{kind}: {name} must be at least 1, got {getattr(part, name)}")
-    if not 0 < getattr(part, "alpha", 1.0) < float("inf"):
-        raise CompositionError(f"{kind}: alpha, of the reference's error, must be above 0, got {part.alpha}")
     for name, known in words.items():
         if getattr(part, name) not in known:
             raise CompositionError(f"{kind}: {name} must be one of {', '.join(known)}, got {getattr(part, name)!r}")

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core import Choices, Context, Key, Plan, Program, derive_key
 from .clusters import k_means, standardised
 from .deciding import agreed
-from .gathering import LOOK_AT, Gathered, Gathers, check_settings
+from .gathering import LOOK_AT, Gathered, Gathers, check_alpha, check_settings
 from .knapsack import total
 from .prices import FROM, cost_table, error_table
 from .rungs import nearest, of_one_kind
@@ -40,6 +40,7 @@ class KMeans(Gathers):
 
     def __post_init__(self) -> None:
         words = {"statistics": FROM, "look_at": LOOK_AT}
+        check_alpha("KMeans", self.alpha)
         check_settings(self, ("every", "start", "window", "clusters"), words)
 
     def _decided(self, plan: Plan, state: Gathered, ctx: Context) -> Program[tuple[Plan, Any]]:

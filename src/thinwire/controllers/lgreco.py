@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..core import Choices, CompositionError, Context, Controller, Plan, Program, Seen, TensorSpec
+from ..core import (
+    Capabilities,
+    Capability,
+    Choices,
+    CompositionError,
+    Context,
+    Controller,
+    Plan,
+    Program,
+    Seen,
+    TensorSpec,
+)
 from .deciding import agreed
-from .gathering import LOOK_AT, Gathered, Gathers, check_settings
+from .gathering import LOOK_AT, Gathered, Gathers, check_alpha, check_settings
 from .knapsack import SOLVERS, assignment
 from .prices import FROM, cost_table, error_table
 from .several import informed
@@ -41,6 +52,8 @@ class LGreCo(Gathers):
     held against, accordion() for example; without, what is written. L-GreCo, arXiv 2210.17357.
     """
 
+    capabilities: ClassVar[Capabilities] = Gathers.capabilities | frozenset({Capability.MEASURES_WORLD})
+
     every: int = 500
     start: int = 100
     window: int = 10
@@ -58,6 +71,7 @@ class LGreCo(Gathers):
 
     def __post_init__(self) -> None:
         words = {"solver": SOLVERS, "statistics": FROM, "look_at": LOOK_AT, "error": ERRORS, "objective": OBJECTIVES}
+        check_alpha("LGreCo", self.alpha)
         check_settings(self, ("every", "start", "window", "steps", "calibrate"), words)
         if self.objective == "time" and self.start < self.calibrate:
             raise CompositionError(

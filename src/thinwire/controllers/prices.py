@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,17 +12,19 @@ from torch import Tensor
 from ..core import (
     Aggregator,
     AllReduce,
+    Capability,
     Choices,
     Context,
-    ExpectsBytes,
     Key,
-    PricedAlong,
     Program,
     Request,
     TensorSpec,
     World,
+    capabilities_of,
     derive_key,
     drive,
+    estimates_errors,
+    expects_bytes,
     loopback,
     narrow,
     parts_of,
@@ -79,20 +81,12 @@ def errors_of(
         if at in found:
             continue
         left = [i for i in range(at, len(entries)) if i not in found]
-        if _prices_along(entry):
+        if estimates_errors(entry):
             known = entry.errors_along(tensor, spec, [entries[i] for i in left], key, exact)
             found |= {i: error for i, error in zip(left, known, strict=True) if error is not None}
         if at not in found:
             found[at] = tried_error(entry, tensor, spec, key, step)
     return torch.tensor([found[at] for at in range(len(entries))], dtype=torch.float64)
-
-
-def _prices_along(entry: Aggregator[Any]) -> TypeGuard[PricedAlong]:
-    return issubclass(type(entry), PricedAlong)  # remembered by kind, which isinstance is not
-
-
-def _expects_bytes(entry: Aggregator[Any]) -> TypeGuard[ExpectsBytes]:
-    return issubclass(type(entry), ExpectsBytes)
 
 
 def tried_error(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, key: Key, step: int = 0) -> float:
@@ -128,15 +122,13 @@ class _Identical(NamedTuple):
 @lru_cache(maxsize=4096)
 def _fixed_bytes(menu: _Identical, spec: TensorSpec, size: int) -> list[float | None]:
     """Bytes of entries that send the same for every tensor of this form; None where only a tensor can tell."""
-    return [
-        entry.expected_bytes(spec, size) if _expects_bytes(entry) and not size_varies(entry) else None
-        for entry in menu.entries
-    ]
+    return [entry.expected_bytes(spec, size) if expects_bytes(entry) else None for entry in menu.entries]
 
 
 def size_varies(entry: Any) -> bool:
-    """Whether what it sends depends on the numbers: then only a tensor can tell."""
-    return any(getattr(part, "size_varies", False) for part in parts_of(entry))
+    """Whether what it sends depends on the numbers, with no expectation of it: then only a tensor can tell."""
+    inside = map(capabilities_of, parts_of(entry))
+    return any(Capability.VARIES_IN_SIZE in can and Capability.EXPECTS_BYTES not in can for can in inside)
 
 
 def tried_bytes(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, size: int, key: Key, step: int = 0) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import Aggregator, Context, Menu, TensorSpec
+from ..core import Aggregator, Context, Menu, TensorSpec, wraps_compressor
 from .prices import cost_table
 
 
@@ -19,8 +19,8 @@ def of_one_kind(menu: Menu) -> list[int]:
     return alike if len(alike) > 1 else list(range(len(menu.entries)))
 
 
-def _kind(entry: Aggregator[Any]) -> tuple[type, type]:
-    return type(entry), type(getattr(entry, "compressor", None))
+def _kind(entry: Aggregator[Any]) -> tuple[type, ...]:
+    return (type(entry), type(entry.compressor)) if wraps_compressor(entry) else (type(entry),)
 
 
 def nearest(costs: Tensor, among: Sequence[int], wanted: float) -> int:

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..core import (
     Aggregator,
+    Capabilities,
+    Capability,
     Choices,
     Context,
     Controller,
-    Explains,
     IncompatibleParts,
-    MeasuresWorld,
     Menu,
     OffersMenu,
     Plan,
     Program,
     Seen,
-    TakesMenus,
-    TellsWhetherItObserves,
     TensorSpec,
+    explains,
+    has,
+    measures_world,
+    offers_menu,
     parts_of,
+    takes_menus,
 )
 from .fixed import Fixed
 
@@ -50,7 +54,7 @@ def who_chooses(
 
 def menu_part(rule: Aggregator[Any], name: str) -> OffersMenu | None:
     """The part of a composition that has a menu."""
-    found = [part for part in parts_of(rule) if isinstance(part, OffersMenu)]
+    found = [part for part in parts_of(rule) if offers_menu(part)]
     if len(found) > 1:
         kinds = " and ".join(type(part).__name__ for part in found)
         raise IncompatibleParts(f"{name}: a plan gives a layer one entry, and its composition has two menus: {kinds}")
@@ -58,22 +62,17 @@ def menu_part(rule: Aggregator[Any], name: str) -> OffersMenu | None:
 
 
 def informed(controller: Controller[Any], choices: Choices) -> Controller[Any]:
-    return controller.given(choices) if isinstance(controller, TakesMenus) else controller
+    return controller.given(choices) if takes_menus(controller) else controller
 
 
 def explained(controller: Controller[Any], state: Any) -> dict[str, Any]:
     """What a controller says of itself, if it does."""
-    return dict(controller.explained(state)) if isinstance(controller, Explains) else {}
-
-
-def observes(controller: Controller[Any]) -> bool:
-    """Whether a controller needs to be shown what was exchanged."""
-    return controller.observes if isinstance(controller, TellsWhetherItObserves) else True
+    return dict(controller.explained(state)) if explains(controller) else {}
 
 
 def elsewhere(controller: Controller[Any], state: Any) -> Any:
     """A controller's memory to go on with in a world of another size."""
-    return controller.elsewhere(state) if isinstance(controller, MeasuresWorld) else state
+    return controller.elsewhere(state) if measures_world(controller) else state
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,11 @@ class Several:
 
     owners: tuple[tuple[frozenset[str], Controller[Any]], ...]
 
-    @property
-    def observes(self) -> bool:
-        return any(observes(controller) for _, controller in self.owners)
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        blind = all(has(controller, Capability.NEVER_OBSERVES) for _, controller in self.owners)
+        own = {Capability.EXPLAINS, Capability.MEASURES_WORLD}
+        return frozenset(own | {Capability.NEVER_OBSERVES} if blind else own)
 
     def init(self, layers: Sequence[TensorSpec]) -> tuple[Plan, tuple[Any, ...]]:
         plan: dict[str, int] = {}

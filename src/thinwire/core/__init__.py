@@ -1,5 +1,6 @@
 """The vocabulary: what is sent, what may be asked, what parts promise. Imports nothing of the other rooms."""
 
+from .capabilities import Capabilities, Capability, capabilities_of, has, labels, passed_on
 from .choosing import (
     Choices,
     Controller,
@@ -11,10 +12,15 @@ from .choosing import (
     PricedAlong,
     Seen,
     TakesMenus,
-    TellsWhetherItObserves,
     compressor_errors_along,
+    estimates_errors,
+    expects_bytes,
+    explains,
+    measures_world,
+    offers_menu,
     plans_of_tensors,
     plans_to_tensors,
+    takes_menus,
 )
 from .closing import ClosedOnExit
 from .composition import parts_of, rebuilt, weighed
@@ -62,6 +68,7 @@ from .mixing import (
     Neighbours,
     Topology,
     check_inner,
+    has_period,
     keeps_copies,
     lossless,
     mixes,
@@ -79,18 +86,26 @@ from .options import (
 from .parts import (
     Aggregator,
     Chooser,
+    CodesPositions,
     Compressor,
     Contract,
+    CountsCoordinates,
     DecodesMean,
     FusesResidual,
     Reduced,
     SubtractsSent,
     Weighable,
+    WrapsCompressor,
     adds_up,
+    chooses_coordinates,
+    codes_positions,
+    counts_coordinates,
     decodes_mean,
     reduce_and_subtract,
     reduce_with_residual,
     subtracts_sent,
+    takes_importance,
+    wraps_compressor,
 )
 from .plugins import Plugins
 from .programs import drive, fuse, fuse_flagged, loopback, stamped, timed
@@ -132,11 +147,14 @@ __all__ = [
     "Context", "Key", "Plan", "derive_key",
     "Contract", "Compressor", "Chooser", "Weighable", "Aggregator", "Controller", "FusesResidual",
     "Menu", "Choices", "OffersMenu", "TakesMenus", "PricedAlong", "ExpectsBytes", "Explains", "MeasuresWorld",
-    "TellsWhetherItObserves",
     "compressor_errors_along", "plans_of_tensors", "plans_to_tensors", "reduced_bytes",
     "DecodesMean", "SubtractsSent", "Reduced", "Seen", "adds_up", "decodes_mean", "subtracts_sent",
     "reduce_and_subtract", "reduce_with_residual",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
+    "Capability", "Capabilities", "capabilities_of", "has", "labels", "passed_on",
+    "chooses_coordinates", "codes_positions", "counts_coordinates", "takes_importance", "wraps_compressor",
+    "estimates_errors", "expects_bytes", "offers_menu", "takes_menus", "explains", "measures_world", "has_period",
+    "CodesPositions", "CountsCoordinates", "WrapsCompressor",
     "parts_of", "rebuilt", "weighed", "signature_of", "closest", "did_you_mean",
     "check_int", "check_number", "check_timeout", "check_choice", "check_flag", "check_scaler",
     "Together", "Waiting",

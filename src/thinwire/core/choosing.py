@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from .capabilities import Capability, has
 from .context import Context, Key, Plan
 from .parts import Aggregator, Reduced
 from .requests import Program
@@ -16,7 +17,6 @@ from .tensors import TensorSpec
 S = TypeVar("S")
 
 
-@runtime_checkable
 class PricedAlong(Protocol):
     """A part that can tell with one look at a tensor what several settings of it would lose."""
 
@@ -31,13 +31,12 @@ def compressor_errors_along(
     part: Any, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
 ) -> Sequence[float | None]:
     """`errors_along` of an aggregator that loses what its `compressor` loses, and nothing else."""
-    same = [getattr(entry, "compressor", None) if type(entry) is type(part) else None for entry in entries]
-    if not isinstance(part.compressor, PricedAlong):
+    if not estimates_errors(part.compressor):
         return [None] * len(entries)
+    same = [entry.compressor if type(entry) is type(part) else None for entry in entries]
     return part.compressor.errors_along(tensor, spec, same, key, exact)
 
 
-@runtime_checkable
 class ExpectsBytes(Protocol):
     """An aggregator that knows what it will send."""
 
@@ -66,7 +65,6 @@ class Menu(NamedTuple):
 Choices: TypeAlias = tuple[tuple[TensorSpec, Menu], ...]  # layers that have a menu, in order
 
 
-@runtime_checkable
 class OffersMenu(Protocol):
     """An aggregator that hands each layer to the entry of its menu which `by` chose, or somebody told the Exchanger."""
 
@@ -88,7 +86,6 @@ class Controller(Protocol[S]):
     def replan(self, plan: Plan, state: S, ctx: Context) -> Program[tuple[Plan, S]]: ...
 
 
-@runtime_checkable
 class Explains(Protocol):
     """A controller that can say what it has done, in plain numbers and words."""
 
@@ -97,15 +94,6 @@ class Explains(Protocol):
         ...
 
 
-@runtime_checkable
-class TellsWhetherItObserves(Protocol):
-    """A controller that may do without `observe`; one that does not say so is shown every layer."""
-
-    @property
-    def observes(self) -> bool: ...
-
-
-@runtime_checkable
 class MeasuresWorld(Protocol):
     """A controller whose memory holds what it measured of this world."""
 
@@ -114,13 +102,36 @@ class MeasuresWorld(Protocol):
         ...
 
 
-@runtime_checkable
 class TakesMenus(Protocol):
     """A controller that wants to know what it chooses from. Settings again, not memory."""
 
     def given(self, choices: Choices) -> Controller[Any]:
         """The same controller for these layers and their menus; others are not its business."""
         ...
+
+
+def estimates_errors(part: Any) -> TypeGuard[PricedAlong]:
+    return has(part, Capability.ESTIMATES_ERRORS)
+
+
+def expects_bytes(part: Aggregator[Any]) -> TypeGuard[ExpectsBytes]:
+    return has(part, Capability.EXPECTS_BYTES)
+
+
+def offers_menu(part: Any) -> TypeGuard[OffersMenu]:
+    return has(part, Capability.OFFERS_MENU)
+
+
+def takes_menus(part: Controller[Any]) -> TypeGuard[TakesMenus]:
+    return has(part, Capability.TAKES_MENUS)
+
+
+def explains(part: Controller[Any]) -> TypeGuard[Explains]:
+    return has(part, Capability.EXPLAINS)
+
+
+def measures_world(part: Controller[Any]) -> TypeGuard[MeasuresWorld]:
+    return has(part, Capability.MEASURES_WORLD)
 
 
 def plans_to_tensors(plans: Sequence[tuple[int, Plan]], names: Sequence[str]) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from .parts import Weighable
+from .parts import takes_importance
 
 P = TypeVar("P")
 
@@ -47,7 +47,7 @@ def rebuilt(part: P, change: Callable[[Any], Any], into: Collection[str] | None 
 
 def weighed(part: P, importance: Tensor) -> P:
     """The composition with this importance given to every part that takes one."""
-    return rebuilt(part, lambda inside: inside.given(importance) if isinstance(inside, Weighable) else None)
+    return rebuilt(part, lambda inside: inside.given(importance) if takes_importance(inside) else None)
 
 
 def _inside(part: Any) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
+from .capabilities import Capability, has
 from .composition import parts_of
 from .errors import IncompatibleParts
 from .parts import Aggregator, Compressor
 from .requests import World
-from .tensors import TensorSpec
 
 
 @runtime_checkable
@@ -27,6 +27,18 @@ class Topology(Protocol):
     def weights(self, world: World, step: int) -> Mapping[int, float]:
         """Weights of what a rank takes in, its own included, summing to one. Over all ranks, columns do, too."""
         ...
+
+
+class Periodic(Protocol):
+    """A topology whose weights come round again."""
+
+    def period(self, size: int) -> int:
+        """After how many steps, for so many ranks."""
+        ...
+
+
+def has_period(topology: Topology) -> TypeGuard[Periodic]:
+    return has(topology, Capability.HAS_PERIOD)
 
 
 class Neighbours(NamedTuple):
@@ -64,15 +76,14 @@ def mixes(aggregator: Aggregator[Any]) -> Topology | None:
 
 
 def lossless(aggregator: Aggregator[Any]) -> bool:
-    """Whether nothing is lost but rounding: the compressors are exact, and so is what combines (`carries_all`)."""
-    inside = list(parts_of(aggregator))
-    exact = [part.contract(TensorSpec("any", (64,))).omega == 0 for part in inside if isinstance(part, Compressor)]
-    return all(exact) and all(getattr(p, "carries_all", False) for p in inside if isinstance(p, Aggregator))
+    """Whether nothing is lost but rounding: the compressors are exact, and so is what combines."""
+    inside = [part for part in parts_of(aggregator) if isinstance(part, Compressor | Aggregator)]
+    return all(has(part, Capability.EXACT) for part in inside)
 
 
 def keeps_copies(aggregator: Aggregator[Any]) -> bool:
     """Whether ranks remember what their partners hold and send differences to that, as CHOCO does."""
-    return any(getattr(part, "keeps_copies", False) for part in parts_of(aggregator))
+    return any(has(part, Capability.KEEPS_PEER_COPIES) for part in parts_of(aggregator))
 
 
 def takes_weights(aggregator: Aggregator[Any]) -> bool:
@@ -84,8 +95,7 @@ def takes_weights(aggregator: Aggregator[Any]) -> bool:
 def check_inner(memory: str, inner: Aggregator[Any], follows: bool = False) -> None:
     """For memories, when they are put around something: it must be an aggregator without a memory of the same loss.
 
-    A part with `keeps_unsent` adds to its next tensor what it did not send; one with `keeps_belief` sends differences
-    to what it sent before (EF21). follows: the memory outside sends differences, too.
+    follows: it must not send differences (EF21) either, because the memory outside does.
     """
     if not isinstance(inner, Aggregator) or isinstance(inner, type):
         raise IncompatibleParts(
@@ -93,7 +103,7 @@ def check_inner(memory: str, inner: Aggregator[Any], follows: bool = False) -> N
             f"as GatherMean({type(inner).__name__}(...)), which a text gives it by itself"
         )
     for part in parts_of(inner):
-        if getattr(part, "keeps_unsent", False) or (follows and getattr(part, "keeps_belief", False)):
+        if has(part, Capability.KEEPS_UNSENT) or (follows and has(part, Capability.SENDS_DIFFERENCES)):
             name = type(part).__name__
             raise IncompatibleParts(
                 f"{memory} around {name}: both remember the same loss, which is then sent twice and grows without "

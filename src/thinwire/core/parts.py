@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
 from torch import Tensor
 
+from .capabilities import Capability, has
 from .context import Context, Key
 from .requests import Program
 from .tensors import Payload, TensorSpec, narrow, saturate
@@ -21,12 +21,10 @@ class Contract(NamedTuple):
     """What a compressor promises for tensors of one form; None where it promises nothing.
 
     delta: E|x - C(x)|^2 <= (1 - delta) |x|^2.    omega: unbiased, with E|x - C(x)|^2 <= omega |x|^2.
-    additive: with one key for all ranks, the sum of payloads decodes to the sum of what each would decode to.
     """
 
     delta: float | None = None
     omega: float | None = None
-    additive: bool = False
 
 
 @runtime_checkable
@@ -46,12 +44,6 @@ class Compressor(Protocol):
         ...
 
 
-def adds_up(compressor: Compressor) -> bool:
-    """Whether payloads can be added on the wire, which does not depend on a tensor's form."""
-    return compressor.contract(TensorSpec("any", (64,))).additive
-
-
-@runtime_checkable
 class Chooser(Compressor, Protocol):
     """A compressor that sends some coordinates and not others, in two steps that can be taken apart.
 
@@ -80,7 +72,25 @@ class Chooser(Compressor, Protocol):
         ...
 
 
-@runtime_checkable
+class CountsCoordinates(Compressor, Protocol):
+    """A compressor that knows how many coordinates it sends."""
+
+    def count(self, numel: int) -> int:
+        """How many of a tensor's coordinates, always or on average."""
+        ...
+
+
+class CodesPositions(Chooser, Protocol):
+    """A compressor whose payload is the positions it chose, coded, and the payload of `values` for what is there."""
+
+    @property
+    def values(self) -> Compressor: ...
+
+    def bounds(self, numel: int) -> tuple[int, int]:
+        """How few and how many of a tensor's coordinates are sent."""
+        ...
+
+
 class Weighable(Compressor, Protocol):
     """A compressor that is told how much each coordinate is worth. Settings again, not memory: w is given to it."""
 
@@ -89,7 +99,6 @@ class Weighable(Compressor, Protocol):
         ...
 
 
-@runtime_checkable
 class SubtractsSent(Compressor, Protocol):
     """A compressor that can add a residual and work out the next one with fewer passes over the tensor."""
 
@@ -101,7 +110,6 @@ class SubtractsSent(Compressor, Protocol):
         ...
 
 
-@runtime_checkable
 class DecodesMean(Compressor, Protocol):
     """A compressor that can average payloads with fewer passes over the tensor than to decode each and add."""
 
@@ -160,7 +168,13 @@ class Aggregator(Protocol[S]):
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: S, ctx: Context) -> Program[Reduced[S]]: ...
 
 
-@runtime_checkable
+class WrapsCompressor(Protocol):
+    """An aggregator that encodes what a rank sends by a compressor, a field that `dataclasses.replace` may change."""
+
+    @property
+    def compressor(self) -> Compressor: ...
+
+
 class FusesResidual(Protocol[S]):
     """An aggregator that can add a residual and work out the next one with fewer passes over the tensor."""
 
@@ -189,19 +203,37 @@ def reduce_with_residual(
     return (yield from reduce_and_subtract(inner, tensor, residual, spec, state, ctx))
 
 
-@cache
-def _keeps(kind: type, protocol: Any) -> bool:
-    """isinstance of a protocol, remembered by type: asked for each layer at each step, it costs more than some work."""
-    return issubclass(kind, protocol)
+def adds_up(part: Compressor) -> bool:
+    return has(part, Capability.ADDS_ON_WIRE)
+
+
+def chooses_coordinates(part: Any) -> TypeGuard[Chooser]:
+    return has(part, Capability.CHOOSES_COORDINATES)
+
+
+def counts_coordinates(part: Compressor) -> TypeGuard[CountsCoordinates]:
+    return has(part, Capability.COUNTS_COORDINATES)
+
+
+def codes_positions(part: Compressor) -> TypeGuard[CodesPositions]:
+    return has(part, Capability.CODES_POSITIONS)
+
+
+def takes_importance(part: Any) -> TypeGuard[Weighable]:
+    return has(part, Capability.TAKES_IMPORTANCE)
 
 
 def subtracts_sent(part: Compressor) -> TypeGuard[SubtractsSent]:
-    return _keeps(type(part), SubtractsSent)
+    return has(part, Capability.FUSES_RESIDUAL)
 
 
 def decodes_mean(part: Compressor) -> TypeGuard[DecodesMean]:
-    return _keeps(type(part), DecodesMean)
+    return has(part, Capability.DECODES_MEAN)
+
+
+def wraps_compressor(part: Any) -> TypeGuard[WrapsCompressor]:
+    return has(part, Capability.WRAPS_COMPRESSOR)
 
 
 def fuses_residual(part: Aggregator[S]) -> TypeGuard[FusesResidual[S]]:
-    return _keeps(type(part), FusesResidual)
+    return has(part, Capability.FUSES_RESIDUAL)

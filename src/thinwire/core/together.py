@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .capabilities import Capability, has
 from .composition import parts_of
 from .context import Context
 from .errors import IncompatibleParts
@@ -134,4 +135,4 @@ def _check_devices(specs: Sequence[TensorSpec], parts: Mapping[str, Any]) -> Non
 
 
 def _part_for_all(rule: Aggregator[Any]) -> Any:
-    return next((part for part in parts_of(rule) if getattr(part, "takes_all_as_one", False)), None)
+    return next((part for part in parts_of(rule) if has(part, Capability.FLATTENS_LAYERS)), None)

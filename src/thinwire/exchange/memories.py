@@ -13,7 +13,6 @@ from ..core import (
     Context,
     LayerMemory,
     TensorSpec,
-    Weighable,
     derive_key,
     flatten_state,
     give_back_to,
@@ -23,6 +22,7 @@ from ..core import (
     restore_state,
     some_of,
     take_over,
+    takes_importance,
     target_of,
     weighed,
 )
@@ -38,7 +38,7 @@ class LayerMemories:
         self.states = {
             spec.name: aggregators[spec.name].init(spec, derive_key(seed, "init", spec.name)) for spec in layers
         }
-        wanted = any(isinstance(part, Weighable) for rule in aggregators.values() for part in parts_of(rule))
+        wanted = any(takes_importance(part) for rule in aggregators.values() for part in parts_of(rule))
         self.importance = LayerImportance(self.layers, wanted)
 
     def aggregator(self, name: str) -> Aggregator[Any]:

@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from ..controllers import elsewhere, explained, observes, who_chooses
+from ..controllers import elsewhere, explained, who_chooses
 from ..core import (
     Aggregator,
+    Capability,
     CheckpointError,
     Context,
     Controller,
@@ -22,6 +23,7 @@ from ..core import (
     TensorSpec,
     World,
     flatten_state,
+    has,
     plans_of_tensors,
     plans_to_tensors,
     restore_state,
@@ -57,7 +59,7 @@ class Planning:
         self.clock: Callable[[], float] | None = None
         self.watch: Watch | None = None
         self.world = World(0, 1)  # of the last step
-        self._observes = observes(self.controller)
+        self._observes = not has(self.controller, Capability.NEVER_OBSERVES)
         self._pending: Any = self.state  # with what the controller saw of the open step
         self._began = 0.0  # the open step's first exchange, by the clock
         self._before: tuple[Plan, Any, int] | None = None  # plan, state, plans, to go back to if the step is bad

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core import CompositionError, IncompatibleParts, Topology, Weighable, World, parts_of
+from ..core import CompositionError, IncompatibleParts, Topology, World, parts_of, takes_importance
 from ..drivers.meter import Meter
 from .config import Experiment, Group, Method
 from .rates import rate
@@ -60,7 +60,7 @@ def _check_method(experiment: Experiment, group: Group, task: Any, method: Metho
         entry = worker.exchanger.plan[spec.name]
         if not 0 <= entry < len(menu.entries):
             raise ConfigError(f"layer {spec.name} is given entry {entry} of a menu of {len(menu.entries)}, from 0 on")
-    if method.importance is not None and not any(isinstance(part, Weighable) for part in parts):
+    if method.importance is not None and not any(takes_importance(part) for part in parts):
         raise ConfigError(
             f"importance: no part of {method.composition} takes one; use impk, greedy or stochastic, or leave it out"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from ..core import (
     Aggregator,
+    Capabilities,
+    Capability,
     CompositionError,
     Context,
     Held,
@@ -35,6 +38,9 @@ class DGCState(NamedTuple):
     inner: Any
 
 
+_ALWAYS = frozenset({Capability.CORRECTS_LOSS, Capability.KEEPS_UNSENT})
+
+
 @dataclass(frozen=True)
 class DGC(ResidualMemory):
     """Add up momentum on each worker and send that, keep what was not sent; the optimizer must then have no momentum.
@@ -49,7 +55,6 @@ class DGC(ResidualMemory):
     masking: bool = True
     clip: float | None = None
 
-    keeps_unsent = True
     residual = "fp32"  # its form; no setting
 
     def __post_init__(self) -> None:
@@ -58,6 +63,11 @@ class DGC(ResidualMemory):
             raise CompositionError(f"DGC: momentum must be in [0, 1), got {self.momentum}; 0.9 is usual")
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise CompositionError(f"DGC: clip must be positive and finite, got {self.clip}; none does not clip")
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        forgets = self.masking and self.clip is None  # where all is sent, nothing of the velocity stays
+        return _ALWAYS | {Capability.EXACT} if forgets else _ALWAYS
 
     def init(self, spec: TensorSpec, key: Key) -> DGCState:
         zeros = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)

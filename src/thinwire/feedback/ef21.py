@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..core import (
     Aggregator,
+    Capabilities,
+    Capability,
     Context,
     Held,
     IncompatibleParts,
@@ -43,9 +45,11 @@ class EF21State(NamedTuple):
 class EF21:
     """Send the compressed difference to what was believed before; every rank's `shared` is the mean of all `local`."""
 
-    inner: Aggregator[Any]
+    capabilities: ClassVar[Capabilities] = frozenset(
+        {Capability.CORRECTS_LOSS, Capability.SENDS_DIFFERENCES, Capability.CARRIES_PAIRS}
+    )
 
-    keeps_belief = True
+    inner: Aggregator[Any]
 
     def __post_init__(self) -> None:
         check_inner("EF21", self.inner, follows=True)

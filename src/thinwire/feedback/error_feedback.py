@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
 from ..core import (
     Aggregator,
+    Capabilities,
+    Capability,
     Context,
     Key,
     Program,
@@ -36,11 +38,12 @@ class ErrorFeedback(ResidualMemory):
     it in half the memory, "int8" in a quarter; rounded by chance, so that the sums are then equal in the mean.
     """
 
+    capabilities: ClassVar[Capabilities] = frozenset(
+        {Capability.EXACT, Capability.CORRECTS_LOSS, Capability.KEEPS_UNSENT, Capability.CARRIES_PAIRS}
+    )
+
     inner: Aggregator[Any]
     residual: str = "fp32"
-
-    carries_all = True
-    keeps_unsent = True
 
     def __post_init__(self) -> None:
         check_inner("ErrorFeedback", self.inner)

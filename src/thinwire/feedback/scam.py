@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
 from ..core import (
     Aggregator,
+    Capabilities,
+    Capability,
     Chooser,
     CompositionError,
     Compressor,
@@ -21,8 +23,10 @@ from ..core import (
     Reduced,
     TensorSpec,
     check_inner,
+    chooses_coordinates,
     narrow,
     saturate,
+    wraps_compressor,
 )
 from .residuals import Kept, ResidualMemory, check_form, keep_for, no_residual, recall
 
@@ -41,6 +45,8 @@ class SCAM(ResidualMemory):
     of a compressor that chooses (Top-k, thresholds). residual="bf16" or "int8" keeps it in less memory.
     """
 
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.EXACT, Capability.CORRECTS_LOSS})
+
     inner: Aggregator[Any]
     discharge: bool = False
     decay: float = 1.0
@@ -48,9 +54,9 @@ class SCAM(ResidualMemory):
 
     def __post_init__(self) -> None:
         check_inner("SCAM", self.inner)
-        compressor = getattr(self.inner, "compressor", None)
-        if not isinstance(compressor, Chooser):
-            name = type(self.inner if compressor is None else compressor).__name__
+        encodes = self.inner.compressor if wraps_compressor(self.inner) else self.inner
+        if not chooses_coordinates(encodes):
+            name = type(encodes).__name__
             raise IncompatibleParts(
                 "SCAM chooses coordinates by residual + tensor and sends the tensor; "
                 f"{name} does not choose: use scam(topk(...))"
@@ -82,6 +88,8 @@ class SCAM(ResidualMemory):
 @dataclass(frozen=True, eq=False)
 class Chosen:
     """A compressor whose choice was made already, by another tensor than the one it is given to send."""
+
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.CHOOSES_COORDINATES})
 
     chooser: Chooser
     positions: Tensor

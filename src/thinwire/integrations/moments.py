@@ -72,7 +72,7 @@ class MomentsWire(ClosedOnExit):
     def _compositions(self) -> Compositions:
         """Those of pairs are called by the text they were made of."""
         rules = self.averaging.exchanger.rules
-        texts = {name: "dense()" if isinstance(rule, Dense) else self.averaging.text for name, rule in rules.items()}
+        texts = {name: "dense()" if rule == Dense() else self.averaging.text for name, rule in rules.items()}
         if self.averaging.text.removeprefix("moments(").startswith("dense()"):
             return Compositions(texts, {})
         forms = [TensorSpec(layer.name, layer.shape[1:]) for layer in self.layers]  # m and v have the same form

@@ -10,15 +10,10 @@ from typing import Any
 
 import torch
 
-from ..aggregators import PowerSGD, Whole
 from ..catalog import part_text
-from ..compressors import CP, Cast
-from ..core import Aggregator, Chooser, Compressor, IncompatibleParts, Key, TensorSpec, keeps_copies, parts_of
-from ..feedback import DGC, EF21, SCAM, ErrorFeedback
+from ..core import Aggregator, Capability, Compressor, IncompatibleParts, Key, TensorSpec, has, parts_of
 from .opening import rank_in
 
-BIASED = (PowerSGD, CP)  # which promise nothing by a contract
-MEMORIES = (ErrorFeedback, EF21, SCAM, DGC)
 NEARLY_EXACT = 0.99  # a delta from which on the loss is like that of rounding
 SAMPLED = 1 << 16  # elements of the tensor on which a compressor's error is measured
 
@@ -55,9 +50,9 @@ def _callers() -> int:
 def _about_ef21(caller: str, rule: Aggregator[Any], layers: Sequence[TensorSpec]) -> Iterator[str]:
     """EF21 adds C(difference) to its state at each step: an error above the difference itself makes it grow."""
     for memory in parts_of(rule):
-        if not isinstance(memory, EF21):
+        if not has(memory, Capability.SENDS_DIFFERENCES):
             continue
-        whole = any(isinstance(part, Whole) for part in parts_of(memory))
+        whole = any(has(part, Capability.FLATTENS_LAYERS) for part in parts_of(memory))
         specs = [_as_one(layers)] if whole else layers
         for compressor in (part for part in parts_of(memory) if isinstance(part, Compressor)):
             omegas = [_expansion(compressor, spec) for spec in specs]
@@ -97,10 +92,10 @@ def _measured_error(compressor: Compressor, spec: TensorSpec) -> float:
 
 def _about_bias(caller: str, rule: Aggregator[Any], layers: Sequence[TensorSpec]) -> Iterator[str]:
     inside = list(parts_of(rule))
-    if keeps_copies(rule) or any(isinstance(part, MEMORIES) for part in inside):
+    if any(has(part, Capability.CORRECTS_LOSS) for part in inside):
         return
     for part in inside:
-        if isinstance(part, BIASED) or (isinstance(part, Compressor) and any(_is_biased(part, s) for s in layers)):
+        if any(_is_biased(part, spec) for spec in layers):
             yield (
                 f"{caller}: {part_text(rule)} is biased and has no memory: what it leaves out is lost at every step, "
                 f"and training may stop short of its goal; put error feedback around it, ef({part_text(rule)})"
@@ -108,9 +103,13 @@ def _about_bias(caller: str, rule: Aggregator[Any], layers: Sequence[TensorSpec]
             return
 
 
-def _is_biased(compressor: Compressor, spec: TensorSpec) -> bool:
+def _is_biased(part: Any, spec: TensorSpec) -> bool:
     """By its contract: not unbiased, and it leaves out coordinates or loses more than rounding does."""
-    promise = compressor.contract(spec)
-    if isinstance(compressor, Cast) or promise.omega is not None:
+    if not isinstance(part, Compressor):
+        return has(part, Capability.LOSES_UNBOUNDED)
+    promise = part.contract(spec)
+    if promise.omega is not None:
         return False
-    return isinstance(compressor, Chooser) if promise.delta is None else promise.delta < NEARLY_EXACT
+    if promise.delta is not None:
+        return promise.delta < NEARLY_EXACT
+    return has(part, Capability.CHOOSES_COORDINATES) or has(part, Capability.LOSES_UNBOUNDED)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
-from ..aggregators import Dense, GatherMean, Scheduled, SketchSum, SumMean, Switch, UnionSum
+from ..aggregators import GatherMean
 from ..catalog import part_text
 from ..compressors import Identity
-from ..core import Aggregator, Compressor, IncompatibleParts, TensorSpec, rebuilt
-from ..feedback import EF21, ErrorFeedback
+from ..core import (
+    Aggregator,
+    Capability,
+    Compressor,
+    IncompatibleParts,
+    TensorSpec,
+    WrapsCompressor,
+    has,
+    parts_of,
+    rebuilt,
+    wraps_compressor,
+)
 from .pairs import Paired
 from .settings import Moments
 from .sums import PairedSum
-
-_AROUND = (ErrorFeedback, EF21, Scheduled, Switch)  # these ask nothing of a tensor but that it can be added
 
 
 def for_pairs(moments: Moments) -> Aggregator[Any]:
@@ -22,15 +30,16 @@ def for_pairs(moments: Moments) -> Aggregator[Any]:
     rules = moments.transmit, moments.mask, moments.block
 
     def change(part: Any) -> Any:
-        if isinstance(part, Dense) or (isinstance(part, Compressor) and not isinstance(part, Aggregator)):
+        if is_plain(part) or (isinstance(part, Compressor) and not isinstance(part, Aggregator)):
             return part
-        if isinstance(part, GatherMean | SumMean):
-            if isinstance(part.compressor, Identity):
+        if sends_one_payload(part):
+            if has(part.compressor, Capability.EXACT):
                 return part
             return GatherMean(Paired(part.compressor, *rules))  # gathered: sums of √v are no sums of v
-        if isinstance(part, SketchSum | UnionSum):
-            return PairedSum(part.compressor, *rules, inner=replace(part, compressor=Identity()))
-        if isinstance(part, _AROUND):
+        if wraps_compressor(part) and has(part, Capability.ADDS_NONZEROS):
+            exact: Any = replace(part, compressor=Identity())  # type: ignore[type-var]
+            return PairedSum(part.compressor, *rules, inner=exact)
+        if has(part, Capability.CARRIES_PAIRS):
             return None
         raise IncompatibleParts(
             f"moments: {part_text(part)} cannot carry m and v together; use dense(), a compressor such as "
@@ -43,16 +52,25 @@ def for_pairs(moments: Moments) -> Aggregator[Any]:
 def for_one_host(moments: Moments) -> Compressor:
     """How a pair is encoded to be sent once, to one other host: no mean, no memory."""
     part = moments.exchange
-    if isinstance(part, Dense):
+    if is_plain(part):
         return Identity()
-    if isinstance(part, GatherMean | SumMean):
-        if isinstance(part.compressor, Identity):
+    if sends_one_payload(part):
+        if has(part.compressor, Capability.EXACT):
             return part.compressor
         return Paired(part.compressor, moments.transmit, moments.mask, moments.block)
     raise IncompatibleParts(
         f"moments: {part_text(part)} is for several hosts or many rounds; what is sent once, to one host, goes through "
         "dense() or a compressor such as uniform(bits=8)"
     )
+
+
+def is_plain(part: Any) -> bool:
+    """Whether tensors are averaged as they are: exact, with no part inside."""
+    return has(part, Capability.EXACT) and isinstance(part, Aggregator) and len(list(parts_of(part))) == 1
+
+
+def sends_one_payload(part: Any) -> TypeGuard[WrapsCompressor]:
+    return has(part, Capability.SENDS_ONE_PAYLOAD)
 
 
 def carried(spec: TensorSpec, whole: Any, dense: Any, small: int) -> Any:

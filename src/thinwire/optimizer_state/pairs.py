@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ..compressors.sparse import Counted, Sparse, values_key, values_spec
+from ..compressors.sparse import values_key, values_spec
 from ..core import (
+    Capabilities,
+    Capability,
+    CodesPositions,
     Compressor,
     Contract,
     DecodeError,
@@ -17,7 +21,11 @@ from ..core import (
     Part,
     Payload,
     TensorSpec,
+    codes_positions,
+    counts_coordinates,
+    has,
     narrow,
+    passed_on,
     saturate,
 )
 from ..kernels import scatter
@@ -29,11 +37,11 @@ _MEANS = torch.bfloat16  # a 500th is precise enough for a number that stands fo
 
 def check_unscaled(compressor: Compressor) -> None:
     """What is blown up to be right on average is wrong in v for as long as v remembers."""
-    if getattr(compressor, "scaled", False):
+    if has(compressor, Capability.SCALES_KEPT):
         name = type(compressor).__name__
         raise IncompatibleParts(
             f"moments: {name} multiplies what it sends, so that the mean over draws is right; v would be far too large "
-            "for many steps. Use it with scaled=false, or topk(density=0.01)"
+            "for many steps. Use it unscaled if it can be (randomk, projection: scaled=false), or topk(density=0.01)"
         )
 
 
@@ -79,27 +87,32 @@ class Paired(PairSettings):
             parts.append(Part("means", torch.tensor([signed], dtype=torch.uint8, device=tensor.device), 1.0))
         return Payload.of(parts)
 
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        return passed_on(self.compressor, Capability.EXPECTS_BYTES, Capability.VARIES_IN_SIZE)
+
     @property
-    def _shares_index(self) -> bool:
-        return self.mask and isinstance(self.compressor, Sparse)
+    def _sparse(self) -> CodesPositions | None:
+        """The compressor, if v is sent at the positions that it chose for m."""
+        return self.compressor if self.mask and codes_positions(self.compressor) else None
 
     def _encode(self, m: Tensor, u: Tensor, key: Key) -> tuple[Payload, Payload]:
-        if not self._shares_index:
+        sparse = self._sparse
+        if sparse is None:
             # one key for both: what is drawn by chance is drawn alike
             return self.compressor.encode(m, key), self.compressor.encode(u, key)
-        assert isinstance(self.compressor, Sparse)
         flat = m.flatten()
-        positions = self.compressor.choose(flat, key)
-        of_m = self.compressor.encode_at(self.compressor.take(flat, positions), positions, flat.numel(), key)
-        return of_m, self.compressor.values.encode(u.flatten()[positions], values_key(key))
+        positions = sparse.choose(flat, key)
+        of_m = sparse.encode_at(sparse.take(flat, positions), positions, flat.numel(), key)
+        return of_m, sparse.values.encode(u.flatten()[positions], values_key(key))
 
     def _decode_u(self, of_m: tuple[Tensor, ...], of_u: tuple[Tensor, ...], spec: TensorSpec, key: Key) -> Tensor:
-        if not self._shares_index:
+        sparse = self._sparse
+        if sparse is None:
             return self.compressor.decode(Payload(of_u), spec, key)
-        assert isinstance(self.compressor, Sparse)
-        positions = decode_indices(of_m[0], spec.numel, self.compressor.bounds(spec.numel)[1])
+        positions = decode_indices(of_m[0], spec.numel, sparse.bounds(spec.numel)[1])
         form = values_spec(spec, positions.numel())
-        kept = self.compressor.values.decode(Payload(of_u), form, values_key(key))
+        kept = sparse.values.decode(Payload(of_u), form, values_key(key))
         return scatter(kept, positions, spec.numel).view(spec.shape)
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
@@ -114,7 +127,7 @@ class Paired(PairSettings):
 
     def _cut(self, parts: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Parts of m, of v, and what stands for the rest."""
-        end, first = len(parts) - 2 * self.mask, int(self._shares_index)
+        end, first = len(parts) - 2 * self.mask, int(self._sparse is not None)
         half, odd = divmod(end - first, 2)
         if half < 1 or odd:
             raise DecodeError(f"Paired: parts of m, of v and of the rest expected, got {len(parts)} parts")
@@ -132,11 +145,11 @@ class Paired(PairSettings):
     def nbytes(self, spec: TensorSpec) -> float:
         row = row_spec(spec)
         means = 2 * -(-row.numel // self.block) + 1 if self.mask else 0
-        own = self.compressor.nbytes(row)
-        if not self._shares_index or not isinstance(self.compressor, Counted):
+        own, sparse = self.compressor.nbytes(row), self._sparse
+        if sparse is None or not counts_coordinates(self.compressor):
             return 2 * own + means
         kept = values_spec(row, self.compressor.count(row.numel))
-        return own + self.compressor.values.nbytes(kept) + means
+        return own + sparse.values.nbytes(kept) + means
 
 
 def _lost(u: Tensor, signed: bool) -> Tensor:

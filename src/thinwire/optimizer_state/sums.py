@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..aggregators.dense import mean_of
-from ..core import Aggregator, Context, Key, Program, Reduced, TensorSpec, fuse, saturate
+from ..core import (
+    Aggregator,
+    Capabilities,
+    Capability,
+    Context,
+    Key,
+    Program,
+    Reduced,
+    TensorSpec,
+    fuse,
+    saturate,
+)
 from .pairs import PairSettings, row_spec
 from .transforms import block_means, restored, spread, transformed
 
@@ -20,6 +31,8 @@ class PairedSum(PairSettings):
 
     What adds up is √v, so that the average's square is at most the average of v, by its variance over the hosts.
     """
+
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.WRAPS_COMPRESSOR})
 
     inner: Aggregator[Any] = field(kw_only=True)
 

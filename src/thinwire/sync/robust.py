@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..compressors import QSGD, Cast, Identity, MaxMin, Natural, PowerOfTwo, ScaledSign, Uniform
-from ..core import CompositionError, Compressor, IncompatibleParts, TensorSpec
+from ..core import Capability, CompositionError, Compressor, IncompatibleParts, TensorSpec, has
 
 RULES = ("mean", "clip", "krum", "trimmed", "median")
 _BY_COORDINATE = ("trimmed", "median")
-_WHOLE = (Identity, Cast, MaxMin, Natural, PowerOfTwo, QSGD, ScaledSign, Uniform)  # every coordinate of every client
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,10 @@ class Rule:
     def check(self, compressor: Compressor, believes: bool) -> None:
         """Refuse what the rule would make nonsense of, when parts are put together."""
         name = type(compressor).__name__
-        if self.name in _BY_COORDINATE and not isinstance(compressor, _WHOLE):
+        if self.name in _BY_COORDINATE and not has(compressor, Capability.SENDS_EVERY_COORDINATE):
             raise IncompatibleParts(
-                f"{self.name} compares clients coordinate by coordinate, {name} sends other ones of each client: "
-                "most would be zeros; use krum or clip, or a quantiser such as qsgd()"
+                f"{self.name} compares clients coordinate by coordinate, {name} sends few of each client's, or "
+                "none by itself: most would be zeros; use krum or clip, or a quantiser such as qsgd()"
             )
         if believes and self.name != "mean":
             raise IncompatibleParts(

@@ -16,6 +16,7 @@ from __future__ import annotations
 from . import extras  # first: it says what to install
 from .aggregators import AGGREGATOR_LAWS, MEMORY_LAWS, check_aggregator, check_memory
 from .allocations import Allocations
+from .capabilities import check_capabilities, contradictions, observed
 from .compressors import COMPRESSOR_LAWS, check_compressor, decode_again, relative_error
 from .controllers import CONTROLLER_LAWS, check_controller
 from .decoders import DECODER_LAWS
@@ -30,6 +31,7 @@ __all__ = [
     "Law", "COMPRESSOR_LAWS", "DECODER_LAWS", "AGGREGATOR_LAWS", "MEMORY_LAWS", "CONTROLLER_LAWS", "TOPOLOGY_LAWS",
     "REQUEST_LAWS",
     "check_compressor", "check_aggregator", "check_memory", "check_controller", "check_topology", "check_request",
+    "check_capabilities", "contradictions", "observed",
     "KINDS", "SHAPES", "DTYPES", "draw", "reduce_all", "relative_error", "decode_again", "assert_same",
     "restore_from_bytes", "Allocations",
     "compressor_texts", "composition_texts", "controller_texts", "topology_texts", "keep_registry", "extras",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from ..core import World
+from ..core import Capabilities, Capability, World
 from .even import evenly
 
 
@@ -15,6 +16,8 @@ class Exponential:
     One way only: who hears rank i are the ranks 1, 2, 4 ... after it. With one_peer and n a power of two, log₂ n steps
     give everybody the average.
     """
+
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.HAS_PERIOD, Capability.TAKES_TURNS})
 
     one_peer: bool = False
 

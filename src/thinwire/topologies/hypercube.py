@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from ..core import CompositionError, World
+from ..core import Capabilities, Capability, CompositionError, World
 from .even import evenly
 
 
@@ -14,6 +15,8 @@ class Hypercube:
 
     one_peer takes one bit a step, by halves: log₂ n steps give everybody the average.
     """
+
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.HAS_PERIOD, Capability.TAKES_TURNS})
 
     one_peer: bool = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..core import Topology, World
+from ..core import Topology, World, has_period
 
 
 def mixing_matrix(topology: Topology, size: int, step: int = 0) -> Tensor:
@@ -34,7 +34,7 @@ def spectral_gap(matrix: Tensor) -> float:
 
 def mixing_rate(topology: Topology, size: int) -> float:
     """The gap per step. Where partners change it is taken over a whole cycle of them: 1 − (what is left)^(1/steps)."""
-    steps = topology.period(size) if hasattr(topology, "period") else 1
+    steps = topology.period(size) if has_period(topology) else 1
     product = torch.eye(size, dtype=torch.float64)
     for step in range(steps):
         product = mixing_matrix(topology, size, step) @ product

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from ..core import World
+from ..core import Capabilities, Capability, World
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,8 @@ class Rotating:
     Where both are the same rank (n even, s = n/2) one message travels, and counts 2/3 as if it were two; pair=true
     takes halves there instead.
     """
+
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.HAS_PERIOD})
 
     pair: bool = False
 

@@ -8,7 +8,7 @@ import torch
 from drawn import KINDS, draw
 from thinwire import CompositionError, Exchanger, IncompatibleParts, TensorSpec, World, lockstep, parse
 from thinwire.catalog import parse_compressor
-from thinwire.core import Chooser, Contract, Weighable, derive_key
+from thinwire.core import Contract, chooses_coordinates, derive_key, takes_importance
 
 KEY = derive_key("importance")
 SHAPES = ((1,), (7,), (33, 5), (600,))
@@ -36,7 +36,7 @@ def cases():
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_choose_and_take_w(name):
     part = parse_compressor(f"{name}(k=3)")
-    assert isinstance(part, Chooser) and isinstance(part, Weighable)
+    assert chooses_coordinates(part) and takes_importance(part)
     assert part.given(torch.ones(4)) == part
 
 

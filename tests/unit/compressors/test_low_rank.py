@@ -270,7 +270,7 @@ def test_layers_travel_dense_where_factors_would_be_as_long():
         spec = TensorSpec("x", shape)
         assert part.encode(torch.zeros(shape), KEY).kinds == ("dense",)
         assert part.nbytes(spec) == 4 * spec.numel
-        assert part.contract(spec) == (1.0, 0.0, False)
+        assert part.contract(spec) == (1.0, 0.0)
     for shape, values in (((9, 73), 328), ((112,), 88), ((64, 3, 3, 3), 364), ((1009,), 256)):
         payload = part.encode(draw("gaussian", shape), KEY)
         assert payload.kinds == ("factors",)

@@ -14,11 +14,11 @@ from thinwire.aggregators.scheduled import Scheduled
 from thinwire.aggregators.switch import Switch
 from thinwire.catalog import parse_compressor
 from thinwire.compressors.rest import encode_and_subtract
-from thinwire.core import Context, DecodesMean, FusesResidual, Payload, SubtractsSent, derive_key
+from thinwire.core import Capability, Context, Payload, decodes_mean, derive_key, has, subtracts_sent
 from thinwire.feedback.error_feedback import ErrorFeedback
 
-FUSED = [text for text in COMPRESSOR_TEXTS if isinstance(parse_compressor(text), SubtractsSent)]
-MEANS = [text for text in COMPRESSOR_TEXTS if isinstance(parse_compressor(text), DecodesMean)]
+FUSED = [text for text in COMPRESSOR_TEXTS if subtracts_sent(parse_compressor(text))]
+MEANS = [text for text in COMPRESSOR_TEXTS if decodes_mean(parse_compressor(text))]
 SHAPES = ((), (0,), (1,), (33, 5), (5000,))
 KEY = derive_key("fused")
 
@@ -97,7 +97,7 @@ def some_steps(aggregator, size, dtype=torch.float32):
 @pytest.mark.parametrize("text", [*FUSED, "power2()", 'cast(dtype="bf16")'])
 def test_error_feedback_does_not_tell_one_form_from_the_other(text):
     inner = GatherMean(parse_compressor(text))
-    assert isinstance(inner, FusesResidual) and not isinstance(Plain(inner), FusesResidual)
+    assert has(inner, Capability.FUSES_RESIDUAL) and not has(Plain(inner), Capability.FUSES_RESIDUAL)
     for size in (1, 3):
         for dtype in (torch.float32, torch.float64, torch.bfloat16):
             fused, plain = (some_steps(ErrorFeedback(part), size, dtype) for part in (inner, Plain(inner)))
@@ -108,7 +108,7 @@ def test_parts_between_memory_and_payload_pass_the_residual_on():
     """Whichever entry of a menu, whichever density of a schedule."""
     inner = GatherMean(parse_compressor("topk(density=0.1)"))
     for outer in (Switch((inner, Dense())), Switch((Plain(inner),)), Scheduled(inner, start=0.2, end=0.1, steps=2)):
-        assert isinstance(outer, FusesResidual)
+        assert has(outer, Capability.FUSES_RESIDUAL)
         assert all(map(same, some_steps(ErrorFeedback(outer), 3), some_steps(ErrorFeedback(Plain(outer)), 3)))
 
 

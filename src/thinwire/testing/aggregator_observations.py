@@ -1,0 +1,221 @@
+"""What an aggregator or a memory shows in worlds of a few ranks, by capability. None: it cannot be seen on this one."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..compressors import Identity
+from ..core import (
+    AllGather,
+    AllReduce,
+    Capabilities,
+    Capability,
+    Compressor,
+    Context,
+    Menu,
+    TensorSpec,
+    Together,
+    World,
+    has,
+    mixes,
+    parts_of,
+    passed_on,
+    reduce_and_subtract,
+)
+from ..topologies import mixing_matrix
+from .compressor_observations import BIAS, LARGE, NEAR, has_methods
+from .memory_observations import MEMORY_OBSERVATIONS
+from .probes import KEY, bias_energy, gaussian, heavy_tails, rank_one, with_zeros
+from .variants import encoding, inside_has, is_leaf, made_exact
+from .worlds import exchange, exchanges, plan_of, sent_bytes
+
+ROUNDING = 1e-5  # of the largest number of a coordinate
+ROUGHLY = 0.35  # of an expected size: ranks may choose the same coordinates more or less often
+SHAPE = (33, 5)
+
+
+def is_exact(part: Any) -> bool | None:
+    """At each coordinate, also where others or the last step's are far larger."""
+    made = made_exact(part)
+    if made is None or any(
+        not (is_leaf(inside) or has(inside, Capability.EXACT)) for inside in list(parts_of(part))[1:]
+    ):
+        return None  # a wrapper inside may lose something
+    for share in (1.0, 0.1):
+        steps = [[_uneven(share, 10 * step + rank) for rank in range(3)] for step in range(2)]
+        for step, (tensors, outs) in enumerate(zip(steps, exchanges(made, steps), strict=True)):
+            room = ROUNDING * torch.stack(tensors).abs().amax(0)
+            for rank, out in enumerate(outs):
+                if bool(((out.value - _average(made, tensors, rank, step)).abs() > room).any()):
+                    return False
+    return True
+
+
+def _uneven(share: float, seed: int) -> Tensor:
+    """Numbers of very different size, of which so many are not zero."""
+    return heavy_tails(40, 10, seed=seed) * (with_zeros(40, 10, share=share, seed=seed) != 0)
+
+
+def _average(part: Any, tensors: list[Tensor], rank: int, step: int) -> Tensor:
+    topology, size = mixes(part), len(tensors)
+    weights = [1 / size] * size if topology is None else mixing_matrix(topology, size, step)[rank].tolist()
+    return sum((w * t.double() for w, t in zip(weights, tensors, strict=True)), torch.zeros(()))
+
+
+def loses_unbounded(part: Any) -> bool | None:
+    made = made_exact(part) if is_leaf(part) else None
+    if made is None:
+        return None
+    tensors = [gaussian(*SHAPE, seed=rank) for rank in range(2)]
+    outcomes = [exchange(made, tensors, seed=seed) for seed in range(6)]
+    means = [torch.stack([out.value for out in outs]).mean(0) for outs in outcomes]
+    return bias_energy(torch.stack(tensors).mean(0), means) > BIAS
+
+
+def wraps_compressor(part: Any) -> bool:
+    """It has a field for one, and what is put there encodes."""
+    names = [field.name for field in fields(part)] if is_dataclass(part) else []
+    if "compressor" not in names or not isinstance(part.compressor, Compressor):
+        return False
+    seen: list[Tensor] = []
+    watched: Any = replace(part, compressor=_Watched(part.compressor, seen))
+    exchange(watched, [gaussian(*SHAPE, seed=rank) for rank in range(2)])
+    return bool(seen)
+
+
+class _Watched:
+    """A compressor that notes what it is given."""
+
+    def __init__(self, inner: Compressor, seen: list[Tensor]) -> None:
+        self.inner, self.seen = inner, seen
+        self.decode, self.contract, self.nbytes = inner.decode, inner.contract, inner.nbytes
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return passed_on(self.inner, Capability.ADDS_ON_WIRE)
+
+    def encode(self, tensor: Tensor, key: Any) -> Any:
+        self.seen.append(tensor)
+        return self.inner.encode(tensor, key)
+
+
+def sends_one_payload(part: Any) -> bool:
+    """One request, to all ranks alike, for as many bytes as the compressor's payload has."""
+    if not wraps_compressor(part):
+        return False
+    x, world = gaussian(*SHAPE), World(0, 2)
+    program = part.reduce(x, TensorSpec.of("layer", x), part.init(TensorSpec.of("layer", x), KEY), Context(0, world))
+    request = next(program)
+    if isinstance(request, AllGather):
+        nbytes = request.payload.nbytes
+    elif isinstance(request, AllReduce):
+        nbytes = request.tensor.nbytes
+    else:
+        return False
+    try:
+        program.send(request.answer_alike(world.size))
+    except StopIteration:
+        return bool(nbytes == part.compressor.encode(x, Context(0, world).key("layer", 0)).nbytes)
+    return False
+
+
+def adds_nonzeros(part: Any) -> bool:
+    """Exact sums of sparse tensors in fewer bytes than dense ones have."""
+    made = encoding(part, Identity()) if wraps_compressor(part) else None
+    if made is None:
+        return False
+    tensors = [with_zeros(4000, share=0.01, seed=rank) for rank in range(2)]
+    mean = torch.stack(tensors).mean(0)
+    right = all(torch.allclose(out.value, mean, atol=1e-5) for out in exchange(made, tensors))
+    return right and sent_bytes(made, tensors) < 0.9 * tensors[0].nbytes
+
+
+def varies_in_size(part: Any) -> bool | None:
+    """By itself: what a compressor inside adds to that is not counted."""
+    made = made_exact(part) if is_leaf(part) else None
+    if made is None:
+        return None
+    drawn = [[with_zeros(4000, share=share, seed=rank) for rank in range(2)] for share in (0.01, 0.3, 1.0)]
+    return len({sent_bytes(made, tensors) for tensors in drawn}) > 1
+
+
+def expects_bytes(part: Any) -> bool:
+    if not has_methods(part, "expected_bytes"):
+        return False
+    expected = part.expected_bytes(TensorSpec("layer", (40, 50)), 3)
+    for draw in (gaussian, rank_one):
+        for scale in (1e-3, 1.0, 1e3):
+            sent = sent_bytes(part, [scale * draw(40, 50, seed=rank) for rank in range(3)])
+            if abs(sent - expected) > ROUGHLY * expected + 3:
+                return False
+    return True
+
+
+def fuses_residual(part: Any) -> bool:
+    if not has_methods(part, "reduce_with_residual"):
+        return False
+    tensors = [gaussian(*SHAPE, seed=rank) for rank in range(2)]
+    rests = [0.5 * gaussian(*SHAPE, seed=5 + rank) for rank in range(2)]
+
+    def fused(tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Any:
+        rest = rests[ctx.world.rank].clone()
+        return (yield from part.reduce_with_residual(tensor.clone(), rest, spec, state, ctx))
+
+    def plain(tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Any:
+        return (yield from reduce_and_subtract(part, tensor, rests[ctx.world.rank], spec, state, ctx))
+
+    pairs = zip(exchange(part, tensors, reduce=fused), exchange(part, tensors, reduce=plain), strict=True)
+    return all(
+        torch.allclose(one.value, two.value, atol=1e-5) and torch.allclose(rest, other, atol=1e-5)
+        for (one, rest), (two, other) in pairs
+    )
+
+
+def estimates_errors(part: Any) -> bool | None:
+    if not has_methods(part, "errors_along"):
+        return False
+    x = gaussian(*LARGE)
+    (error,) = part.errors_along(x, TensorSpec.of("layer", x), [part], KEY, False)
+    if error is None:
+        return None
+    measured = float(torch.linalg.vector_norm(x - exchange(part, [x])[0].value, dtype=torch.float64))
+    return bool(abs(error - measured) <= 2 * NEAR * measured)
+
+
+def keeps_peer_copies(part: Any) -> bool | None:
+    """A rank whose own tensor was bad has another memory than before, since it heard the others."""
+    if inside_has(part, Capability.KEEPS_PEER_COPIES):
+        return None
+    return any(out.heard is not None for out in exchange(part, [gaussian(*SHAPE, seed=rank) for rank in range(3)]))
+
+
+def flattens_layers(part: Any) -> bool | None:
+    if inside_has(part, Capability.FLATTENS_LAYERS):
+        return None
+    x = gaussian(*SHAPE)
+    spec, ctx = TensorSpec.of("layer", x), Context(0, World(0, 2), plan=plan_of(part), together=True)
+    return isinstance(next(part.reduce(x, spec, part.init(spec, KEY), ctx), None), Together)
+
+
+def offers_menu(part: Any) -> bool:
+    return isinstance(getattr(part, "offers", None), Menu) and hasattr(part, "by")
+
+
+AGGREGATOR_OBSERVATIONS = {
+    Capability.EXACT: is_exact,
+    Capability.LOSES_UNBOUNDED: loses_unbounded,
+    Capability.WRAPS_COMPRESSOR: wraps_compressor,
+    Capability.SENDS_ONE_PAYLOAD: sends_one_payload,
+    Capability.ADDS_NONZEROS: adds_nonzeros,
+    Capability.VARIES_IN_SIZE: varies_in_size,
+    Capability.EXPECTS_BYTES: expects_bytes,
+    Capability.FUSES_RESIDUAL: fuses_residual,
+    Capability.ESTIMATES_ERRORS: estimates_errors,
+    Capability.KEEPS_PEER_COPIES: keeps_peer_copies,
+    Capability.FLATTENS_LAYERS: flattens_layers,
+    Capability.OFFERS_MENU: offers_menu,
+} | MEMORY_OBSERVATIONS

@@ -1,0 +1,190 @@
+"""What a compressor shows on drawn tensors, capability by capability. None: it cannot be seen on this one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..compressors.rest import encode_and_subtract
+from ..compressors.sparse import values_key
+from ..core import Capability, Compressor, Payload, TensorSpec
+from ..wire import encode_indices
+from .probes import KEY, bias_energy, gaussian, heavy_tails, key_at, rank_one, through
+
+MOST = 0.55  # of the coordinates
+LOUD = 2.1  # how much larger than all numbers of a tensor those that are decoded are, if they are scaled
+BIAS = 0.01  # of the energy: more than rounding loses
+NEAR = 0.1  # of an expected size, or of an error
+LARGE = (512, 512)  # estimates are for large tensors
+
+
+def has_methods(part: Any, *names: str) -> bool:
+    return all(callable(getattr(part, name, None)) for name in names)
+
+
+def is_exact(part: Compressor) -> bool:
+    drawn = (gaussian(33, 5), gaussian(33, 5, dtype=torch.float64), heavy_tails(33, 5), gaussian(6, 4))
+    return all(torch.equal(through(part, x), x) for x in drawn)
+
+
+def adds_on_wire(part: Compressor) -> bool:
+    return _adds(part, 33, 5) and _adds(part, 6, 4)
+
+
+def _adds(part: Compressor, *shape: int) -> bool:
+    x, y = (gaussian(*shape, seed=seed, dtype=torch.float64) for seed in (1, 2))
+    spec, one, two = TensorSpec.of("x", x), part.encode(x, KEY), part.encode(y, KEY)
+    if [p.shape for p in one.parts] != [p.shape for p in two.parts]:
+        return False
+    if not all(p.dtype.is_floating_point for p in one.parts):
+        return False
+    total = Payload(tuple(a + b for a, b in zip(one.parts, two.parts, strict=True)))
+    separate = part.decode(one, spec, KEY) + part.decode(two, spec, KEY)
+    return torch.allclose(part.decode(total, spec, KEY), separate, rtol=1e-9, atol=1e-9)
+
+
+def sends_every_coordinate(part: Compressor) -> bool | None:
+    """Most are not zero, at any scale, and whether one is does not depend on numbers that are far away."""
+    if not is_exact(part) and torch.equal(through(part, gaussian(4096)), gaussian(4096)):
+        return None  # made for tensors of another form; this one travels as it is
+    for scale in (1.0, 1e-3):
+        x = gaussian(4096) * scale
+        other = torch.cat([x[:2048], 1000 * scale * gaussian(2048, seed=1)])
+        y, z = through(part, x), through(part, other)
+        if float((y != 0).double().mean()) <= MOST or not torch.equal(y[:1024].sign(), z[:1024].sign()):
+            return False
+    return True
+
+
+def chooses_coordinates(part: Any) -> bool:
+    if not has_methods(part, "choose", "take", "encode_at", "decode_at", "share"):
+        return False
+    flat = gaussian(165)
+    positions = part.choose(flat, KEY)
+    return _same(part.encode(flat, KEY), part.encode_at(part.take(flat, positions), positions, flat.numel(), KEY))
+
+
+def counts_coordinates(part: Any) -> bool:
+    if not has_methods(part, "count"):
+        return False
+    flat, expected = gaussian(2000), part.count(2000)
+    if chooses_coordinates(part):
+        sent = [part.choose(flat, key_at(i)).numel() for i in range(8)]
+    else:
+        sent = [int(torch.count_nonzero(through(part, flat, key_at(i)))) for i in range(8)]
+    return bool(abs(sum(sent) / len(sent) - expected) <= NEAR * expected + 1)
+
+
+def codes_positions(part: Any) -> bool:
+    if not chooses_coordinates(part) or not has_methods(part, "bounds") or not hasattr(part, "values"):
+        return False
+    flat = gaussian(165)
+    positions = part.choose(flat, KEY)
+    values = part.values.encode(part.take(flat, positions), values_key(KEY))
+    indices = encode_indices(positions, flat.numel()).tensor
+    return _same(part.encode(flat, KEY), Payload((indices, *values.parts)))
+
+
+def takes_importance(part: Any) -> bool:
+    if not has_methods(part, "given"):
+        return False
+    x = gaussian(165)
+    first = torch.zeros_like(x)
+    first[: x.numel() // 2] = 1 + torch.arange(x.numel() // 2)
+    return not torch.equal(through(part.given(first), x), through(part.given(first.flip(0)), x))
+
+
+def scales_kept(part: Any) -> bool:
+    if chooses_coordinates(part):
+        flat = gaussian(165)
+        positions = part.choose(flat, KEY)
+        return not torch.allclose(part.take(flat, positions), flat[positions], rtol=1e-5)
+    x = gaussian(33, 5)
+    peaks = [float(through(part, x, key_at(i)).abs().max()) for i in range(40)]
+    return max(peaks) > LOUD * float(x.abs().max())
+
+
+def loses_unbounded(part: Compressor) -> bool:
+    x = gaussian(33, 5)
+    promise = part.contract(TensorSpec.of("x", x))
+    if chooses_coordinates(part) or promise.delta is not None or promise.omega is not None:
+        return False
+    return bias_energy(x, [through(part, x, key_at(i)) for i in range(20)]) > BIAS
+
+
+def varies_in_size(part: Compressor) -> bool:
+    """Positions aside: a set of them is coded in as few bytes as it allows."""
+    first = int(codes_positions(part))
+    drawn = (gaussian(24, 10), 1e-3 * gaussian(24, 10), heavy_tails(24, 10), rank_one(24, 10), torch.ones(24, 10))
+    sizes = [
+        Payload(part.encode(x, key_at(i)).parts[first:]).nbytes for x in drawn for i in range(3)
+    ]  # keys, too: a part may toss a coin for each coordinate
+    return max(sizes) > min(sizes)
+
+
+def expects_bytes(part: Compressor) -> bool:
+    spec = TensorSpec("x", (40, 50))
+    expected = part.nbytes(spec)
+    for draw in (gaussian, rank_one):
+        for scale in (1e-3, 1.0, 1e3):
+            sizes = [part.encode(scale * draw(40, 50, seed=i), key_at(i)).nbytes for i in range(6)]
+            if abs(sum(sizes) / len(sizes) - expected) > NEAR * expected + 3:
+                return False
+    return True
+
+
+def fuses_residual(part: Any) -> bool:
+    if not has_methods(part, "encode_with_residual"):
+        return False
+    x, residual = gaussian(33, 5), 0.5 * gaussian(33, 5, seed=1)
+    payload, rest = part.encode_with_residual(x.clone(), residual.clone(), KEY)
+    expected, left = encode_and_subtract(part, x, residual, KEY)
+    return _same(payload, expected) and torch.equal(rest, left)
+
+
+def decodes_mean(part: Any) -> bool:
+    if not has_methods(part, "decode_mean"):
+        return False
+    spec, keys = TensorSpec("x", (33, 5)), [key_at(i) for i in range(3)]
+    payloads = [part.encode(gaussian(33, 5, seed=i), key) for i, key in enumerate(keys)]
+    total = torch.zeros(spec.shape)
+    for payload, key in zip(payloads, keys, strict=True):
+        total += part.decode(payload, spec, key) * (1 / 3)
+    return torch.equal(part.decode_mean(payloads, spec, keys), total)
+
+
+def estimates_errors(part: Any) -> bool | None:
+    if not has_methods(part, "errors_along"):
+        return False
+    x = gaussian(*LARGE)
+    (error,) = part.errors_along(x, TensorSpec.of("x", x), [part], KEY, False)
+    return None if error is None else is_near(error, x, through(part, x))
+
+
+def is_near(error: float, x: Tensor, y: Tensor) -> bool:
+    measured = float(torch.linalg.vector_norm(x - y, dtype=torch.float64))
+    return abs(error - measured) <= NEAR * measured + 1e-6
+
+
+def _same(one: Payload, two: Payload) -> bool:
+    return len(one.parts) == len(two.parts) and all(map(torch.equal, one.parts, two.parts))
+
+
+COMPRESSOR_OBSERVATIONS = {
+    Capability.EXACT: is_exact,
+    Capability.ADDS_ON_WIRE: adds_on_wire,
+    Capability.SENDS_EVERY_COORDINATE: sends_every_coordinate,
+    Capability.CHOOSES_COORDINATES: chooses_coordinates,
+    Capability.COUNTS_COORDINATES: counts_coordinates,
+    Capability.CODES_POSITIONS: codes_positions,
+    Capability.TAKES_IMPORTANCE: takes_importance,
+    Capability.SCALES_KEPT: scales_kept,
+    Capability.LOSES_UNBOUNDED: loses_unbounded,
+    Capability.VARIES_IN_SIZE: varies_in_size,
+    Capability.EXPECTS_BYTES: expects_bytes,
+    Capability.FUSES_RESIDUAL: fuses_residual,
+    Capability.DECODES_MEAN: decodes_mean,
+    Capability.ESTIMATES_ERRORS: estimates_errors,
+}

@@ -1,0 +1,53 @@
+"""One layer through an aggregator, all ranks in lockstep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..core import Context, Plan, Program, TensorSpec, World, offers_menu, parts_of
+from ..drivers.lockstep import lockstep
+from ..drivers.meter import Meter
+from .probes import KEY
+
+Reduce = Callable[[Tensor, TensorSpec, Any, Context], Program[Any]]
+
+
+def plan_of(part: Any) -> Plan:
+    """The default of its menu, if it has one."""
+    menus = [inside.offers for inside in parts_of(part) if offers_menu(inside)]
+    return {"layer": menus[0].reference if menus else 0}
+
+
+def exchange(
+    part: Any,
+    tensors: Sequence[Tensor],
+    states: Sequence[Any] | None = None,
+    step: int = 0,
+    seed: int = 3,
+    reduce: Reduce | None = None,
+    meters: Sequence[Meter] | None = None,
+) -> list[Any]:
+    """What each rank gets for its tensor."""
+    spec, size = TensorSpec.of("layer", tensors[0]), len(tensors)
+    states = [part.init(spec, KEY) for _ in tensors] if states is None else states
+    contexts = [Context(step, World(rank, size), seed, plan_of(part)) for rank in range(size)]
+    run = part.reduce if reduce is None else reduce
+    return lockstep([run(t, spec, s, c) for t, s, c in zip(tensors, states, contexts, strict=True)], meters)
+
+
+def sent_bytes(part: Any, tensors: Sequence[Tensor]) -> float:
+    """By the first rank, headers aside."""
+    meters = [Meter() for _ in tensors]
+    exchange(part, tensors, meters=meters)
+    return sum(traffic.sent_bytes for where, traffic in meters[0].rows.items() if where.layer == "layer")
+
+
+def exchanges(part: Any, steps: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
+    """What each rank gets at each step."""
+    outs: list[list[Any]] = []
+    for step, tensors in enumerate(steps):
+        outs.append(exchange(part, tensors, [out.state for out in outs[-1]] if outs else None, step))
+    return outs

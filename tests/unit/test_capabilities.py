@@ -1,0 +1,125 @@
+"""What parts can do is declared and read in one place: no probes, no lists of concrete classes, counted in the sources."""
+
+import ast
+from pathlib import Path
+
+import thinwire
+
+ROOT = Path(thinwire.__file__).parent
+PARTS = ("compressors", "aggregators", "feedback", "controllers", "topologies")
+KINDS = {"Compressor", "Aggregator", "Controller", "Topology"}  # what a part is, not what it can do
+
+# getattr and hasattr with a literal name or a default, of something that is no part
+ALLOWED_PROBES = {
+    "core/capabilities.py": "the one place that reads a declaration",
+    "testing": "observes what a part does, whatever it declares",
+    "core/memories.py": "a memory's own methods",
+    "core/signatures.py": "an object outside the catalog may say how it is compared",
+    "core/state.py": "states are named tuples, or plain ones",
+    "core/options.py": "a GradScaler",
+    "checkpoint/tree.py": "named tuples are refused",
+    "catalog/reader.py": "nodes and errors of ast",
+    "integrations/local_parts.py": "an optimizer",
+    "integrations/wrappers.py": "a model",
+    "integrations/slot.py": "a model",
+    "cli/figures.py": "options of a command",
+    "experiments/sources.py": "a module",
+    "sync/uplink.py": "a memory's state",
+}
+# isinstance over concrete parts, lists of their classes
+ALLOWED_CLASSES = {
+    "catalog": "the list of all parts",
+    "sync/uplink.py": "a memory's form for servers",
+    "bench/adapting.py": "measures L-GreCo, which it has just put there",
+}
+
+
+def trees():
+    for path in sorted(ROOT.rglob("*.py")):
+        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+
+
+def calls(tree, *names):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+            yield node
+
+
+def allowed(name, table):
+    return name in table or name.split("/")[0] in table
+
+
+def imported_from(tree, *packages):
+    """Names of classes that a file imports from these packages, as it calls them."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and set((node.module or "").split(".")) & set(packages):
+            found |= {a.asname or a.name for a in node.names if a.name[:1].isupper() and not a.name.isupper()}
+            found |= {
+                a.asname or a.name for a in node.names if a.name in ("QSGD", "CP", "DGC", "SCAM", "EF21", "HOSVD")
+            }
+    return found
+
+
+def names_in(node):
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} | {
+        each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)
+    }
+
+
+def probes():
+    for name, tree in trees():
+        for call in calls(tree, "getattr", "hasattr"):
+            literal = len(call.args) > 1 and isinstance(call.args[1], ast.Constant)
+            if call.func.id == "hasattr" or literal or len(call.args) == 3:
+                yield name, call.lineno
+
+
+def class_checks():
+    """isinstance over concrete parts of another package."""
+    for name, tree in trees():
+        if name.split("/")[0] not in PARTS:
+            known = imported_from(tree, *PARTS)
+            for call in calls(tree, "isinstance", "issubclass"):
+                if names_in(call.args[1]) & known:
+                    yield name, call.lineno
+
+
+def class_lists():
+    """Tuples, lists, sets and unions of concrete parts of another package."""
+    for name, tree in trees():
+        if name.split("/")[0] not in PARTS:
+            known = imported_from(tree, *PARTS)
+            for node in ast.walk(tree):
+                listed = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else ()
+                if len([each for each in listed if isinstance(each, ast.Name) and each.id in known]) > 1:
+                    yield name, node.lineno
+
+
+def protocol_checks():
+    """isinstance over the protocols of core that say what a part can do."""
+    protocols = set()
+    for name, tree in trees():
+        if name.split("/")[0] == "core":
+            protocols |= {
+                node.name
+                for node in ast.walk(tree)
+                if isinstance(node, ast.ClassDef) and any("Protocol" in names_in(base) for base in node.bases)
+            }
+    for name, tree in trees():
+        for call in calls(tree, "isinstance", "issubclass", "_keeps"):
+            if names_in(call.args[1]) & (protocols - KINDS):
+                yield name, call.lineno
+
+
+def test_no_part_is_probed_for_a_name():
+    assert not [place for place in probes() if not allowed(place[0], ALLOWED_PROBES)]
+
+
+def test_no_concrete_part_is_known_outside_its_package():
+    found = [*class_checks(), *class_lists()]
+    assert not [place for place in found if not allowed(place[0], ALLOWED_CLASSES)]
+
+
+def test_no_decision_is_taken_by_the_methods_that_a_part_has():
+    assert not [place for place in protocol_checks() if place[0] != "core/memories.py"]
