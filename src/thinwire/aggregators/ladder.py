@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from ..core import Aggregator, CompositionError, Tunable, rebuilt
+from ..core import Aggregator, CompositionError, Tunable, rebuilt, tunable_of
 
 _INTO = ("inner", "compressor")  # a menu's entries differ for a reason
 
@@ -19,7 +19,7 @@ def with_setting(part: Any, name: str, value: Any) -> Any:
     """
 
     def change(inside: Any) -> Any:
-        tunable = _tunable(inside)
+        tunable = tunable_of(inside)
         if tunable is None or tunable.name != name:
             return None
         names = {field.name for field in fields(inside)}
@@ -31,16 +31,13 @@ def with_setting(part: Any, name: str, value: Any) -> Any:
 
 def knob_of(part: Any) -> tuple[Tunable, Any] | None:
     """The outermost setting of a part that can be turned, and how it stands."""
-    tunable = _tunable(part)
+    if not is_dataclass(part):
+        return None
+    tunable = tunable_of(part)
     if tunable is not None and getattr(part, tunable.name) is not None:
         return tunable, getattr(part, tunable.name)
-    inside = [getattr(part, name) for name in _INTO if is_dataclass(getattr(part, name, None))]
+    inside = [getattr(part, field.name) for field in fields(part) if field.name in _INTO]
     return next((found for each in inside if (found := knob_of(each)) is not None), None)
-
-
-def _tunable(part: Any) -> Tunable | None:
-    """What a part says of itself; see `core.Tunable`."""
-    return getattr(type(part), "tunable", None) if is_dataclass(part) else None
 
 
 def ladder(

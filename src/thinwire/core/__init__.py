@@ -137,7 +137,7 @@ from .state import flatten_state, mean_state, require_keys, restore_state
 from .suggestions import closest, did_you_mean
 from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, saturate
 from .together import Together, Waiting
-from .tunable import BITS, DENSITY, RANK, Tunable
+from .tunable import BITS, DENSITY, RANK, Tunable, tunable_of
 
 __all__ = [
     "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of", "saturate",
@@ -167,5 +167,5 @@ __all__ = [
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
     "CheckpointError", "ClosedError", "FrameError", "AuthenticationError",
     "Field", "Message", "ClosedOnExit",
-    "Plugins", "PluginError", "PluginWarning", "Tunable", "DENSITY", "BITS", "RANK",
+    "Plugins", "PluginError", "PluginWarning", "Tunable", "tunable_of", "DENSITY", "BITS", "RANK",
 ]  # fmt: skip

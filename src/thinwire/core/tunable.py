@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Tunable(NamedTuple):
@@ -19,3 +19,9 @@ class Tunable(NamedTuple):
 DENSITY = Tunable("density", 0.1, 10, 0.1, replaces=("k",))
 BITS = Tunable("bits", 0.5, 2)
 RANK = Tunable("rank", 0.5, 2)
+
+
+def tunable_of(part: Any) -> Tunable | None:
+    """What the class of a part declares; None: it is not turned."""
+    declared = getattr(type(part), "tunable", None)
+    return declared if isinstance(declared, Tunable) else None
