@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..compressors import LevelSearch, Threshold
-from ..core import Compressor, Key, Payload, TensorSpec, adds_up, derive_key
+from ..core import Capability, Compressor, Key, Payload, TensorSpec, adds_up, derive_key, has
 from .decoders import DECODER_LAWS
 from .laws import Law, check_all, law
 from .tensors import DTYPES, KINDS, SHAPES, draw
@@ -75,8 +74,7 @@ def encoding_depends_on_values_and_key_alone_and_changes_nothing(compressor: Com
 
 @law(COMPRESSOR_LAWS)
 def expected_size_is_the_size_sent(compressor: Compressor) -> None:
-    varies = getattr(compressor, "sample", 1) < 1 or getattr(compressor, "poisson", False)
-    if isinstance(compressor, Threshold | LevelSearch) or getattr(compressor, "size_varies", False) or varies:
+    if has(compressor, Capability.VARIES_IN_SIZE):
         return  # how many these send depends on the numbers
     for shape in ((1,), (7,), (33, 5), (40, 50)):
         x = draw("gaussian", shape)
