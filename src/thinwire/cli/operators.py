@@ -1,4 +1,4 @@
-"""`thinwire operators`: every compressor and memory with its wire cost and its contract, read from the catalog."""
+"""`thinwire operators`: every compressor with its wire cost and its contract, and what each part can do."""
 
 from __future__ import annotations
 
@@ -10,26 +10,31 @@ from .parsers import SubParsers
 
 
 def add_to(commands: SubParsers) -> None:
-    parser = commands.add_parser("operators", help="list all parts with wire cost and contract", description=__doc__)
+    parser = commands.add_parser(
+        "operators", help="list all parts with wire cost, contract and capabilities", description=__doc__
+    )
     parser.add_argument("--markdown", action="store_true", help="print the table of the docs")
     add_json(parser, "the table's figures")
     parser.set_defaults(command=show)
 
 
 def show(options: argparse.Namespace) -> int:
-    from ..describe import operator_rows, to_markdown
+    from ..describe import operator_rows, part_rows, to_markdown
 
     rows = operator_rows()
     if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+        known = {row["part"]: row for row in rows}
+        figures = [{**known.get(row["part"], {}), **row} for row in part_rows()]
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
     if options.markdown:
         print(to_markdown(rows))
         return 0
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*rows[0], show_lines=True)
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console().print(table)
+    for listed, lines in ((rows, True), (part_rows(), False)):
+        table = Table(*listed[0], show_lines=lines)
+        for row in listed:
+            table.add_row(*map(str, row.values()))
+        Console().print(table)
     return 0

@@ -43,7 +43,7 @@ class ErrorFeedback:
     """
 
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.EXACT, Capability.CORRECTS_LOSS, Capability.KEEPS_UNSENT, Capability.CARRIES_PAIRS}
+        {Capability.LOSSLESS, Capability.CORRECTS_LOSS, Capability.KEEPS_UNSENT, Capability.CARRIES_PAIRS}
     )
 
     inner: Aggregator[Any]
