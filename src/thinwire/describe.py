@@ -4,13 +4,39 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 from .catalog import AGGREGATORS, CONTROLLERS, MEMORIES, REGISTRY, Entry, Reader, parse_compressor
-from .core import CompositionError, Compressor, Contract, TensorSpec, Topology
+from .catalog.kinds import PLURALS
+from .core import (
+    Capability,
+    CompositionError,
+    Compressor,
+    Contract,
+    IncompatibleParts,
+    TensorSpec,
+    Topology,
+    capabilities_of,
+    has,
+    labels,
+)
 from .topologies import mixing_rate
 
 SPEC = TensorSpec("example", (1024, 1024))
 WORLDS = (4, 16, 64)
+_INSIDE = (
+    "topk(density=0.01)",
+    "randomk(density=0.01)",
+    "topk(density=0.01), ring()",
+    "topk(density=0.01), by=lgreco()",
+    "rows=((0.5, 0.5), (0.5, 0.5))",
+)  # what a part that needs others may be put around
+CAPABILITIES = (
+    "What parts can do beyond the protocol of their kind. A part declares it, code asks by `has(part, Capability.X)`, "
+    "and `thinwire.testing.check_capabilities(part)` compares with what the part does. Some depend on settings or on "
+    "the part inside: listed is what the examples of `thinwire operators` have."
+)
 
 
 def operator_rows() -> list[dict[str, str]]:
@@ -55,7 +81,40 @@ def contract_text(part: Compressor) -> str:
         words.append(f"δ = {contract.delta:.3g}" if contract.delta < 0.99 else f"δ = 1 − {1 - contract.delta:.2g}")
     else:
         words.append("no relative bound")
+    if has(part, Capability.ADDS_ON_WIRE):
+        words.append(Capability.ADDS_ON_WIRE.label)
     return ", ".join(words)
+
+
+def part_rows() -> list[dict[str, str]]:
+    """One row a part of the catalog: an example of it, its kind, and the capabilities of this example."""
+    return [
+        {"part": text, "kind": kind, "capabilities": labels(capabilities_of(part)) or "–"}
+        for kind in PLURALS
+        for text, part in map(example, _entries(kind))
+    ]
+
+
+def example(entry: Entry) -> tuple[str, Any]:
+    """A text that begins with this part, and the part: with the first settings that it takes. Else its name, None."""
+    for inside in (*entry.typical, "", *entry.examples, *_INSIDE):
+        with suppress(CompositionError, IncompatibleParts):
+            return f"{entry.name}({inside})", Reader(f"{entry.name}({inside})").part()
+    return entry.name, None
+
+
+def capability_rows() -> list[dict[str, str]]:
+    """One row a capability: what it means, and the parts of the catalog that have it."""
+    entries = [entry for kind in PLURALS for entry in _entries(kind)]
+    parts = [(entry.name, capabilities_of(example(entry)[1])) for entry in entries]
+    return [
+        {
+            "capability": capability.label,
+            "a part that has it": capability.about,
+            "parts": ", ".join(f"`{name}`" for name, found in parts if capability in found),
+        }
+        for capability in Capability
+    ]
 
 
 def topology_rows() -> list[dict[str, str]]:
@@ -97,6 +156,8 @@ def to_markdown(rows: Sequence[dict[str, str]]) -> str:
     lines += _table(topology_rows())
     lines += ["", "## Controllers", "", "Who chooses for each layer: `by=` of `switch` and `adapt`.", ""]
     lines += _table([{"part": name, "what it chooses": summary(cls)} for name, cls in CONTROLLERS.items()])
+    lines += ["", "## Capabilities", "", CAPABILITIES, ""]
+    lines += _table(capability_rows(), quoted=False)
     lines += [
         "",
         "δ: E|x − C(x)|² ≤ (1 − δ)|x|². ω: unbiased, with E|x − C(x)|² ≤ ω|x|². Saving: dense bytes / sent bytes.",
@@ -104,7 +165,8 @@ def to_markdown(rows: Sequence[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def _table(rows: Sequence[dict[str, str]]) -> list[str]:
+def _table(rows: Sequence[dict[str, str]], quoted: bool = True) -> list[str]:
+    """quoted: the first column is what a user writes."""
     cells = [[value.replace("|", "\\|") for value in row.values()] for row in rows]
-    cells = [[f"`{first}`", *rest] for first, *rest in cells]
+    cells = [[f"`{first}`", *rest] for first, *rest in cells] if quoted else cells
     return [f"| {' | '.join(line)} |" for line in [list(rows[0]), ["---"] * len(rows[0]), *cells]]

@@ -143,7 +143,7 @@ def test_a_part_of_another_package_has_what_it_declares_and_nothing_more():
     assert not capabilities_of(Undeclared(density=0.1)) and not capabilities_of(NoPart())
     assert labels(capabilities_of(Undeclared(density=0.1))) == ""
     with pytest.raises(CompositionError, match="Wrong: capabilities must be a frozenset"):
-        has(Wrong(), Capability.EXACT)
+        has(Wrong(), Capability.LOSSLESS)
     assert default_aggregator(RandomK(density=0.1)) != GatherMean(RandomK(density=0.1))
     bare = with_capabilities(RandomK(density=0.1), ())
     assert default_aggregator(bare) == GatherMean(bare), "what does not say that it adds is gathered"

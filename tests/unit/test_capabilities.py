@@ -4,10 +4,13 @@ import ast
 from pathlib import Path
 
 import thinwire
+from thinwire import catalog
+from thinwire.core import Capability, capabilities_of, labels
+from thinwire.describe import capability_rows, example, part_rows
 
 ROOT = Path(thinwire.__file__).parent
-PARTS = ("compressors", "aggregators", "feedback", "controllers", "topologies")
-KINDS = {"Compressor", "Aggregator", "Controller", "Topology"}  # what a part is, not what it can do
+PACKAGES = ("compressors", "aggregators", "feedback", "controllers", "topologies")
+KIND_PROTOCOLS = {"Compressor", "Aggregator", "Controller", "Topology"}  # what a part is, not what it can do
 
 # getattr and hasattr with a literal name or a default, of something that is no part
 ALLOWED_PROBES = {
@@ -84,8 +87,8 @@ def probes():
 def class_checks():
     """isinstance over concrete parts of another package."""
     for name, tree in trees():
-        if name.split("/")[0] not in PARTS:
-            known = imported_from(tree, *PARTS)
+        if name.split("/")[0] not in PACKAGES:
+            known = imported_from(tree, *PACKAGES)
             for call in calls(tree, "isinstance", "issubclass"):
                 if names_in(call.args[1]) & known:
                     yield name, call.lineno
@@ -94,8 +97,8 @@ def class_checks():
 def class_lists():
     """Tuples, lists, sets and unions of concrete parts of another package."""
     for name, tree in trees():
-        if name.split("/")[0] not in PARTS:
-            known = imported_from(tree, *PARTS)
+        if name.split("/")[0] not in PACKAGES:
+            known = imported_from(tree, *PACKAGES)
             for node in ast.walk(tree):
                 listed = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else ()
                 if len([each for each in listed if isinstance(each, ast.Name) and each.id in known]) > 1:
@@ -114,7 +117,7 @@ def protocol_checks():
             }
     for name, tree in trees():
         for call in calls(tree, "isinstance", "issubclass", "_keeps"):
-            if names_in(call.args[1]) & (protocols - KINDS):
+            if names_in(call.args[1]) & (protocols - KIND_PROTOCOLS):
                 yield name, call.lineno
 
 
@@ -129,3 +132,19 @@ def test_no_concrete_part_is_known_outside_its_package():
 
 def test_no_decision_is_taken_by_the_methods_that_a_part_has():
     assert not [place for place in protocol_checks() if place[0] != "core/memories.py"]
+
+
+def test_every_part_of_the_catalog_is_printed_with_its_capabilities():
+    rows = {row["part"].split("(")[0]: row for row in part_rows()}
+    assert rows.keys() == catalog.PARTS.keys()
+    for kind, names in catalog.KINDS.items():
+        for name in names:
+            text, part = example(name)
+            assert type(part) is catalog.PARTS[name]
+            assert rows[name] == {"part": text, "kind": kind, "capabilities": labels(capabilities_of(part)) or "–"}
+
+
+def test_every_capability_is_explained_with_the_parts_that_have_it():
+    rows = capability_rows()
+    assert [row["capability"] for row in rows] == [capability.label for capability in Capability]
+    assert all(row["parts"] for row in rows)

@@ -26,7 +26,7 @@ from ..core import (
 class Dense:
     """Average the tensors as they are, by all-reduce: b·d bits. Exact."""
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.EXACT, Capability.EXPECTS_BYTES})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.EXPECTS_BYTES})
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()

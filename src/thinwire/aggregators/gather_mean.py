@@ -32,7 +32,7 @@ from ..core import (
 )
 
 _ALWAYS = frozenset(
-    {Capability.EXACT, Capability.WRAPS_COMPRESSOR, Capability.SENDS_ONE_PAYLOAD, Capability.FUSES_RESIDUAL}
+    {Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR, Capability.SENDS_ONE_PAYLOAD, Capability.FUSES_RESIDUAL}
 )
 
 

@@ -44,7 +44,7 @@ class Gossip:
     """
 
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.EXACT, Capability.WRAPS_COMPRESSOR, Capability.FUSES_RESIDUAL}
+        {Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR, Capability.FUSES_RESIDUAL}
     )
 
     compressor: Compressor

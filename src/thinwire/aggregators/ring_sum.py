@@ -34,7 +34,7 @@ class RingSum:
     that all ranks end with the same bits. `dense()` sends the same bytes by whatever way the backend has.
     """
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.EXACT})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS})
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()

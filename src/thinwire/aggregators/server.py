@@ -39,7 +39,7 @@ class Server:
     are at most as many as ranks. A sparse operator chooses over the whole tensor.
     """
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.EXACT, Capability.WRAPS_COMPRESSOR})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR})
 
     compressor: Compressor
     down: Compressor | None = None

@@ -28,7 +28,7 @@ from ..core import (
     reduced_bytes,
 )
 
-_ALWAYS = frozenset({Capability.EXACT, Capability.WRAPS_COMPRESSOR, Capability.SENDS_ONE_PAYLOAD})
+_ALWAYS = frozenset({Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR, Capability.SENDS_ONE_PAYLOAD})
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Delegates:
     """What `switch` and `adapt` share: hand each layer to an entry of the menu, which has one of the memories."""
 
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.EXACT, Capability.FUSES_RESIDUAL, Capability.OFFERS_MENU}
+        {Capability.LOSSLESS, Capability.FUSES_RESIDUAL, Capability.OFFERS_MENU}
     )
 
     menu: tuple[Aggregator[Any], ...]

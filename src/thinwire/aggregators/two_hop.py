@@ -37,7 +37,7 @@ class TwoHop:
     would keep. What the second encoding loses, the owner takes into its own `sent`, so nothing goes missing.
     """
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.EXACT, Capability.WRAPS_COMPRESSOR})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR})
 
     compressor: Compressor
 

@@ -34,7 +34,7 @@ class Whole:
     Memories stand outside, ef(whole(topk(density=0.01))), and each layer keeps its own: that is the same thing.
     """
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.EXACT, Capability.FLATTENS_LAYERS})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.FLATTENS_LAYERS})
 
     inner: Aggregator[Any]
 

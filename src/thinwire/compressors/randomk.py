@@ -36,7 +36,7 @@ class RandomK:
         found = passed_on(self.values, Capability.ADDS_ON_WIRE)
         found |= {Capability.COUNTS_COORDINATES, Capability.EXPECTS_BYTES}
         if self.density == 1:  # all are kept, and the scale is 1
-            return found | passed_on(self.values, Capability.EXACT)
+            return found | passed_on(self.values, Capability.LOSSLESS)
         return found | {Capability.SCALES_KEPT} if self.scaled else found
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:

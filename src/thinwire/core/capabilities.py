@@ -27,8 +27,8 @@ class Capability(Enum):
 
     __hash__ = object.__hash__  # members are single objects; Enum's own hash is a function in Python, and slower
 
-    EXACT = (
-        "exact",
+    LOSSLESS = (
+        "lossless by itself",
         "a compressor decodes to the very tensor; an aggregator loses nothing but rounding of what is decoded",
     )
     ADDS_ON_WIRE = ("adds on the wire", "under one key, the sum of payloads decodes to the sum of what each decodes to")

@@ -78,7 +78,7 @@ def mixes(aggregator: Aggregator[Any]) -> Topology | None:
 def lossless(aggregator: Aggregator[Any]) -> bool:
     """Whether nothing is lost but rounding: the compressors are exact, and so is what combines."""
     inside = [part for part in parts_of(aggregator) if isinstance(part, Compressor | Aggregator)]
-    return all(has(part, Capability.EXACT) for part in inside)
+    return all(has(part, Capability.LOSSLESS) for part in inside)
 
 
 def keeps_copies(aggregator: Aggregator[Any]) -> bool:

@@ -67,7 +67,7 @@ class DGC(ResidualMemory):
     @cached_property
     def capabilities(self) -> Capabilities:
         forgets = self.masking and self.clip is None  # where all is sent, nothing of the velocity stays
-        return _ALWAYS | {Capability.EXACT} if forgets else _ALWAYS
+        return _ALWAYS | {Capability.LOSSLESS} if forgets else _ALWAYS
 
     def init(self, spec: TensorSpec, key: Key) -> DGCState:
         zeros = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)

@@ -33,7 +33,7 @@ def for_pairs(moments: Moments) -> Aggregator[Any]:
         if is_plain(part) or (isinstance(part, Compressor) and not isinstance(part, Aggregator)):
             return part
         if sends_one_payload(part):
-            if has(part.compressor, Capability.EXACT):
+            if has(part.compressor, Capability.LOSSLESS):
                 return part
             return GatherMean(Paired(part.compressor, *rules))  # gathered: sums of √v are no sums of v
         if wraps_compressor(part) and has(part, Capability.ADDS_NONZEROS):
@@ -55,7 +55,7 @@ def for_one_host(moments: Moments) -> Compressor:
     if is_plain(part):
         return Identity()
     if sends_one_payload(part):
-        if has(part.compressor, Capability.EXACT):
+        if has(part.compressor, Capability.LOSSLESS):
             return part.compressor
         return Paired(part.compressor, moments.transmit, moments.mask, moments.block)
     raise IncompatibleParts(
@@ -66,7 +66,7 @@ def for_one_host(moments: Moments) -> Compressor:
 
 def is_plain(part: Any) -> bool:
     """Whether tensors are averaged as they are: exact, with no part inside."""
-    return has(part, Capability.EXACT) and isinstance(part, Aggregator) and len(list(parts_of(part))) == 1
+    return has(part, Capability.LOSSLESS) and isinstance(part, Aggregator) and len(list(parts_of(part))) == 1
 
 
 def sends_one_payload(part: Any) -> TypeGuard[WrapsCompressor]:

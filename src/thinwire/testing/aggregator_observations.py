@@ -42,7 +42,7 @@ def is_exact(part: Any) -> bool | None:
     """At each coordinate, also where others or the last step's are far larger."""
     made = made_exact(part)
     if made is None or any(
-        not (is_leaf(inside) or has(inside, Capability.EXACT)) for inside in list(parts_of(part))[1:]
+        not (is_leaf(inside) or has(inside, Capability.LOSSLESS)) for inside in list(parts_of(part))[1:]
     ):
         return None  # a wrapper inside may lose something
     for share in (1.0, 0.1):
@@ -206,7 +206,7 @@ def offers_menu(part: Any) -> bool:
 
 
 AGGREGATOR_OBSERVATIONS = {
-    Capability.EXACT: is_exact,
+    Capability.LOSSLESS: is_exact,
     Capability.LOSES_UNBOUNDED: loses_unbounded,
     Capability.WRAPS_COMPRESSOR: wraps_compressor,
     Capability.SENDS_ONE_PAYLOAD: sends_one_payload,

@@ -173,7 +173,7 @@ def _same(one: Payload, two: Payload) -> bool:
 
 
 COMPRESSOR_OBSERVATIONS = {
-    Capability.EXACT: is_exact,
+    Capability.LOSSLESS: is_exact,
     Capability.ADDS_ON_WIRE: adds_on_wire,
     Capability.SENDS_EVERY_COORDINATE: sends_every_coordinate,
     Capability.CHOOSES_COORDINATES: chooses_coordinates,
