@@ -8,7 +8,8 @@ from typing import get_type_hints
 
 from ..catalog import REGISTRY, Entry, kinds_of, parse
 from ..catalog.kinds import required
-from ..core import Aggregator, CompositionError, Compressor, IncompatibleParts
+from ..core import Aggregator, CompositionError, Compressor, IncompatibleParts, TensorSpec
+from ..exchange import Exchanger
 
 INSIDE = "topk(density=0.1)"  # what a part is put around that needs another and has no examples
 
@@ -24,13 +25,14 @@ def topology_texts() -> list[str]:
 
 
 def controller_texts() -> list[str]:
-    """Every registered controller with each of its examples, around a menu of densities; the first also around two."""
+    """Every registered controller with each of its examples, choosing among densities, and the first also among two
+    options; menus that it refuses are left out."""
     texts = []
     for entry in _entries("controller"):
         controllers = example_texts(entry)
         texts += [f"ef(adapt({INSIDE}, by={text}))" for text in controllers]
         texts += [f"ef(switch({INSIDE}, dense(), by={text}))" for text in controllers[:1]]
-    return texts
+    return [text for text in texts if _takes_menu(text)]
 
 
 def composition_texts() -> list[str]:
@@ -73,6 +75,14 @@ def keep_registry() -> Iterator[None]:
 def _entries(kind: str) -> list[Entry]:
     REGISTRY.load_all()
     return [entry for entry in REGISTRY.entries.values() if entry.kind == kind]
+
+
+def _takes_menu(text: str) -> bool:
+    try:
+        Exchanger([TensorSpec("layer", (8, 6))], parse(text))
+    except IncompatibleParts:
+        return False
+    return True
 
 
 def _takes_feedback(text: str) -> bool:

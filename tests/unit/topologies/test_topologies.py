@@ -1,4 +1,4 @@
-"""Laws of graphs: rows and columns sum to one, over every number of ranks; and how fast each mixes."""
+"""How fast each topology mixes, and what is special to it; the laws of all are in tests/contracts/test_topologies.py."""
 
 import math
 
@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from thinwire import CompositionError, World
-from thinwire.core import Topology, neighbours
+from thinwire.core import neighbours
 from thinwire.topologies import (
-    Complete,
     Exponential,
     Hypercube,
     Matrix,
@@ -21,40 +20,6 @@ from thinwire.topologies import (
     spectral_gap,
 )
 from thinwire.topologies.torus import grid
-
-ANY_SIZE = [Complete(), Ring(), Torus(), Exponential(), Exponential(one_peer=True), Star(), Rotating(), Rotating(True)]
-CUBES = [Hypercube(), Hypercube(one_peer=True)]
-SIZES = (*range(1, 18), 25, 32, 60, 64)
-
-
-def cases():
-    yield from ((topology, size) for topology in ANY_SIZE for size in SIZES)
-    yield from ((topology, size) for topology in CUBES for size in SIZES if size & (size - 1) == 0)
-
-
-@pytest.mark.parametrize("topology", [*ANY_SIZE, *CUBES], ids=repr)
-def test_rows_and_columns_sum_to_one_for_every_world_and_step(topology):
-    assert isinstance(topology, Topology)
-    for _, size in (case for case in cases() if case[0] is topology):
-        for step in range(7):
-            matrix = mixing_matrix(topology, size, step)
-            ones = torch.ones(size, dtype=torch.float64)
-            assert bool((matrix >= 0).all())
-            torch.testing.assert_close(matrix.sum(0), ones)
-            torch.testing.assert_close(matrix.sum(1), ones)
-            assert topology.changes or torch.equal(matrix, mixing_matrix(topology, size, 0))
-
-
-@pytest.mark.parametrize("topology", [*ANY_SIZE, *CUBES], ids=repr)
-def test_who_is_heard_and_who_hears_are_two_sides_of_one_matrix(topology):
-    for size in (1, 2, 4, 8):
-        for step in range(4):
-            matrix = mixing_matrix(topology, size, step)
-            for rank in range(size):
-                near = neighbours(topology, World(rank, size), step)
-                row = {r: w for r, w in enumerate(matrix[rank].tolist()) if w and r != rank}
-                assert near.incoming == row and near.own == matrix[rank, rank]
-                assert list(near.receivers) == [r for r in range(size) if matrix[r, rank] and r != rank]
 
 
 @pytest.mark.parametrize("size", range(3, 70))
