@@ -34,6 +34,8 @@ from .errors import (
     ProtocolError,
     ThinwireError,
 )
+from .files import write_whole
+from .hints import union_members
 from .memories import Held, LayerMemory, give, held_by, some_of, split_kind, take_over, target_of
 from .messages import Field, Message
 from .mixing import (
@@ -99,6 +101,7 @@ from .state import flatten_state, mean_state, require_keys, restore_state
 from .suggestions import closest, did_you_mean
 from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, saturate
 from .together import Together, Waiting
+from .units import BYTES, format_bytes, parse_rate
 
 __all__ = [
     "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of", "saturate",
@@ -122,4 +125,5 @@ __all__ = [
     "ThinwireError", "CompositionError", "IncompatibleParts", "DecodeError", "ProtocolError", "PeerLostError",
     "CheckpointError", "ClosedError", "FrameError", "AuthenticationError",
     "Field", "Message", "ClosedOnExit",
+    "BYTES", "format_bytes", "parse_rate", "union_members", "write_whole",
 ]  # fmt: skip

@@ -8,8 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core import CompositionError
-from ..tables import meant
+from ...core import CompositionError, did_you_mean
 
 if TYPE_CHECKING:
     from .base import Task
@@ -29,7 +28,7 @@ TASKS: dict[str, str] = {
 def make_task(name: str, settings: Mapping[str, Any] | None = None, data: str | Path | None = None) -> Task:
     """The task of that name. data: the folder its data are in; see experiments/data/where.py for what else is tried."""
     if name not in TASKS:
-        raise CompositionError(f"task must be one of {', '.join(TASKS)}, got {name!r}{meant(name, TASKS)}")
+        raise CompositionError(f"task must be one of {', '.join(TASKS)}, got {name!r}{did_you_mean(name, TASKS)}")
     module, kind = TASKS[name].split(":")
     made = getattr(importlib.import_module(f"{__name__}.{module}"), kind)
     known = [setting.name for setting in fields(made) if setting.name != "folder"]
@@ -37,6 +36,6 @@ def make_task(name: str, settings: Mapping[str, Any] | None = None, data: str | 
     for key in settings:
         if key not in known:
             raise CompositionError(
-                f"{name}: no setting is called {key!r}; there are {', '.join(known)}{meant(key, known)}"
+                f"{name}: no setting is called {key!r}; there are {', '.join(known)}{did_you_mean(key, known)}"
             )
     return made(**settings, folder=None if data is None else str(data))  # type: ignore[no-any-return]
