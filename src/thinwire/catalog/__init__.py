@@ -20,10 +20,10 @@ from .tables import (
     is_controller,
     uncompressed,
 )
-from .writer import literal, part_text, settings, to_text
+from .writer import changed_settings, part_text, settings, to_text
 
 __all__ = [
     "COMPRESSORS", "AGGREGATORS", "MEMORIES", "TOPOLOGIES", "CONTROLLERS", "KINDS", "PARTS", "NAMES", "SMALL",
-    "default_aggregator", "uncompressed", "is_controller", "aggregator_of",
-    "Reader", "COMPOSED", "parse", "parse_compressor", "kinds_of", "to_text", "part_text", "settings", "literal",
+    "default_aggregator", "uncompressed", "is_controller", "aggregator_of", "changed_settings",
+    "Reader", "COMPOSED", "parse", "parse_compressor", "kinds_of", "to_text", "part_text", "settings",
 ]  # fmt: skip
