@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..experiments.traces import Span, process_events, trace_of
+
 Pieces = Sequence[Sequence[Any]]  # (what, thread, begin, end) in seconds, of one rank
 
 
@@ -19,16 +21,10 @@ def per_step_ms(ranks: Sequence[Pieces], steps: int) -> dict[str, float]:
 
 def chrome_trace(by_method: Mapping[str, Sequence[Pieces]]) -> dict[str, Any]:
     """In the form that Chrome's tracing and Perfetto read: a process for each method and rank, a line a thread."""
-    events: list[dict[str, Any]] = []
+    processes = []
     for place, (method, ranks) in enumerate(by_method.items()):
         first = min((begin for pieces in ranks for _, _, begin, _ in pieces), default=0.0)
         for rank, pieces in enumerate(ranks):
-            pid = place * len(ranks) + rank
-            events.append({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": f"{method}, rank {rank}"}})
-            threads = {thread: tid for tid, thread in enumerate(dict.fromkeys(piece[1] for piece in pieces))}
-            for thread, tid in threads.items():
-                events.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": thread}})
-            for what, thread, begin, end in pieces:
-                when = {"ts": 1e6 * (begin - first), "dur": 1e6 * (end - begin)}
-                events.append({"ph": "X", "pid": pid, "tid": threads[thread], "name": what, **when})
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+            spans = [Span(what, begin, end, thread) for what, thread, begin, end in pieces]
+            processes.append(process_events(place * len(ranks) + rank, f"{method}, rank {rank}", spans, first))
+    return trace_of(processes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field
 from typing import Any
 
@@ -49,7 +49,7 @@ def _text(part: Any, unlisted: Unlisted) -> str:
 
 
 def _argument(field: Field[Any], value: Any, unlisted: Unlisted) -> str:
-    if (field.default_factory() if field.default_factory is not MISSING else field.default) == value:
+    if _default(field) == value:
         return ""
     if isinstance(value, tuple) and not _is_plain(value):  # parts; a tuple of numbers is a setting like others
         return ", ".join(_text(each, unlisted) for each in value)
@@ -68,6 +68,20 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(_is_plain(each) for pair in value.items() for each in pair)
     return value is None or isinstance(value, bool | int | float | str)
+
+
+def changed_settings(part: Any, write: Callable[[Any], str], without: Collection[str] = ()) -> list[str]:
+    """ "name=value" for every setting that is not its default. write: the text of a value that is a part."""
+    found = []
+    for field in settings(type(part)):
+        value = getattr(part, field.name)
+        if field.name not in without and value != _default(field):
+            found.append(f"{field.name}={literal(value) if _is_plain(value) else write(value)}")
+    return found
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def literal(value: Any) -> str:

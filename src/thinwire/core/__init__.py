@@ -44,6 +44,8 @@ from .errors import (
     ThinwireError,
     UnsupportedTorch,
 )
+from .files import write_whole
+from .hints import union_members
 from .memories import (
     Held,
     LayerMemory,
@@ -138,6 +140,7 @@ from .suggestions import closest, did_you_mean
 from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, saturate
 from .together import Together, Waiting
 from .tunable import BITS, DENSITY, RANK, Tunable, tunable_of
+from .units import BYTES, format_bytes, parse_rate
 
 __all__ = [
     "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of", "saturate",
@@ -168,4 +171,5 @@ __all__ = [
     "CheckpointError", "ClosedError", "FrameError", "AuthenticationError",
     "Field", "Message", "ClosedOnExit",
     "Plugins", "PluginError", "PluginWarning", "Tunable", "tunable_of", "DENSITY", "BITS", "RANK",
+    "BYTES", "format_bytes", "parse_rate", "union_members", "write_whole",
 ]  # fmt: skip

@@ -26,13 +26,16 @@ def tensor_dims(shape: Sequence[int], given: Dims | None = None) -> Dims:
     return tuple(shape) if own else matrix_dims(shape, given)
 
 
-def near_square(numel: int) -> Dims:
-    """(rows, columns) for a vector: its divisors if they are at most 1 : 4, else a square with a few zeros to spare."""
+def near_square(numel: int, exact: bool = False) -> tuple[int, int]:
+    """(rows, columns) for a vector: its divisors if they are at most 1 : 4, else a square with a few zeros to spare.
+
+    exact: its divisors, however long the rows.
+    """
     if numel == 0:
         return (0, 0)
     root = math.isqrt(numel)
-    least = max(1, root // 2)  # below it, columns are more than four times the rows
-    rows = next((r for r in range(root, least - 1, -1) if numel % r == 0 and numel // r <= 4 * r), root)
+    least = 1 if exact else max(1, root // 2)  # below it, columns are more than four times the rows
+    rows = next((r for r in range(root, least - 1, -1) if numel % r == 0 and (exact or numel // r <= 4 * r)), root)
     return (rows, -(-numel // rows))
 
 

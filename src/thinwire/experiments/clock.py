@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ..core import Program, timed
+from . import traces
 from .request_log import RequestLog
 
 T = TypeVar("T")
@@ -119,18 +120,15 @@ def chrome_trace(
     for same in zip(*requests, strict=True):
         last = max(asked for asked, _ in same)
         latest.update({(rank, asked): last for rank, (asked, _) in enumerate(same)})
-    events: list[dict[str, Any]] = []
+    processes = []
     for rank, mine in enumerate(spans):
-        events.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}})
+        shown: list[traces.Span] = []
         for what, step, bucket, began, ended in mine:
             pieces = [(what, began, ended)]
             if what == "request":
                 arrived = min(max(latest.get((rank, began), began), began), ended)
                 pieces = [("wait", began, arrived), ("send", arrived, ended)]
-            for name, start, stop in pieces:
-                if stop > start:
-                    events.append({
-                        "ph": "X", "pid": rank, "tid": 0, "name": name, "ts": 1e6 * (start - begin),
-                        "dur": 1e6 * (stop - start), "args": {"step": step, "bucket": bucket},
-                    })  # fmt: skip
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+            about = {"step": step, "bucket": bucket}
+            shown += [traces.Span(name, start, stop, args=about) for name, start, stop in pieces if stop > start]
+        processes.append(traces.process_events(rank, f"rank {rank}", shown, begin))
+    return traces.trace_of(processes)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..core import ThinwireError
+from ..core import ThinwireError, write_whole
 
 TIMES = "times"  # of a job's folder: when each rank asked and was answered, one file a rank
 
@@ -78,12 +78,7 @@ class RunFolder:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Strict JSON (what is not finite becomes null), whole or not at all."""
-    aside = path.with_name(path.name + ".part")
-    with aside.open("w") as file:
-        file.write(json.dumps(_plain(value), indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    write_whole(path, (json.dumps(_plain(value), indent=1) + "\n").encode())
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,8 @@ from typing import Any
 
 from .checking import check_methods
 from .config import Experiment, Group
-from .plan import Job, Plan, slug
+from .plan import Job, Plan
+from .slugs import slug
 from .tables import ConfigError
 from .tasks import make_task
 from .tasks.splits import Split

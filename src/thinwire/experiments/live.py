@@ -100,7 +100,7 @@ def duration(seconds: float) -> str:
 
 
 def sent(job: dict[str, Any]) -> str:
-    from .report.scales import format_bytes
+    from ..core import format_bytes
 
     return format_bytes(job["bytes"]) if job.get("bytes") else ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,8 +45,3 @@ class Plan:
     jobs: Sequence[Job]
     finish: Finish = field(default=lambda results: {})
     runs: int = 0
-
-
-def slug(label: str) -> str:
-    """A label as part of a folder's name."""
-    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")[:60] or "job"

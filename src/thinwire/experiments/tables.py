@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
 
-from ..core import ThinwireError
+from ..core import ThinwireError, did_you_mean, union_members
 
 T = TypeVar("T")
 
@@ -51,7 +49,7 @@ def build(cls: type[T], values: Any, where: str, **given: Any) -> T:
     free = {f.name: f for f in fields(cls) if f.name not in given}  # type: ignore[arg-type]
     for key in values:
         if key not in free:
-            raise ConfigError(f"{inside}{key}: no such key{meant(key, free)}; there are {', '.join(free)}")
+            raise ConfigError(f"{inside}{key}: no such key{did_you_mean(key, free)}; there are {', '.join(free)}")
     for name, f in free.items():
         if name not in values and f.default is MISSING and f.default_factory is MISSING:
             raise ConfigError(f"{inside}{name}: missing")
@@ -64,7 +62,8 @@ def build(cls: type[T], values: Any, where: str, **given: Any) -> T:
 
 def choose(key: str, value: Any, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        raise ConfigError(f"{key}: one of {', '.join(allowed)} is needed, got {value!r}{meant(str(value), allowed)}")
+        meant = did_you_mean(str(value), allowed)
+        raise ConfigError(f"{key}: one of {', '.join(allowed)} is needed, got {value!r}{meant}")
 
 
 def positive(key: str, value: float) -> None:
@@ -79,7 +78,7 @@ def not_negative(key: str, value: float) -> None:
 
 def _read(value: Any, hint: Any, key: str) -> Any:
     """The value, lists as tuples; an error if it is of another type."""
-    for kind in kinds(hint):
+    for kind in union_members(hint):
         if typing.get_origin(kind) is tuple and isinstance(value, list | tuple):
             inner = typing.get_args(kind)[0]
             return tuple(_read(item, inner, f"{key}[{at}]") for at, item in enumerate(value))
@@ -88,15 +87,10 @@ def _read(value: Any, hint: Any, key: str) -> Any:
     return value
 
 
-def kinds(hint: Any) -> tuple[Any, ...]:
-    """The types a union has, or the one that it is."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
-
-
 def fits(value: Any, hint: Any) -> bool:
     """Whether a plain value is of a type such as int, float | None or Literal["a", "b"]. No bool is a number."""
-    if len(kinds(hint)) > 1:
-        return any(fits(value, kind) for kind in kinds(hint))
+    if len(union_members(hint)) > 1:
+        return any(fits(value, kind) for kind in union_members(hint))
     if typing.get_origin(hint) is typing.Literal:
         return value in typing.get_args(hint)
     origin = typing.get_origin(hint) or hint
@@ -107,8 +101,8 @@ def fits(value: Any, hint: Any) -> bool:
 
 def wording(hint: Any) -> str:
     """The type in words."""
-    if len(kinds(hint)) > 1:
-        shown = [kind for kind in kinds(hint) if kind is not type(None) and not _is_part(kind)]
+    if len(union_members(hint)) > 1:
+        shown = [kind for kind in union_members(hint) if kind is not type(None) and not _is_part(kind)]
         return " or ".join(map(wording, shown))
     origin = typing.get_origin(hint) or hint
     if origin is typing.Literal:
@@ -121,8 +115,3 @@ def _is_part(kind: Any) -> bool:
     """Whether it is an object, which only Python can give."""
     origin = typing.get_origin(kind) or kind
     return is_dataclass(origin) or bool(getattr(origin, "_is_protocol", False))
-
-
-def meant(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), 1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

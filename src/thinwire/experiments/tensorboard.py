@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import MissingExtra
-from .plan import slug
+from .slugs import slug
 
 
 def check_extra() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ..core import TensorSpec
+from ..core import TensorSpec, format_bytes
 from ..drivers.driver import Driver
 from ..drivers.meter import Meter
 
@@ -31,7 +31,7 @@ def copy_warning(
     group = "" if backend == "gloo" else f", also for a process group of {backend}"
     return (
         f"layers on {', '.join(devices)}: thinwire sends through gloo on the CPU{group}, so every {unit} copies about "
-        f"{there / 1e6:.3g} MB from the device and {back / 1e6:.3g} MB back. Compare with plain DDP before you decide"
+        f"{format_bytes(there)} from the device and {format_bytes(back)} back. Compare with plain DDP before you decide"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..adaptation import Adapting
-from ..core import World
+from ..core import World, format_bytes
 from ..core.together import WHOLE
 from ..drivers.meter import Meter
 from .compositions import Compositions
@@ -115,9 +115,9 @@ class WireReport:
             f"  composition  {first}",
             *(f"               {other}" for other in others),
             *(f"  {name:<11}  {text}" for name, text in self.subject.facts.items()),
-            f"  sent         {_bytes(self.sent_bytes)}, {_bytes(self.sent_bytes * per_step)} a {unit}",
-            f"  {self.subject.dense:<11}  {_bytes(self.dense_bytes)}, {_bytes(self.dense_bytes * per_step)} a {unit} "
-            "(by formula)",
+            f"  sent         {format_bytes(self.sent_bytes)}, {format_bytes(self.sent_bytes * per_step)} a {unit}",
+            f"  {self.subject.dense:<11}  {format_bytes(self.dense_bytes)}, "
+            f"{format_bytes(self.dense_bytes * per_step)} a {unit} (by formula)",
             f"  saving       {self._saving()}",
             "  time         "
             + ", ".join(f"{name} {1e3 * s * per_step:.2f} ms a {unit}" for name, s in self.seconds.items()),
@@ -148,7 +148,7 @@ class WireReport:
 
         def rows(of: list[tuple[str, float, str]]) -> list[str]:
             return [
-                f"    {name:<{width}} {_bytes(sent * per_step):>8} a {about.unit}  {mark}".rstrip()
+                f"    {name:<{width}} {format_bytes(sent * per_step):>8} a {about.unit}  {mark}".rstrip()
                 for name, sent, mark in of
             ]
 
@@ -165,14 +165,6 @@ class WireReport:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
 
 
 def repr_of(handle: object, compositions: Compositions, step: int, world: World, state: str, unit: str = "step") -> str:

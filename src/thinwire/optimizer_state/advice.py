@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from ..core import CompositionError
+from ..core import CompositionError, parse_rate
 
-_RATE = re.compile(r"([0-9.]+)\s*(k|m|g)?bit(?:/s)?")
-_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _ADDED = ("dense", "sketch", "union")  # by all-reduce; all others are gathered
 
 Row = Mapping[str, Any]
@@ -83,12 +80,8 @@ def advise(
 
 def link_bits(link: str | float) -> float:
     """Bits a second."""
-    if isinstance(link, str):
-        match = _RATE.fullmatch(link.strip().lower())
-        bits = float(match[1]) * _UNITS[match[2] or ""] if match else 0.0
-    else:
-        bits = float(link)
-    if not 0 < bits < math.inf:
+    bits = parse_rate("".join(link.lower().removesuffix("/s").split())) if isinstance(link, str) else float(link)
+    if bits is None or not 0 < bits < math.inf:
         raise CompositionError(
             f'advise: link must be a rate such as "100mbit" or "1gbit", or bits a second, got {link!r}'
         )

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import catalog
-from ..catalog import settings
 from ..core import Aggregator, CompositionError, Compressor
 from .transforms import TRANSMITS
 
@@ -66,9 +65,5 @@ def moments_text(moments: Moments) -> str:
     inside = catalog.part_text(moments.exchange)
     if moments == Moments(moments.exchange):
         return inside
-    changed = [
-        f"{field.name}={catalog.literal(getattr(moments, field.name))}"
-        for field in settings(Moments)[1:]
-        if getattr(moments, field.name) != field.default
-    ]
+    changed = catalog.changed_settings(moments, catalog.part_text, without=("exchange",))
     return f"moments({', '.join([inside, *changed])})"

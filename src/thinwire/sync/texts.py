@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING
 from typing import Any
 
 from .. import catalog
@@ -92,13 +91,7 @@ def sync_text(part: Any, write: Callable[[Any], str] = catalog.to_text) -> str:
         return write(part)
     if isinstance(part, Local) and part == Local(exchange=part.exchange, payload="gradients"):
         return write(part.exchange)
-    arguments = []
-    for setting in catalog.settings(type(part)):
-        value = getattr(part, setting.name)
-        default = setting.default if setting.default_factory is MISSING else setting.default_factory()
-        if value != default:
-            plain = value is None or isinstance(value, int | float | str | tuple)
-            arguments.append(f"{setting.name}={catalog.literal(value) if plain else sync_text(value, write)}")
+    arguments = catalog.changed_settings(part, lambda inside: sync_text(inside, write))
     return f"{_NAMES[type(part)]}({', '.join(arguments)})"
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import field, fields, make_dataclass
 from functools import reduce
 from operator import or_
-from types import NoneType, UnionType
-from typing import Any, ClassVar, Union, get_args, get_origin
+from types import NoneType
+from typing import Any, ClassVar, get_origin
 
 import torch
 from torch import Tensor
 
-from ..core import CompositionError
+from ..core import CompositionError, union_members
 
 _PLAIN = (float, int, bool, str, NoneType)  # and tuples: what a text can say
 
@@ -98,6 +98,5 @@ def _plain_hint(hint: Any, default: Any) -> Any:
     """The types of a setting without those that no text can say (tensors); None if none is left."""
     if hint is inspect.Parameter.empty:
         hint = type(default) if isinstance(default, (*_PLAIN, tuple)) else NoneType
-    each = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    plain = tuple(kind for kind in each if kind in _PLAIN or get_origin(kind) is tuple or kind is tuple)
+    plain = tuple(kind for kind in union_members(hint) if kind in _PLAIN or get_origin(kind) is tuple or kind is tuple)
     return reduce(or_, plain) if plain else None

@@ -7,7 +7,6 @@ addresses are seen inside alone.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..core import parse_rate
 from ..drivers.processes import loopback_device
 from .guardian import Guardian, leftovers, new_mark, remove
 
@@ -23,8 +23,6 @@ DEVICE = "eth0"  # of each worker
 UNSHAPED = "none"
 ONE_HOST = "lo"  # all workers in one namespace, over its loopback
 MOST_WORKERS = 250
-_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg])bit")
-_UNITS = {"k": 1e3, "m": 1e6, "g": 1e9}
 _PORT = 29500  # nobody else is there
 
 
@@ -67,9 +65,8 @@ def rate_bits(rate: str) -> float | None:
     """Bits a second of a rate as `tc` writes it; None for "none" and "lo", which are not shaped."""
     if rate in (UNSHAPED, ONE_HOST):
         return None
-    match = _RATE.fullmatch(rate)
-    bits = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if bits < 1e4:  # below, one frame takes more than a second
+    bits = parse_rate(rate)
+    if bits is None or bits < 1e4:  # below, one frame takes more than a second
         raise ValueError(f"rate must be like 100mbit, 1gbit or 500kbit (at least 10kbit), none or lo; got {rate!r}")
     return bits
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..catalog import parse
-from ..core import CompositionError, IncompatibleParts, TensorSpec, derive_key
+from ..core import CompositionError, IncompatibleParts, TensorSpec, derive_key, near_square
 from ..drivers.meter import HEADER, Meter, Traffic
 from ..drivers.processes import run_ranks
 from ..drivers.torch_dist import TorchDist
@@ -75,7 +75,9 @@ def verify(composition: str, workers: int = 2, numel: int = 1_000_000, steps: in
 
     What the composition cannot do raises, as it does in training.
     """
-    shape = near_square(numel)
+    if numel < 1:
+        raise ValueError(f"verify: numel must be at least 1, got {numel}")
+    shape = near_square(numel, exact=True)  # some parts want a matrix
     Exchanger([TensorSpec("layer", shape)], parse(composition))  # complaints come before any process starts
     if workers < 2:
         raise ValueError(f"verify: alone nothing is sent, got workers={workers}; give 2 or more")
@@ -100,14 +102,6 @@ def compare(composition: str, shape: tuple[int, int], steps: int, counted: Seque
         rows.append(Comparison(rank, "received", total.received_bytes + back, headers.received_bytes, back, received))
     bits = sum(turn["total"]["model_bits"] for turn in counted)
     return Verified(composition, len(counted), shape, steps, bits, counted[0]["total"]["requests"], tuple(rows))
-
-
-def near_square(numel: int) -> tuple[int, int]:
-    """The form of a matrix with so many elements, as square as its divisors allow: some parts want a matrix."""
-    if numel < 1:
-        raise ValueError(f"verify: numel must be at least 1, got {numel}")
-    rows = next(n for n in range(math.isqrt(numel), 0, -1) if numel % n == 0)
-    return rows, numel // rows
 
 
 def exchange_and_count(driver: TorchDist, argument: dict[str, Any], tell: object) -> dict[str, Any]:

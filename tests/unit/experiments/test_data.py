@@ -167,7 +167,7 @@ def test_a_downloaded_archive_stays_packed_if_its_files_have_no_sums(tmp_path, c
     path = wikitext103(tmp_path / "a")
     data = replace(WIKITEXT103, archive=Archive(path.as_uri(), Pin(None, pin(path.read_bytes()).sha256)))
     assert not is_there(data)
-    assert load(data, list(data.files)).files["wiki.train.tokens"] == b" a b \n" and " MB" in capsys.readouterr().err
+    assert load(data, list(data.files)).files["wiki.train.tokens"] == b" a b \n" and " B" in capsys.readouterr().err
     assert [p.name for p in cache_folder().rglob("*")] == [path.name] and is_there(data)
     other = replace(data, archive=Archive(path.as_uri(), Pin(None, pin(b"").sha256)))
     with pytest.raises(DataError, match="expected sha256"):
@@ -341,7 +341,7 @@ def test_a_downloaded_archive_is_unpacked_and_checked(tmp_path, capsys):
     packed = archive(tmp_path, [source / "one", source / "two"])
     files = {"one": pin(b"1"), "two": pin(b"22")}
     data = DataSet("a set", "set", files, Archive(packed.as_uri(), pin(packed.read_bytes())))
-    assert load(data, ["two"]).files == {"two": b"22"} and "of 0.0 MB" in capsys.readouterr().err
+    assert load(data, ["two"]).files == {"two": b"22"} and " B of " in capsys.readouterr().err
     assert sorted(path.name for path in cache_folder().rglob("*") if path.is_file()) == ["one", "two"]
     with pytest.raises(DataError, match=r"set.tar.gz/one is not what it should be"):
         download(replace(data, files=files | {"one": pin(b"2")}), ["one"], tmp_path / "other")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import report_jobs as jobs
-from thinwire.core import AllGather, AllReduce, Label, Payload, World
+from thinwire.core import AllGather, AllReduce, Label, Payload, World, format_bytes
 from thinwire.core.tensors import TensorSpec
 from thinwire.drivers.meter import Meter
 from thinwire.integrations.device_copies import copied_bytes, copy_warning
@@ -37,5 +37,5 @@ def test_attach_and_local_warn_once(pool):
     dense = 4 * (32 * 40 + 40 + 2 * (40 * 40 + 40) + 40 * 4 + 4)
     for attached, local in pool.run(2, jobs.copies):
         assert len(attached) == len(local) == 1
-        assert f"every step copies about {dense / 1e6:.3g} MB" in attached[0] and "cuda:0" in attached[0]
-        assert f"every round copies about {dense / 1e6:.3g} MB" in local[0]
+        assert f"every step copies about {format_bytes(dense)}" in attached[0] and "cuda:0" in attached[0]
+        assert f"every round copies about {format_bytes(dense)}" in local[0]

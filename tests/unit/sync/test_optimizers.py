@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from local_training import SHAPES, start, trained, workers
-from thinwire import CheckpointError, CompositionError, lockstep
+from thinwire import CheckpointError, CompositionError, World, lockstep
 from thinwire.checkpoint.tree import decode, encode
 from thinwire.core import flatten_state
 from thinwire.drivers.in_process import InProcess
@@ -169,6 +169,35 @@ def test_states_of_a_world_of_another_size_become_one(text):
         assert ours.keys() == theirs.keys() and all(
             torch.equal(leaf, theirs[key]) for key, leaf in ours.items() if torch.is_tensor(leaf)
         )
+
+
+STORED = {  # outer: the weights, the anchor and the momentum after five steps, and the weights after three more
+    "average()": ("2.1809799671173096 -0.523775041103363", "2.3122000694274902 -0.35975003242492676", "",
+                  "0x1.dc6632p+0 -0x1.d90082p-1"),
+    "sgd(momentum=0.5)": ("2.0099799633026123 -0.7375250458717346", "2.1222000122070312 -0.5972500443458557",
+                          "0.4977998733520508 0.6222500205039978", "0x1.4db938p+0 -0x1.9ed87cp+0"),
+    "nesterov()": ("1.8113086223602295 -0.9858635663986206", "1.9014540910720825 -0.8731817603111267",
+                   "0.6259742975234985 0.7824674844741821", "0x1.a4adbcp-1 -0x1.1c89aep+1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("outer", STORED)
+def test_a_state_that_was_stored_before_goes_on_with_the_same_bits(outer):
+    weights, anchor, momentum = (torch.tensor([float(x) for x in text.split()]) for text in STORED[outer][:3])
+    rounds = Rounds(parse_sync(f"local(every=2, outer={outer})"), {"w": weights})
+    stored = {"anchor": {"w": anchor}, "momentum": {"w": momentum}, "since": {"0": 1}, "departed": 2, "rounds": 2}
+    fresh = rounds.state_dict()
+    rounds.load_state_dict({**fresh, **stored})
+    assert rounds.state_dict().keys() == fresh.keys() and torch.equal(rounds.state_dict()["momentum"]["w"], momentum)
+
+    def train():
+        for step in range(5, 8):
+            rounds.before_step(step)
+            weights.sub_(0.1 * (weights - torch.tensor([1.0, -2.0])))
+            yield from rounds.after_step(step, World(0, 1))
+
+    lockstep([train()])
+    assert weights.tolist() == numbers(STORED[outer][3])
 
 
 def test_a_momentum_of_another_form_is_refused_by_name():

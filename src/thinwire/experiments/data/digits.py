@@ -3,13 +3,12 @@ ATTRIBUTION.md; the same rows in the same order as scikit-learn's load_digits.""
 
 from __future__ import annotations
 
-import hashlib
-import lzma
 from functools import lru_cache
-from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .embedded import embedded_text
 
 FILE = "digits.csv.xz"
 SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"  # of the text, before compression
@@ -17,15 +16,7 @@ SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"  # o
 
 def digits_text() -> str:
     """One line for each image: 64 pixels from 0 to 16 and the label; unpacked and checked against its sha256."""
-    packed = files(__package__).joinpath(FILE).read_bytes()
-    try:
-        data = lzma.decompress(packed)
-    except lzma.LZMAError as error:
-        raise ValueError(f"digits: the embedded file does not unpack ({error}); reinstall thinwire") from error
-    found = hashlib.sha256(data).hexdigest()
-    if found != SHA256:
-        raise ValueError(f"digits: the embedded text has sha256 {found}, expected {SHA256}; reinstall thinwire")
-    return data.decode("ascii")
+    return embedded_text("digits", FILE, SHA256)
 
 
 @lru_cache(maxsize=1)

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...core import format_bytes, write_whole
 from .where import DataError, DataSet, Pin, Tell, check, members
 
 _PIECE = 1 << 18
@@ -71,15 +72,6 @@ def fetch(url: str, pin: Pin, target: Path, tell: Tell) -> None:
         part.unlink(missing_ok=True)
 
 
-def write_whole(target: Path, content: bytes) -> None:
-    part = target.with_name(f".{target.name}.part-{os.getpid()}")
-    try:
-        part.write_bytes(content)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 class Lines:
     """Progress as plain lines on standard error, one every few seconds. A total of 0 is one that is not known."""
 
@@ -91,5 +83,5 @@ class Lines:
         if time.monotonic() - self.spoken < self.every_s and done != total:
             return
         self.spoken = time.monotonic()
-        whole = f" of {total / 1e6:.1f}" if total else ""
-        print(f"{what}: {done / 1e6:.1f}{whole} MB", file=sys.stderr, flush=True)
+        whole = f" of {format_bytes(total)}" if total else ""
+        print(f"{what}: {format_bytes(done)}{whole}", file=sys.stderr, flush=True)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import lzma
-from importlib.resources import files
-
 import numpy as np
 from numpy.typing import NDArray
 
+from .embedded import embedded_text
 from .libsvm import parse_libsvm
 
 FEATURES = 112
@@ -17,15 +14,7 @@ SHA256 = "f39a4eb628dc61a7d43760815b061c9e497aa728ce1ad8bde57a09ef6043b538"  # o
 
 def mushrooms_text() -> str:
     """The LIBSVM text, unpacked and checked against its sha256."""
-    packed = files(__package__).joinpath("mushrooms.libsvm.xz").read_bytes()
-    try:
-        data = lzma.decompress(packed)
-    except lzma.LZMAError as error:
-        raise ValueError(f"mushrooms: the embedded file does not unpack ({error}); reinstall thinwire") from error
-    found = hashlib.sha256(data).hexdigest()
-    if found != SHA256:
-        raise ValueError(f"mushrooms: the embedded text has sha256 {found}, expected {SHA256}; reinstall thinwire")
-    return data.decode("ascii")
+    return embedded_text("mushrooms", "mushrooms.libsvm.xz", SHA256)
 
 
 def load_mushrooms() -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ...importance import ImportanceSolver
 from ..descent import Stop, Trace, descend, telling
-from ..plan import Job, Plan, slug
+from ..plan import Job, Plan
+from ..slugs import slug
 from ..tasks.factored import Factored
 from ..tasks.logistic import Logistic, mushrooms
 from .e1_tables import claims, curves, outcome, time_spent

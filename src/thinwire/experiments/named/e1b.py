@@ -22,7 +22,8 @@ from ...core import loopback
 from ...importance import ImportanceSolver
 from ...kernels import largest
 from ..descent import LAYER, GradientOnly, Problem, Stop, descend, telling
-from ..plan import Job, Plan, slug
+from ..plan import Job, Plan
+from ..slugs import slug
 from ..tasks.logistic import Logistic, mushrooms
 from .e1 import RIDGE, SMOOTHNESS, SOLVERS, Q, quick_mushrooms
 

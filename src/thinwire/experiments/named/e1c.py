@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ..descent import Stop, descend, telling
-from ..plan import Job, Plan, slug
+from ..plan import Job, Plan
+from ..slugs import slug
 from .e1 import OPERATORS, SOLVERS, Operator
 from .e1_tables import short
 

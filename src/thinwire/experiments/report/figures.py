@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import importlib
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ...core import MissingExtra
+from ..slugs import slug
 from .charts import LARGE
 from .exhibits import figure_plot
 from .pictures import Picture, heat_picture, kind_picture, layer_picture, modelled_pictures, time_picture
@@ -59,11 +59,11 @@ def png_renderer() -> Callable[[str], bytes]:
 def all_pictures(result: Mapping[str, Any]) -> Iterator[Picture]:
     """Every picture of the page, with names that are good for files: letters, digits and hyphens, no two alike."""
     for at, figure in enumerate(result.get("figures", []), 1):
-        yield _drawn(figure_plot(figure, ""), "x", "y", f"figure-{at}-{slug(figure['title'])}", figure["title"])
+        yield _drawn(figure_plot(figure, ""), "x", "y", f"figure-{at}-{_short(figure['title'])}", figure["title"])
     groups, target = gather_groups(result.get("runs", [])), target_of(result)
     styles = method_styles(groups)
     for at, (title, members) in enumerate(groups.items(), 1):
-        name = f"group-{at}-{slug(title)}"
+        name = f"group-{at}-{_short(title)}"
         plot = group_plot(name, members, styles, target)
         if plot:
             yield from _curves(plot, title)
@@ -71,12 +71,12 @@ def all_pictures(result: Mapping[str, Any]) -> Iterator[Picture]:
         for quantity, drawn in histogram_plots(name, members, styles).items():
             yield _drawn(drawn, "x", "y", drawn.name, f"{title}: {quantity}")
         for row, (label, runs) in enumerate(members.items(), 1):
-            own = f"{name}-{row}-{slug(label)}"
+            own = f"{name}-{row}-{_short(label)}"
             yield from (
                 made for make in (heat_picture, plan_picture, layer_picture) if (made := make(own, label, runs))
             )
     for at, (title, entries) in enumerate(modelled_groups(result).items(), 1):
-        yield from modelled_pictures(f"modelled-{at}-{slug(title)}", entries)
+        yield from modelled_pictures(f"modelled-{at}-{_short(title)}", entries)
 
 
 def _curves(plot: Plot, title: str) -> Iterator[Picture]:
@@ -84,13 +84,13 @@ def _curves(plot: Plot, title: str) -> Iterator[Picture]:
     timed = "seconds" in plot.xs and plot.xs["seconds"].title == "seconds"
     for y in plot.ys:
         for x in dict.fromkeys((first, *(["step"] if "step" in plot.xs else []), *(["seconds"] if timed else []))):
-            yield _drawn(plot, x, y, f"{plot.name}-{slug(y)}-{slug(x)}", f"{title}: {plot.ys[y].title}")
+            yield _drawn(plot, x, y, f"{plot.name}-{_short(y)}-{_short(x)}", f"{title}: {plot.ys[y].title}")
 
 
 def _drawn(plot: Plot, x: str, y: str, name: str, title: str) -> Picture:
     return Picture(name, title, plot.svg(x, y, LARGE, key=True), *plot.table(x, y))
 
 
-def slug(words: str) -> str:
-    """Return the words as a part of a file's name."""
-    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:40].strip("-") or "x"
+def _short(words: str) -> str:
+    """The words as a part of a file's name."""
+    return slug(words, most=40, empty="x").rstrip("-")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...core import format_bytes
 from .bars import Bar, bar_chart, heat_map, place_of_cells, thin
-from .scales import finite, format_bytes, format_seconds, short
+from .scales import finite, format_seconds, short
 from .seeds import Run, mean_parts
 from .svg import KIND_COLOURS
 

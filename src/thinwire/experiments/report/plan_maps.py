@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from ...core import format_bytes
 from .bars import CELL_ROW, MAP_TOP, NAMES, WIDTH, heading, squares, thin
 from .pictures import Picture
-from .scales import finite, format_bytes, format_number, short
+from .scales import finite, format_number, short
 from .seeds import Run
 from .svg import colour, fit_layer, picture, text, text_width
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
+from ...core import BYTES, format_bytes
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,6 @@ def format_number(value: float | None, digits: int = 4, pad: bool = False) -> st
         return mantissa
     power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return power if mantissa == "1" else f"{mantissa}·{power}"
-
-
-def format_bytes(value: float | None) -> str:
-    """Write with three significant digits in B, kB, MB, ... (powers of 1000), what is not finite as a dash."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    rounded = float(f"{value:.3g}")  # first, because 999.9 B is 1 kB
-    power = 0
-    while abs(rounded) >= 1000 and power + 1 < len(BYTES):
-        rounded, power = rounded / 1000, power + 1
-    return f"{rounded:.3g} {BYTES[power]}"
 
 
 def format_seconds(value: float | None) -> str:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from .scales import UNITS, factor_of, finite, format_bytes, format_number, format_seconds
+from ...core import format_bytes
+from .scales import UNITS, factor_of, finite, format_number, format_seconds
 
 Run: TypeAlias = Mapping[str, Any]  # one entry of the result's "runs", as json.load gives it
 Groups: TypeAlias = dict[str, dict[str, list[Run]]]  # title of the group -> label -> its seeds

@@ -8,8 +8,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core import CompositionError, Plugins
-from ..tables import meant
+from ...core import CompositionError, Plugins, did_you_mean
 
 if TYPE_CHECKING:
     from .base import Task
@@ -73,7 +72,7 @@ def make_task(name: str, settings: Mapping[str, Any] | None = None, data: str | 
     for key in settings:
         if key not in known:
             raise CompositionError(
-                f"{name}: no setting is called {key!r}; there are {', '.join(known)}{meant(key, known)}"
+                f"{name}: no setting is called {key!r}; there are {', '.join(known)}{did_you_mean(key, known)}"
             )
     if len(known) < len(fields(made)):  # its data are in a folder
         settings["folder"] = None if data is None else str(data)
@@ -85,7 +84,7 @@ def _find(name: str) -> type[Any]:
         PLUGINS.load_named(name)
     if name not in TASKS:
         PLUGINS.load_all()
-        raise CompositionError(f"task must be one of {', '.join(TASKS)}, got {name!r}{meant(name, TASKS)}")
+        raise CompositionError(f"task must be one of {', '.join(TASKS)}, got {name!r}{did_you_mean(name, TASKS)}")
     found = TASKS[name]
     if isinstance(found, str):
         module, kind = found.split(":")

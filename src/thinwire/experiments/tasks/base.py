@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ...core import CompositionError
+from ...core import CompositionError, union_members
 from ...importance import Objective
 from ..data import Tell
-from ..tables import fits, kinds, wording
+from ..tables import fits, wording
 from .splits import Split
 
 
@@ -72,5 +72,5 @@ def check_settings(task: Any, name: str) -> None:
         value, hint = getattr(task, setting.name), hints[setting.name]
         if not fits(value, hint):
             raise CompositionError(f"{name}: {setting.name} must be {wording(hint)}, got {value!r}")
-        if isinstance(value, int) and not isinstance(value, bool) and int in kinds(hint) and value < 1:
+        if isinstance(value, int) and not isinstance(value, bool) and int in union_members(hint) and value < 1:
             raise CompositionError(f"{name}: {setting.name} must be at least 1, got {value}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from thinwire.experiments.data import mushrooms
+from thinwire.experiments.data import embedded
 from thinwire.experiments.data.mushrooms import load_mushrooms, mushrooms_text
 
 TOOL = Path(__file__).parents[4] / "tools" / "make_mushrooms.py"
@@ -121,6 +121,6 @@ def test_the_tool_names_a_value_it_does_not_know(tool):
 @pytest.mark.parametrize(("packed", "said"), [(b"broken", "does not unpack"), (lzma.compress(b"1 1:1 \n"), "sha256")])
 def test_a_damaged_file_is_an_error(monkeypatch, tmp_path, packed, said):
     (tmp_path / "mushrooms.libsvm.xz").write_bytes(packed)
-    monkeypatch.setattr(mushrooms, "files", lambda package: tmp_path)
+    monkeypatch.setattr(embedded, "files", lambda package: tmp_path)
     with pytest.raises(ValueError, match=said):
         load_mushrooms()

@@ -11,7 +11,8 @@ import pytest
 from made_result import made_result
 from thinwire.core import MissingExtra
 from thinwire.experiments.report import write_figures
-from thinwire.experiments.report.figures import all_pictures, slug
+from thinwire.experiments.report.figures import all_pictures
+from thinwire.experiments.slugs import slug
 
 
 @pytest.fixture(scope="module")

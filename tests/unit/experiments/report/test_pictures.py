@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from thinwire.core import format_bytes
 from thinwire.experiments.report.bars import WIDTH, bar_chart, heat_map, level, thin
 from thinwire.experiments.report.pictures import (
     heat_picture,
@@ -14,7 +15,7 @@ from thinwire.experiments.report.pictures import (
     time_picture,
 )
 from thinwire.experiments.report.plots import bin_shares, histogram_plots
-from thinwire.experiments.report.scales import format_bytes, format_number
+from thinwire.experiments.report.scales import format_number
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from thinwire.experiments.data import digits
+from thinwire.experiments.data import digits, embedded
 from thinwire.experiments.data.digits import digits_text, read_digits
 
 TOOL = Path(__file__).parents[4] / "tools" / "make_digits.py"
@@ -80,6 +80,6 @@ def test_the_tool_names_an_image_that_is_none(tool):
 @pytest.mark.parametrize(("packed", "said"), [(b"broken", "does not unpack"), (lzma.compress(b"0,1\n"), "sha256")])
 def test_a_damaged_file_is_an_error(monkeypatch, tmp_path, packed, said):
     (tmp_path / digits.FILE).write_bytes(packed)
-    monkeypatch.setattr(digits, "files", lambda package: tmp_path)
+    monkeypatch.setattr(embedded, "files", lambda package: tmp_path)
     with pytest.raises(ValueError, match=said):
         digits_text()
