@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from thinwire import Exchanger, TensorSpec, World, loopback, parse
-from thinwire.controllers import Accordion, BySize, Fixed, Several, observes
-from thinwire.core import Aggregator, flatten_state
+from thinwire.controllers import Accordion, BySize, Fixed, Several
+from thinwire.core import Aggregator, Capability, flatten_state, has
 
 LAYERS = [TensorSpec("w", (6,)), TensorSpec("v", (4,)), TensorSpec("u", (5,))]
 ALONE = World(0, 1)
@@ -147,6 +147,9 @@ def test_the_learning_rate_comes_with_the_step_and_holds_on():
 
 
 def test_controllers_that_never_change_their_mind_are_not_shown_layers():
+    def observes(controller):
+        return not has(controller, Capability.NEVER_OBSERVES)
+
     assert not observes(Fixed()) and not observes(BySize()) and observes(Accordion()) and observes(Notes())
     both = [(frozenset({"w"}), Fixed()), (frozenset({"v"}), BySize())]
     assert not observes(Several(tuple(both))) and observes(Several((*both, (frozenset({"u"}), Accordion()))))

@@ -8,6 +8,7 @@ runs what uses them on the oldest and on the newest torch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -58,7 +59,13 @@ def _missing(api: str) -> str:
 
 def is_in_backward() -> bool:
     """Whether this thread is inside a backward pass."""
-    return bool(_get(torch._C, "torch._C._current_graph_task_id")() >= 0)
+    return bool(_graph_task()() >= 0)
+
+
+@cache  # it is asked in every step
+def _graph_task() -> Callable[[], int]:
+    found: Callable[[], int] = _get(torch._C, "torch._C._current_graph_task_id")
+    return found
 
 
 def call_after_backward(callback: Callable[[], None]) -> None:

@@ -50,6 +50,8 @@ class Peers:
         chosen = range(len(ranks)) if among is None else among
         self.world = World(list(chosen).index(dist.get_rank(group)), len(chosen))
         self.wires = _own_group(tuple(ranks[rank] for rank in chosen), self.world, self.timeout)
+        rank, size = self.world
+        self._others = [(rank + distance) % size for distance in range(1, size)]  # in the order of sending
         self.sent = self.received = 0
         self.messages = [0, 0]  # sent, received
 
@@ -84,10 +86,8 @@ class Peers:
         return incoming
 
     def _start(self, outgoing: Sequence[Tensor], incoming: Sequence[Tensor]) -> list[_Started]:
-        rank, size = self.world
-        others = [(rank + distance) % size for distance in range(1, size)]
-        works = [(r, self.receive(incoming[r], r)) for r in reversed(others) if incoming[r].numel()]
-        return works + [(r, self.send(outgoing[r], r)) for r in others if outgoing[r].numel()]
+        works = [(r, self.receive(incoming[r], r)) for r in reversed(self._others) if incoming[r].numel()]
+        return works + [(r, self.send(outgoing[r], r)) for r in self._others if outgoing[r].numel()]
 
     def _pass_round(self, blobs: Sequence[Tensor], request: Request) -> list[_Started]:
         """Each rank passes on to the next what the one before sent it, until everybody has everything."""

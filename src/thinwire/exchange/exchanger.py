@@ -87,6 +87,14 @@ class Exchanger:
         """
         return self._step.exchange(tensors, step, world, into)
 
+    def send(self, tensors: Mapping[str, Tensor], step: int, world: World) -> Program[bool]:
+        """For a rank that talks to a server: what it sends is all there is, so no flag travels and no average is made.
+
+        Returns:
+            Whether the tensors are finite. If they are not, what was sent are zeros, and the step cannot be good.
+        """
+        return self._step.send(tensors, step, world)
+
     def round(
         self, tensors: Mapping[str, Tensor], step: int, world: World, lr: float | None = None
     ) -> Program[dict[str, Tensor]]:

@@ -39,12 +39,14 @@ class LayerMemories:
             spec.name: aggregators[spec.name].init(spec, derive_key(seed, "init", spec.name)) for spec in layers
         }
         wanted = any(takes_importance(part) for rule in aggregators.values() for part in parts_of(rule))
+        self._takes_importance = wanted
         self.importance = LayerImportance(self.layers, wanted)
 
     def aggregator(self, name: str) -> Aggregator[Any]:
         """The layer's aggregator, told its importance if there is one."""
         aggregator = self.aggregators[name]
-        return weighed(aggregator, self.importance[name]) if name in self.importance else aggregator
+        has_importance = self._takes_importance and name in self.importance
+        return weighed(aggregator, self.importance[name]) if has_importance else aggregator
 
     def target(self, name: str, tensor: Tensor, ctx: Context) -> Tensor:
         """What the layer would send now."""

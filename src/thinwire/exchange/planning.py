@@ -70,6 +70,9 @@ class Planning:
     def begin(self, step: int, world: World, lr: float | None) -> Program[None]:
         """Let the controller change the plan."""
         self.lr = self.lr if lr is None else lr
+        if not self.choices and not self._observes:
+            self.world = world  # there is nothing to choose, and nothing that a controller could have seen
+            return
         began, before = time.perf_counter(), self.plan
         replan = self.controller.replan(self.plan, self.state, self.context(step, world))
         plan, state = yield from stamped(replan, step)
@@ -78,6 +81,11 @@ class Planning:
         if self.plan != before:
             self.plans.append((step, self.plan))
         self.seconds += time.perf_counter() - began
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is something to commit or to take back."""
+        return self._before is not None
 
     def start_clock(self) -> None:
         """The first exchange of a step begins."""

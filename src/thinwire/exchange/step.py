@@ -18,6 +18,7 @@ from ..core import (
     Waiting,
     World,
     all_finite,
+    fuse,
     fuse_flagged,
     narrow,
 )
@@ -65,15 +66,29 @@ class StepExchange:
         open_step = self._open  # an exchange that ends late, or is closed late, says nothing of the step after it
         try:
             self._check(open_step, tensors, step)
-            tensors, into = self.waiting.complete(tensors, into)
-            if self.waiting.held and not tensors:
-                return {}  # all of them wait: there is nothing to say yet
+            if self.waiting.names:
+                tensors, into = self.waiting.complete(tensors, into)
+                if self.waiting.held and not tensors:
+                    return {}  # all of them wait: there is nothing to say yet
             bucket = self._encode(open_step, tensors, step, world)
             outs, anywhere_bad = yield from fuse_flagged(bucket.programs, bucket.bad, step)
             return self._decode(open_step, bucket, outs, anywhere_bad, into)
         except BaseException:
             open_step.failed = True
             raise
+
+    def send(self, tensors: Mapping[str, Tensor], step: int, world: World) -> Program[bool]:
+        open_step = self._open
+        try:
+            self._check(open_step, tensors, step)
+            bucket = self._encode(open_step, tensors, step, world)
+            outs = yield from fuse(bucket.programs, step)
+        except BaseException:
+            open_step.failed = True
+            raise
+        open_step.bad |= bucket.bad
+        open_step.pending |= {name: out.state for name, out in zip(bucket.given, outs, strict=True)}
+        return not bucket.bad
 
     def _encode(self, open_step: OpenStep, tensors: Mapping[str, Tensor], step: int, world: World) -> Bucket:
         """The layers' programs; zeros for all if one is not finite."""
@@ -136,9 +151,12 @@ class StepExchange:
 
     def settle(self, good: bool) -> bool:
         """Commit or drop what is pending; True if the step was good. One that failed is dropped and not counted."""
-        if missing := self.waiting.drop():
-            log.warning("the step is skipped: what is exchanged as one waited in vain for %s", ", ".join(missing))
         ended = self._open
+        if good and not (ended.buckets or ended.failed or self.waiting.held or self.planning.has_begun):
+            return True  # no step is open
+        missing = self.waiting.drop() if self.waiting.held else []
+        if missing:
+            log.warning("the step is skipped: what is exchanged as one waited in vain for %s", ", ".join(missing))
         if ended.failed:
             self.abandon()
             return False
@@ -153,7 +171,8 @@ class StepExchange:
 
     def abandon(self) -> None:
         """Forget the open step, as if it had not begun."""
-        self.waiting.drop()
+        if self.waiting.held:
+            self.waiting.drop()
         self.planning.roll_back()
         self._open = OpenStep()
 

@@ -51,22 +51,17 @@ class DDPHook:
         driver: Driver,
         names: Mapping[Tensor, str],
         scale: Callable[[], float] | None = None,
-        unused: Callable[[], Tensor | None] = lambda: None,
+        unused: Callable[[], Tensor | None] | None = None,
         lr: Callable[[], float | None] = lambda: None,
         *,
         before: Sequence[Extra] = (),
-        at_rest: Sequence[Extra] = (),
+        at_rest: Sequence[Callable[[int], Program[None] | None]] = (),
         after: Sequence[Callable[[bool], None]] = (),
         backward_ended: bool = False,
     ) -> None:
-        self.choose, self.driver, self.names, self.scale, self.unused, self.lr = (
-            choose,
-            driver,
-            names,
-            scale,
-            unused,
-            lr,
-        )
+        self.choose, self.driver, self.names = choose, driver, names
+        self.scale, self.unused, self.lr = scale, unused, lr
+        self._has_complex = any(parameter.is_complex() for parameter in names)
         self.before, self.at_rest, self.after = before, at_rest, after
         self.exchanger = choose(0)  # of the step that is open
         self.step = 0
@@ -95,7 +90,8 @@ class DDPHook:
         if buffer.layout == torch.sparse_coo:
             self._submit(self._exchange_rows(names[0], buffer, self._answers, at))
         else:
-            self._submit(self._exchange(dict(zip(names, bucket_gradients(bucket), strict=True))), ahead=True)
+            gradients = bucket_gradients(bucket) if self._has_complex else bucket.gradients()
+            self._submit(self._exchange(dict(zip(names, gradients, strict=True))), ahead=True)
         self._seen += len(names)
         self.times.add("in hooks", began)
         if self._seen == len(self.names):  # bucket.is_last() is wrong in the first step of a static graph
@@ -139,8 +135,9 @@ class DDPHook:
             done.add_done_callback(lambda _: release([*queued, done], answers))
             for future in (*queued, done):
                 future.result()
-            for extra in self.at_rest:
-                self.driver.run(extra(step, self.driver.world))
+            for make in self.at_rest:
+                if (program := make(step)) is not None:
+                    self.driver.run(program)
             self.times.add("waiting", began)
 
         if self.idle or self._backward_ended:
@@ -153,7 +150,8 @@ class DDPHook:
         if last.exception() is not None:  # of that bucket or of one before it
             self._forget_step()
             return
-        yield from self._keep_memory_of_unused()
+        if self.unused is not None:
+            yield from self._keep_memory_of_unused(self.unused())
         self.good = self.exchanger.settle(good=not self._sparse_bad)
         self._sparse_bad = False
         if not self.good:
@@ -179,9 +177,8 @@ class DDPHook:
         self.good, self._sparse_bad = False, False
         self.exchanger.abandon()
 
-    def _keep_memory_of_unused(self) -> Program[None]:
+    def _keep_memory_of_unused(self, used: Tensor | None) -> Program[None]:
         """DDP drops the gradient of a parameter that no rank used; what its memory would send there must not go."""
-        used = self.unused()
         if used is None:
             return
         anywhere = yield AllReduce(used, Op.MAX, reduce_labels("", used, "used parameters"), self.step)

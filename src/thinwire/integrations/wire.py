@@ -75,7 +75,7 @@ class Wire:
         self.warmup_until, self.paused = options.warmup_steps, False
         scale = options.scaler.get_scale if options.scaler is not None and options.scaler.is_enabled() else None
         # in a static graph an unused parameter never has a gradient, so there is nothing of it to lose
-        used = used_map_of(model) if model.find_unused_parameters and not model.static_graph else _no_map
+        used = used_map_of(model) if model.find_unused_parameters and not model.static_graph else None
         self._compared: tuple[list[str], list[Tensor]] = ([], [])  # by the last check
         self._drifted: list[int] = []  # places in it of weights that differ between ranks, to be healed
         self._bad_steps = BadSteps(model, self.layers, "most_bad_steps", options.scaler, GIVE_SCALER)
@@ -139,14 +139,15 @@ class Wire:
             )
             yield from self._unreduced.compare_ignored(step)
 
-    def _heal_weights(self, step: int, world: World) -> Program[None]:
+    def _heal_weights(self, step: int) -> Program[None] | None:
         places, self._drifted = self._drifted, []
-        yield from heal_weights(*self._compared, places, step)
         self.healed += len(places)
+        return heal_weights(*self._compared, places, step) if places else None
 
     def _count_bad_steps(self, good: bool) -> None:
         self.bad_in_a_row = 0 if good else self.bad_in_a_row + 1
-        self._bad_steps.check(self.hook.step, self.bad_in_a_row, self.options.most_bad_steps)
+        if not good:
+            self._bad_steps.check(self.hook.step, self.bad_in_a_row, self.options.most_bad_steps)
 
     def _warn_of_copies(self, good: bool) -> None:
         if not self._told_of_copies:
@@ -274,10 +275,6 @@ def reduced_parameters(model: DistributedDataParallel) -> dict[Tensor, str]:
             "before you wrap the model, or wrap it again"
         )
     return named
-
-
-def _no_map() -> None:
-    return None
 
 
 def refuse_gossip(rules: Mapping[str, Aggregator[Any]], caller: str = "attach") -> None:

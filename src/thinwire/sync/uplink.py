@@ -149,13 +149,12 @@ class Uplink:
             shown.append(request.payload_to(0))
             return request.answer_alone()
 
-        drive(self.exchanger.exchange(ordered, step, _ALONE), perform)
-        if not all(map(all_finite, ordered.values())):
+        if not drive(self.exchanger.send(ordered, step, _ALONE), perform):
             self.exchanger.settle(good=False)
             return None
         self._given = (step, {name: tensor.detach().clone() for name, tensor in ordered.items()})
         (payload,) = shown
-        return Payload(payload.parts[:-1])  # without the flag of a bad step: such a step is not sent
+        return Payload(payload.parts)
 
     def settle(self, accepted: bool, keep_it: bool = False) -> None:
         """Commit on acceptance. Else the memory stays as it was; `keep_it` gives the whole tensor back to it."""

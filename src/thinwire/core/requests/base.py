@@ -191,7 +191,7 @@ def all_labels(group: Sequence[Request]) -> tuple[Label, ...]:
 
 
 def all_expected(group: Sequence[Request]) -> int:
-    return sum(request.expects for request in group)
+    return sum([request.expects for request in group])
 
 
 def join(payloads: Sequence[Payload]) -> Payload:
