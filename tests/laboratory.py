@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from thinwire.experiments.folder import RunFolder
-from thinwire.experiments.laboratory import plan_of
-from thinwire.experiments.running import carry_out, found
+from thinwire_lab.measuring.folder import RunFolder
+from thinwire_lab.running.build_jobs import plan_of
+from thinwire_lab.running.run_jobs import carry_out, found
 
 TIMES = ("seconds", "times", "trace", "adapting")  # what two equal runs need not share
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from thinwire.catalog import REGISTRY
-from thinwire.experiments import tasks
-from thinwire.experiments.laboratory import tomllib
 from thinwire.testing import keep_registry
+from thinwire_lab import tasks
+from thinwire_lab.running.build_jobs import tomllib
 
 SOURCE = Path(__file__).parent / "outside"
 

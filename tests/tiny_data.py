@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from thinwire.experiments.models.resnet import ResNet
+from thinwire_lab.models.resnet import ResNet
 
 LETTERS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "<unk>", "."]
 

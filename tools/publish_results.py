@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from thinwire.experiments.report import write_figures, write_markdown
+from thinwire_lab.reporting import write_figures, write_markdown
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 MAX_BYTES = 200_000
@@ -48,7 +48,7 @@ def compact(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_verdicts(result: Mapping[str, Any]) -> dict[str, Any]:
     """The result with the tables that the experiment's code makes of its runs now, where it needs nothing else."""
-    module = importlib.import_module(f"thinwire.experiments.named.{result['name']}")
+    module = importlib.import_module(f"thinwire_lab.published.{result['name']}")
     shown = getattr(module, "shown", None)
     if shown is None or list(inspect.signature(shown).parameters) != ["runs"] or not result.get("runs"):
         return dict(result)

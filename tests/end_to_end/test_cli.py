@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from thinwire.cli.main import main
-from thinwire.experiments.descent import Stop
+from thinwire_lab.published.descent import Stop
 
 
 def thinwire(*arguments, folder):
@@ -15,7 +15,7 @@ def thinwire(*arguments, folder):
 
 
 def test_a_run_leaves_tables_a_result_and_a_report(tmp_path, monkeypatch, capsys):
-    e1c = importlib.import_module("thinwire.experiments.named.e1c")
+    e1c = importlib.import_module("thinwire_lab.published.e1c")
     monkeypatch.setattr(e1c, "ROWS", e1c.ROWS[:3])  # dense, TopK, RandK: all of it would take a minute
     whole = e1c.plan
     monkeypatch.setattr(e1c, "plan", lambda full, data: whole(full, data, Stop(1e-1, 200)))

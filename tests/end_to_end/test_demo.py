@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from laboratory import run_here, run_plan
 from thinwire.catalog import AGGREGATORS, COMPRESSORS, MEMORIES
-from thinwire.experiments.laboratory import plan_of
-from thinwire.experiments.named.demo import DEMO, REAL
-from thinwire.experiments.named.tour import TOUR
+from thinwire_lab.published.demo import DEMO, REAL
+from thinwire_lab.published.tour import TOUR
+from thinwire_lab.running.build_jobs import plan_of
 
 
 def test_real_processes_and_lockstep_give_equal_figures():

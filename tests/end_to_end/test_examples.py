@@ -14,7 +14,7 @@ import pytest
 
 from laboratory import run_here
 from thinwire.drivers.processes import loopback_device
-from thinwire.experiments.laboratory import plan_of, read_experiment
+from thinwire_lab.running.build_jobs import plan_of, read_experiment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENVIRONMENT = {

@@ -13,8 +13,8 @@ from datetime import timedelta
 
 import pytest
 
-from thinwire.testbed.counters import Counts, read_counts
-from thinwire.testbed.network import DEVICE, network, why_not
+from thinwire_lab.testbed.counters import Counts, read_counts
+from thinwire_lab.testbed.network import DEVICE, network, why_not
 
 KINDS = ("AllGather", "AllReduce", "AllReduce, ordered", "Broadcast")
 REPETITIONS = 4

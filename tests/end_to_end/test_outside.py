@@ -13,8 +13,6 @@ from outside_package import install, install_outside, on_path
 from thinwire import CompositionError, describe, parse, to_text
 from thinwire.catalog import KINDS, REGISTRY, Reader, parse_compressor
 from thinwire.core import PluginError, PluginWarning
-from thinwire.experiments.config import Experiment
-from thinwire.experiments.tasks import make_task
 from thinwire.testing import (
     check_compressor,
     check_controller,
@@ -24,6 +22,8 @@ from thinwire.testing import (
     controller_texts,
     topology_texts,
 )
+from thinwire_lab.configuration.config import Experiment
+from thinwire_lab.tasks import make_task
 
 TEXTS = [
     "stride(step=4)",

@@ -14,12 +14,12 @@ import pytest
 from chromium import Chromium, Page, find_chromium
 from made_result import made_result
 from thinwire.core import format_bytes
-from thinwire.experiments.report import write_report
-from thinwire.experiments.report.charts import Size
-from thinwire.experiments.report.plots import MEASURES, Line, Plot, group_plot
-from thinwire.experiments.report.scales import Axis, format_number, format_seconds
-from thinwire.experiments.report.seeds import gather_groups, method_styles
-from thinwire.experiments.report.tables import target_of
+from thinwire_lab.reporting import write_report
+from thinwire_lab.reporting.charts import Size
+from thinwire_lab.reporting.plots import MEASURES, Line, Plot, group_plot
+from thinwire_lab.reporting.scales import Axis, format_number, format_seconds
+from thinwire_lab.reporting.seeds import gather_groups, method_styles
+from thinwire_lab.reporting.tables import target_of
 
 PROGRAM = find_chromium()
 pytestmark = pytest.mark.skipif(

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from thinwire.cli.main import main
-from thinwire.testbed.guardian import NAMESPACES, born
-from thinwire.testbed.network import burst_bytes, network, why_not
+from thinwire_lab.testbed.guardian import NAMESPACES, born
+from thinwire_lab.testbed.network import burst_bytes, network, why_not
 
 pytestmark = pytest.mark.needs_root
 SENT = 300_000

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.bench import indices
 from thinwire.describe import operator_rows, to_markdown
-from thinwire.experiments import tasks
 from thinwire.testing import keep_registry
+from thinwire_lab import tasks
+from thinwire_lab.bench import indices
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])

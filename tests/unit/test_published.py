@@ -32,7 +32,7 @@ def test_a_results_file_is_small_and_names_no_folder_of_a_machine(file):
 
 
 def test_e7s_verdicts_follow_from_its_results_file():
-    from thinwire.experiments.named.e7_tables import findings
+    from thinwire_lab.published.e7_tables import findings
 
     table = findings(TOOL["read"](RESULTS / "e7.json.xz")["runs"])
     expected = [f"| {' | '.join(row)} |" for row in table["rows"]]

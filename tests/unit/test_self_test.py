@@ -4,7 +4,7 @@ import pytest
 
 from doctor_jobs import examine
 from thinwire.self_test import SELF_TESTS, Group, examine_machine
-from thinwire.testbed.tools import examine_tools
+from thinwire_lab.testbed.tools import examine_tools
 
 
 def test_a_group_that_is_well_is_told_so_and_survives_json(pool):

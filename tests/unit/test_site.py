@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.experiments.config import Experiment, Group, Method, Optimizer
-from thinwire.experiments.named import SUMMARIES
-from thinwire.experiments.tasks import TASKS
+from thinwire_lab.configuration.config import Experiment, Group, Method, Optimizer
+from thinwire_lab.published import SUMMARIES
+from thinwire_lab.tasks import TASKS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

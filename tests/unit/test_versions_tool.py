@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from thinwire.testbed.doctor import examine_machine
 
 from thinwire.core.tested import describe_tests, read_tested_versions
+from thinwire.self_test import examine_machine
 
 ROOT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("versions_tool", ROOT / "tools" / "test_versions.py")

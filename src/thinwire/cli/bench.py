@@ -42,7 +42,8 @@ def run_kernels(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from ..bench.kernels import measure, write
+    from thinwire_lab.bench.kernels import measure, write
+
     from ..core import CompositionError
     from ..kernels.native import serving
 
@@ -67,9 +68,10 @@ def run_ddp(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from ..bench.ddp import MODELS, TORCH_POWERSGD, TRACED, Estimate, measure
-    from ..bench.picture import draw_steps
-    from ..bench.trace import chrome_trace, per_step_ms
+    from thinwire_lab.bench.ddp import MODELS, TORCH_POWERSGD, TRACED, Estimate, measure
+    from thinwire_lab.bench.picture import draw_steps
+    from thinwire_lab.bench.trace import chrome_trace, per_step_ms
+
     from ..core import CompositionError
 
     if options.steps < 1:

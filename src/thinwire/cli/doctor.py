@@ -42,8 +42,9 @@ def run(options: argparse.Namespace) -> int:
 
 def machine_findings() -> list[Finding]:
     """What is installed here, for the library and for the laboratory."""
+    from thinwire_lab.testbed.tools import examine_tools
+
     from ..self_test import Finding, examine_machine
-    from ..testbed.tools import examine_tools
 
     missing = find_missing()
     laboratory = (

@@ -14,7 +14,7 @@ from .telling import now_and_then
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..experiments.tasks.base import Learner
+    from thinwire_lab.tasks.base import Learner
 
 
 def add_to(commands: SubParsers) -> None:

@@ -16,7 +16,7 @@ def add_to(commands: SubParsers) -> None:
 
 
 def show(options: argparse.Namespace) -> int:
-    from ..experiments.named import SUMMARIES
+    from thinwire_lab.published import SUMMARIES
 
     width = max(map(len, SUMMARIES))
     for name, summary in SUMMARIES.items():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from ..experiments.tasks.base import Learner
+    from thinwire_lab.tasks.base import Learner
 
     SubParsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 else:
@@ -29,8 +29,9 @@ def at_least(least: int) -> Callable[[str], int]:
 
 def check_network(*rates: str, workers: int = 2) -> None:
     """Whether the testbed can build it. Called by commands, not by parsers, because the laboratory is loaded for it."""
+    from thinwire_lab.testbed.network import MOST_WORKERS, rate_bits
+
     from ..core import CompositionError
-    from ..testbed.network import MOST_WORKERS, rate_bits
 
     if workers > MOST_WORKERS:
         raise CompositionError(f"--workers: at most {MOST_WORKERS}, got {workers}")
@@ -80,9 +81,10 @@ def service_of(options: argparse.Namespace) -> dict[str, Any]:
 
 def learner_of(options: argparse.Namespace, rank: int = 0, size: int = 1) -> tuple[Learner, int]:
     """The model and a share of the data of the task, and how many examples it has."""
+    from thinwire_lab.tasks import make_task
+    from thinwire_lab.tasks.splits import Split
+
     from ..core import shard_sizes
-    from ..experiments.tasks import make_task
-    from ..experiments.tasks.splits import Split
 
     task, split = make_task(options.task, {}, options.data), Split.parse("iid")
     task.prepare(size, split)

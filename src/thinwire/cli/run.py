@@ -11,8 +11,8 @@ from .figures import add_json
 from .parsers import SubParsers
 
 if TYPE_CHECKING:
-    from ..experiments.folder import RunFolder
-    from ..experiments.plan import Plan
+    from thinwire_lab.configuration.plan import Plan
+    from thinwire_lab.measuring.folder import RunFolder
 
 
 def add_to(commands: SubParsers) -> None:
@@ -51,9 +51,9 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 @needs_laboratory("run")
 def run(options: argparse.Namespace) -> int:
-    from ..experiments.folder import RunFolder
-    from ..experiments.selecting import Selection
-    from ..experiments.sources import find_plan
+    from thinwire_lab.configuration.selecting import Selection
+    from thinwire_lab.measuring.folder import RunFolder
+    from thinwire_lab.sources import find_plan
 
     some = Selection(tuple(options.methods), tuple(options.groups))
     plan, config = find_plan(options.what, options.full, options.data, options.seeds, some)
@@ -67,8 +67,8 @@ def run(options: argparse.Namespace) -> int:
 
 @needs_laboratory("resume")
 def resume(options: argparse.Namespace) -> int:
-    from ..experiments.folder import RunFolder
-    from ..experiments.sources import find_plan
+    from thinwire_lab.measuring.folder import RunFolder
+    from thinwire_lab.sources import find_plan
 
     folder = RunFolder.existing(options.folder)
     plan, _ = find_plan(str(folder.path / "config.json"))
@@ -76,13 +76,13 @@ def resume(options: argparse.Namespace) -> int:
 
 
 def _finish(plan: Plan, folder: RunFolder, options: argparse.Namespace) -> int:
-    from ..experiments.live import LiveView
-    from ..experiments.report import write_report
-    from ..experiments.report.terminal import print_result, write_figures_of
-    from ..experiments.running import carry_out
+    from thinwire_lab.reporting import write_report
+    from thinwire_lab.reporting.live import LiveView
+    from thinwire_lab.reporting.terminal import print_result, write_figures_of
+    from thinwire_lab.running.run_jobs import carry_out
 
     if options.tensorboard:
-        from ..experiments.tensorboard import check_extra
+        from thinwire_lab.reporting.tensorboard import check_extra
 
         check_extra()
     try:
@@ -94,7 +94,7 @@ def _finish(plan: Plan, folder: RunFolder, options: argparse.Namespace) -> int:
     write_report(result, folder.path / "report.html")
     print_result(result)
     if options.tensorboard:
-        from ..experiments.tensorboard import write_scalars
+        from thinwire_lab.reporting.tensorboard import write_scalars
 
         write_scalars(result, options.tensorboard)
     if options.json:

@@ -17,7 +17,7 @@ from .parsers import SubParsers, add_service, learner_of, service_of
 from .telling import now_and_then
 
 if TYPE_CHECKING:
-    from ..experiments.tasks.base import Learner
+    from thinwire_lab.tasks.base import Learner
 
 _LOOK_S = 0.2  # between two looks at news
 

@@ -34,7 +34,7 @@ def add_to(commands: SubParsers) -> None:
 
 
 def _result(path: Path) -> dict[str, Any]:
-    from ..experiments.folder import RunFolder, RunFolderError
+    from thinwire_lab.measuring.folder import RunFolder, RunFolderError
 
     folder = RunFolder.existing(path)
     if not (path / "result.json").is_file():
@@ -44,7 +44,7 @@ def _result(path: Path) -> dict[str, Any]:
 
 @needs_laboratory("show")
 def show(options: argparse.Namespace) -> int:
-    from ..experiments.report.terminal import print_result, write_figures_of
+    from thinwire_lab.reporting.terminal import print_result, write_figures_of
 
     result = _result(options.folder)
     print_result(result)
@@ -55,10 +55,10 @@ def show(options: argparse.Namespace) -> int:
 
 @needs_laboratory("compare")
 def compare(options: argparse.Namespace) -> int:
-    from ..experiments.comparing import comparison
-    from ..experiments.folder import write_json
-    from ..experiments.report.exhibits import table_view
-    from ..experiments.report.terminal import shown, wide_console
+    from thinwire_lab.measuring.folder import write_json
+    from thinwire_lab.reporting.comparing import comparison
+    from thinwire_lab.reporting.exhibits import table_view
+    from thinwire_lab.reporting.terminal import shown, wide_console
 
     one, other = options.folders
     table = comparison(_result(one), _result(other), str(one), str(other))
@@ -70,8 +70,8 @@ def compare(options: argparse.Namespace) -> int:
 
 @needs_laboratory("report")
 def report(options: argparse.Namespace) -> int:
-    from ..experiments.report import write_figures, write_markdown, write_report
-    from ..experiments.tables import ConfigError
+    from thinwire_lab.reporting import write_figures, write_markdown, write_report
+    from thinwire_lab.tables import ConfigError
 
     if options.png and not options.figures:
         raise ConfigError("--png: says how --figures are written; give both")

@@ -14,9 +14,9 @@ from .figures import add_json
 from .parsers import SubParsers, at_least, check_network
 
 if TYPE_CHECKING:
-    from ..testbed.counters import Counts
-    from ..testbed.network import Network
-    from ..testbed.running import Outcome
+    from thinwire_lab.testbed.counters import Counts
+    from thinwire_lab.testbed.network import Network
+    from thinwire_lab.testbed.running import Outcome
 
 _NEEDS_ROOT = (
     "{}; use sudo, or --loopback, which runs plain processes on this machine's loopback, neither shaped nor counted"
@@ -51,8 +51,8 @@ def _network_options(parser: argparse.ArgumentParser) -> None:
 @needs_laboratory("testbed")
 def run(options: argparse.Namespace) -> int:
     """The exit code is that of the first worker that failed."""
-    from ..testbed.network import check_root, loopback, network
-    from ..testbed.running import run as run_workers
+    from thinwire_lab.testbed.network import check_root, loopback, network
+    from thinwire_lab.testbed.running import run as run_workers
 
     check_network(options.rate, workers=options.workers)
     words = options.words[1:] if options.words[:1] == ["--"] else options.words
@@ -121,8 +121,8 @@ def check(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from ..testbed.goodput import check as measure
-    from ..testbed.network import burst_bytes, network, rate_bits
+    from thinwire_lab.testbed.goodput import check as measure
+    from thinwire_lab.testbed.network import burst_bytes, network, rate_bits
 
     check_network(options.rate, workers=options.workers)
     with network(options.workers, options.rate) as net:

@@ -11,7 +11,7 @@ from .figures import add_json
 from .parsers import SubParsers, at_least, check_network
 
 if TYPE_CHECKING:
-    from ..testbed.verify import Verified
+    from thinwire_lab.testbed.verify import Verified
 
 
 def add_to(commands: SubParsers) -> None:
@@ -29,7 +29,7 @@ def add_to(commands: SubParsers) -> None:
 @needs_laboratory("verify-wire")
 def run(options: argparse.Namespace) -> int:
     """0 if all counts agree, 1 if not, 2 if the composition is refused."""
-    from ..testbed.verify import verify
+    from thinwire_lab.testbed.verify import verify
 
     check_network(workers=options.workers)
     found = verify(options.composition, options.workers, options.numel, options.steps)
@@ -44,8 +44,8 @@ def show(found: Verified) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..testbed.counters import FRAME_BYTES
-    from ..testbed.verify import LIMIT_PERCENT
+    from thinwire_lab.testbed.counters import FRAME_BYTES
+    from thinwire_lab.testbed.verify import LIMIT_PERCENT
 
     rows, columns = found.shape
     claimed = found.model_bits / (found.workers * found.steps)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from thinwire.core import derive_key
-from thinwire.experiments.tasks.modules import ModuleLearner, held_out
+from thinwire_lab.tasks.modules import ModuleLearner, held_out
 
 
 @dataclass(frozen=True)

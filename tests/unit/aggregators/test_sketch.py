@@ -8,7 +8,7 @@ import torch
 from drawn import draw
 from thinwire import Exchanger, Meter, TensorSpec, World, lockstep, parse
 from thinwire.core import AllReduce, CompositionError, Context, ProtocolError, derive_key
-from thinwire.experiments.sketch_traffic import union_size, worth_it
+from thinwire_lab.published.sketch_traffic import union_size, worth_it
 
 
 def reduce_all(text, tensors, states=None, step=0):

@@ -3,8 +3,8 @@ import torch
 
 from drawn import draw
 from thinwire import IncompatibleParts, Meter, TensorSpec, World, lockstep, parse
-from thinwire.bench.scaling import sent_bytes
 from thinwire.core import Context, derive_key
+from thinwire_lab.bench.scaling import sent_bytes
 
 
 def reduce_all(text, tensors):

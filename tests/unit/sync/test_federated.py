@@ -7,7 +7,6 @@ import torch
 from thinwire import IncompatibleParts, checkpoint
 from thinwire.core import CompositionError, Message, PeerLostError, ProtocolError, derive_key
 from thinwire.drivers.in_process import InProcess
-from thinwire.experiments.simulated_clients import SPOILERS, LogisticClients, simulate, spoiled
 from thinwire.serving.loops import Handler, run_client, run_worker
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.federated import Federation, Rounds, sample
@@ -16,6 +15,7 @@ from thinwire.sync.optimizers import SGD, Adam
 from thinwire.sync.robust import Rule, clipped, krum, median, trimmed_mean, weighted_mean
 from thinwire.sync.server import Server
 from thinwire.sync.worker import Worker
+from thinwire_lab.published.simulated_clients import SPOILERS, LogisticClients, simulate, spoiled
 
 
 def start():

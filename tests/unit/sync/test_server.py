@@ -6,8 +6,6 @@ import torch
 from thinwire import IncompatibleParts, ProtocolError, TensorSpec, World, checkpoint, lockstep, parse
 from thinwire.core import CompositionError, Message, Payload, derive_key
 from thinwire.exchange import Exchanger
-from thinwire.experiments.simulated_clients import changed
-from thinwire.experiments.simulated_workers import Schedule, run
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.federated import Federation, Rounds
 from thinwire.sync.members import Pace
@@ -16,6 +14,8 @@ from thinwire.sync.server import Server
 from thinwire.sync.uplink import one_way
 from thinwire.sync.worker import Worker
 from thinwire.wire import decode_frame, encode_frame, frame_limit
+from thinwire_lab.published.simulated_clients import changed
+from thinwire_lab.published.simulated_workers import Schedule, run
 
 SHAPES = {"a": (4, 3), "b": (5,)}
 

@@ -1,0 +1,245 @@
+"""A DDP step with each way of sending, beside the step that sends nothing; measured in turns in one run.
+
+Two models of about eleven million parameters on drawn inputs, one thread a worker: every turn takes one step with each
+method, in an order that rotates, so that what disturbs the machine disturbs all alike. A step's time is that of the
+slower rank. Bytes are the interface's own count of what this rank sent, frames included.
+
+DDP reads the annotations of a hook, so this module must not import annotations from __future__.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from thinwire.api import attach
+from thinwire.core import PeerLostError
+from thinwire.drivers.processes import run_ranks
+from thinwire.drivers.torch_dist import TorchDist
+from thinwire.integrations.times import Piece, now
+from thinwire.integrations.wire import Wire
+
+from ..models.gpt import gpt
+from ..models.resnet import resnet18
+from ..testbed.counters import read_counts
+from ..testbed.network import ONE_HOST, network
+
+MODELS = ("resnet18", "gpt")
+WARM_UPS = 4
+TRACED = 5  # steps after the measured ones, of our methods
+FLOOR = "sends nothing"
+TORCH_POWERSGD = "torch PowerSGD 4, one bucket"
+ONE_BUCKET_MB = 1e4
+_DRAWS = 2000  # of the bootstrap
+
+
+@dataclass(frozen=True)
+class Way:
+    """How one copy of the model sends its gradients: torch's own hook, or a composition of ours."""
+
+    label: str
+    sends: str
+    bucket_mb: float | None = None  # DDP's default
+
+
+WAYS = (
+    Way(FLOOR, "nothing"),
+    Way("plain DDP", "plain"),
+    Way("plain DDP, 5 MB buckets", "plain", 5),
+    Way("torch fp16 hook", "fp16"),
+    Way("thinwire ef(topk 1 %)", "ef(topk(density=0.01))"),
+    Way("thinwire ef(powersgd 4)", "ef(powersgd(rank=4))"),
+    Way("thinwire ef(topk 1 %), 5 MB buckets", "ef(topk(density=0.01))", 5),
+    Way("thinwire ef(powersgd 4), 5 MB buckets", "ef(powersgd(rank=4))", 5),
+)
+OURS = tuple(way for way in WAYS if way.sends == "nothing" or way.label.startswith("thinwire"))
+ALONE = (Way(FLOOR, "nothing"), Way(TORCH_POWERSGD, "torch powersgd", ONE_BUCKET_MB))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median with its 95 % bootstrap interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way of sending; `floors` are steps of the same turn that send nothing."""
+
+    method: str
+    step_ms: Estimate
+    floors: Estimate
+    sent_mb: float  # by one rank in a step
+    cpu_ms: float  # of one rank's process in a step
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Rows, and for our methods what each rank's threads did in TRACED more steps, see `trace`."""
+
+    rows: list[Row]
+    pieces: dict[str, list[Any]]
+
+
+def measure(
+    model: str, rate: str, steps: int, tell: Callable[[str], None] = lambda _: None, peers: bool = True
+) -> Measured:
+    """Every way on two real processes, in a network of their own; without `peers`, the floor and our own alone.
+
+    torch's PowerSGD has processes of its own, because it may abort them; then it has no row.
+    """
+    rows: list[Row] = []
+    pieces: dict[str, list[Any]] = {}
+    for ways in (WAYS, ALONE) if peers else (OURS,):
+        order = {"model": model, "rate": rate, "steps": steps, "ways": [vars(way) for way in ways]}
+        try:
+            with network(2, rate) as net:
+                device = net.places[0].device
+                results = run_ranks(
+                    2, "thinwire_lab.bench.ddp:take_turns", order | {"device": device}, tell=tell,
+                    timeout_s=60 + 60 * len(ways) * steps, starts=net.starts(),
+                )  # fmt: skip
+        except PeerLostError:
+            if ways is not ALONE:
+                raise
+            continue
+        found = summary(ways, [result["figures"] for result in results], shared=rate == ONE_HOST)
+        rows += found[1:] if ways is ALONE else found
+        pieces |= {label: [result["pieces"][label] for result in results] for label in results[0]["pieces"]}
+    return Measured(rows, pieces)
+
+
+def take_turns(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+    """One rank's part: seconds, CPU seconds and bytes sent, by step and way; and pieces of time by way."""
+    ways = [Way(**way) for way in order["ways"]]
+    model, draw = subject(order["model"], driver.world.rank)
+    copies, wires = zip(*(wrapped(model(), way) for way in ways), strict=True)
+    optimizers = [torch.optim.SGD(copy.parameters(), lr=1e-3, momentum=0.9) for copy in copies]
+    rows = []
+    for step in range(WARM_UPS + order["steps"]):
+        row: list[list[float]] = [[]] * len(ways)
+        for turn in range(len(ways)):
+            at = (step + turn) % len(ways)
+            row[at] = one_step(copies[at], optimizers[at], *draw(), order["device"])
+        rows.append(row)
+        tell(f"{order['model']} at {order['rate']}: step {step + 1} of {WARM_UPS + order['steps']}")
+    pieces = {
+        way.label: traced(copy, optimizer, wire, draw)
+        for way, copy, optimizer, wire in zip(ways, copies, optimizers, wires, strict=True)
+        if wire is not None
+    }
+    return {"figures": rows[WARM_UPS:], "pieces": pieces}
+
+
+def subject(model: str, rank: int) -> tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tensor]]]:
+    """A maker of equal models, and of drawn inputs with their classes."""
+    numbers = torch.Generator().manual_seed(rank)
+
+    def images() -> tuple[Tensor, Tensor]:
+        return torch.randn(8, 3, 32, 32, generator=numbers), torch.randint(10, (8,), generator=numbers)
+
+    def text() -> tuple[Tensor, Tensor]:
+        piece = torch.randint(256, (4, 129), generator=numbers)
+        return piece[:, :-1], piece[:, 1:]
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return resnet18(10) if model == "resnet18" else gpt(256, 128, 6, 384, 6, seed=0)
+
+    return make, images if model == "resnet18" else text
+
+
+def wrapped(model: nn.Module, way: Way) -> tuple[DistributedDataParallel, Wire | None]:
+    """And our wire, where it is ours that sends."""
+    copy = DistributedDataParallel(model, bucket_cap_mb=way.bucket_mb)
+    if way.sends == "nothing":
+        copy.register_comm_hook(None, _keep)
+    elif way.sends == "fp16":
+        copy.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif way.sends == "torch powersgd":
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+        copy.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    elif way.sends != "plain":
+        return copy, attach(copy, way.sends, check_every=0)
+    return copy, None
+
+
+def _keep(state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    answer: torch.futures.Future[Tensor] = torch.futures.Future()
+    answer.set_result(bucket.buffer())
+    return answer
+
+
+def one_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, classes: Tensor, device: str
+) -> list[float]:
+    """Seconds, CPU seconds, bytes sent; between meetings of all ranks."""
+    dist.barrier()
+    before = read_counts(device)
+    dist.barrier()
+    began, cpu = time.perf_counter(), time.process_time()
+    optimizer.zero_grad()
+    cross_entropy(model(inputs).flatten(0, -2), classes.flatten()).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    seconds, busy = time.perf_counter() - began, time.process_time() - cpu
+    dist.barrier()
+    return [seconds, busy, read_counts(device).since(before).sent_bytes]
+
+
+def traced(
+    model: nn.Module, optimizer: torch.optim.Optimizer, wire: Wire, draw: Callable[[], tuple[Tensor, Tensor]]
+) -> list[Piece]:
+    """What the threads of this rank do in a few steps."""
+    pieces = wire.hook.times.pieces = []
+
+    def add(what: str, began: float) -> float:
+        pieces.append(Piece(what, "training", began, now()))
+        return now()
+
+    for _ in range(TRACED):
+        inputs, classes = draw()
+        dist.barrier()
+        began = now()
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs).flatten(0, -2), classes.flatten())
+        began = add("forward", began)
+        loss.backward()  # type: ignore[no-untyped-call]
+        began = add("backward", began)
+        optimizer.step()
+        add("optimizer", began)
+    wire.hook.times.pieces = None
+    return pieces
+
+
+def summary(ways: Sequence[Way], results: Sequence[Any], shared: bool) -> list[Row]:
+    """From each rank's figures; `shared`: both ranks' bytes pass one device."""
+    ranks = np.array(results)  # (rank, step, way, figure)
+    seconds, busy, sent = ranks[..., 0].max(0), ranks[..., 1].mean(0), ranks[..., 2].mean(0) / (2 if shared else 1)
+    return [
+        Row(
+            way.label,
+            estimate(1e3 * seconds[:, at]),
+            estimate(seconds[:, at] / seconds[:, 0]),
+            float(np.median(sent[:, at])) / 1e6,
+            1e3 * float(np.median(busy[:, at])),
+        )
+        for at, way in enumerate(ways)
+    ]
+
+
+def estimate(values: np.ndarray[Any, Any]) -> Estimate:
+    drawn = np.random.default_rng(0).choice(values, (_DRAWS, len(values)))
+    low, high = np.percentile(np.median(drawn, axis=1), (2.5, 97.5))
+    return Estimate(float(np.median(values)), float(low), float(high))

@@ -1,0 +1,119 @@
+"""How much of a link collectives fill, ours and gloo's own: `python -m thinwire_lab.bench.link [--rate-mbit 1000]`.
+
+Start it once per rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; rank 0 prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from thinwire.core import AllGather, AllReduce, Payload, Program, Request
+from thinwire.drivers.torch_dist import TorchDist
+
+WARM_UPS = 2  # connections, and TCP's first windows
+
+
+class Subject(NamedTuple):
+    """One collective as one party performs it."""
+
+    by: str
+    request: Request
+    act: Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Median over repetitions of the time until the slowest rank was done; the rate counts data, no headers."""
+
+    collective: str
+    by: str
+    ranks: int
+    megabytes: float
+    median_ms: float
+    wire_mbit_s: float
+    share_of_link: float | None
+
+
+def subjects(backend: TorchDist, ordered: TorchDist, numel: int) -> list[Subject]:
+    tensor = torch.full((numel,), 0.0)  # gloo sums in place: zeros stay small
+    parts = [torch.empty_like(tensor) for _ in range(backend.world.size)]
+    gather, reduce = AllGather(Payload((tensor,))), AllReduce(tensor)
+    return [
+        Subject("thinwire", gather, lambda: backend.run(_ask(gather))),
+        Subject("gloo", gather, lambda: dist.all_gather(parts, tensor)),
+        Subject("thinwire", reduce, lambda: backend.run(_ask(reduce))),
+        Subject("thinwire, ordered", reduce, lambda: ordered.run(_ask(reduce))),
+        Subject("gloo", reduce, lambda: dist.all_reduce(tensor)),
+    ]
+
+
+def _ask(request: Request) -> Program[Any]:
+    return (yield request)
+
+
+def timings(compared: Sequence[Subject], reps: int) -> torch.Tensor:
+    """Seconds until the slowest rank was done, by repetition and subject; taken in turns, so that noise is shared."""
+    seconds = torch.zeros(WARM_UPS + reps, len(compared), dtype=torch.float64)
+    for turn in range(WARM_UPS + reps):
+        for i, subject in enumerate(compared):
+            dist.barrier()
+            started = time.perf_counter()
+            subject.act()
+            seconds[turn, i] = time.perf_counter() - started
+    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    return seconds[WARM_UPS:]
+
+
+def measure(backend: TorchDist, ordered: TorchDist, megabytes: float, reps: int, rate_mbit: float | None) -> list[Row]:
+    """One row per subject, for messages of so many million bytes."""
+    compared = subjects(backend, ordered, round(megabytes * 1e6 / 4))
+    rows = []
+    for subject, seconds in zip(compared, timings(compared, reps).T.tolist(), strict=True):
+        median = statistics.median(seconds)
+        mbit_s = 8e-6 * subject.request.wire_bytes(backend.world)[0] / median
+        form = (type(subject.request).__name__, subject.by, backend.world.size, megabytes)
+        rows.append(Row(*form, 1e3 * median, mbit_s, mbit_s / rate_mbit if rate_mbit else None))
+    return rows
+
+
+def table(rows: Sequence[Row]) -> str:
+    """One aligned line per row under a line of names."""
+    lines = [f"{'collective':<11}{'by':<19}{'ranks':>5}{'MB':>7}{'median ms':>11}{'Mbit/s':>9}{'of link':>9}"]
+    for r in rows:
+        share = "-" if r.share_of_link is None else f"{r.share_of_link:.3f}"
+        form = f"{r.collective:<11}{r.by:<19}{r.ranks:>5}{r.megabytes:>7g}"
+        lines.append(f"{form}{r.median_ms:>11.2f}{r.wire_mbit_s:>9.1f}{share:>9}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m thinwire_lab.bench.link", description=__doc__)
+    parser.add_argument("--mb", default="1,10", help="sizes of messages, in million bytes")
+    parser.add_argument("--reps", type=int, default=9)
+    parser.add_argument("--rate-mbit", type=float, help="the link's nominal rate, to tell the share reached")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the same figures to FILE")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    with TorchDist() as backend, TorchDist(ordered=True) as ordered:
+        sizes = [float(megabytes) for megabytes in options.mb.split(",")]
+        rows = [row for mb in sizes for row in measure(backend, ordered, mb, options.reps, options.rate_mbit)]
+        if backend.world.rank == 0:
+            print(table(rows), flush=True)
+            if options.json is not None:
+                options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Step time against the link's rate, drawn from what `thinwire bench ddp` measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..reporting.charts import LARGE, Curve, line_chart
+from ..reporting.scales import Axis
+from ..reporting.svg import standalone
+from ..testbed.network import rate_bits
+
+
+def draw_steps(found: Sequence[Mapping[str, Any]], model: str, file: Path) -> None:
+    """One curve for each method; links without a rate have no place on the axis."""
+    tables = sorted(
+        ((rate_bits(table["rate"]) or 0.0, table["rows"]) for table in found if table["model"] == model),
+        key=lambda pair: pair[0],
+    )
+    shaped = [(bits, rows) for bits, rows in tables if bits]
+    labels = list(dict.fromkeys(row["method"] for _, rows in shaped for row in rows))
+    curves = []
+    for style, label in enumerate(labels):
+        points = [(bits, row) for bits, rows in shaped for row in rows if row["method"] == label]
+        seconds = [row["step_ms"]["median"] / 1e3 for _, row in points]
+        curves.append(Curve(label, style, [bits / 1e6 for bits, _ in points], seconds))
+    axes = Axis("link (Mbit/s)", "number", True), Axis(f"a step of {model}", "seconds", True)
+    file.write_text(standalone(line_chart(curves, *axes, size=LARGE, key=True)), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Configs of experiments: plain values out of TOML files or Python, checked before anything starts."""

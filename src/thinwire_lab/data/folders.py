@@ -1,0 +1,157 @@
+"""Images in folders, SET/train/CLASS/* and SET/val/CLASS/*: the user's own, decoded when they are needed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinwire.core import MissingExtra
+
+from .where import VARIABLE, DataError, absent, cache_folder, places
+
+KINDS = (".jpg", ".jpeg", ".png")
+MOST_PIXELS = 1 << 26  # 200 MB decoded; a small file may claim to be far larger
+LAYOUT = "train/CLASS/IMAGE and val/CLASS/IMAGE, images being .jpg, .jpeg or .png"
+
+
+class Crop(NamedTuple):
+    """A rectangle of an image, in pixels from its left upper corner."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    mirrored: bool = False
+
+
+Cut = Callable[[int, int], Crop]  # width, height -> what is taken of the image
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Files of one half of a set, class by class, in the order of their names."""
+
+    folder: Path
+    classes: tuple[str, ...]  # of the whole set
+    names: tuple[str, ...]  # without the folder, which their class gives
+    labels: Tensor  # (n,) int64
+
+    def path(self, row: int) -> Path:
+        return self.folder / self.classes[int(self.labels[row])] / self.names[row]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFolders:
+    """A set of images; nothing of them is decoded yet."""
+
+    train: Listed
+    val: Listed
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.train.classes
+
+    @property
+    def origin(self) -> str:
+        count = len(self.train.names) + len(self.val.names)
+        return f"the user's own images in {self.train.folder.parent}, {count:,} of them, not checked against any sums"
+
+
+def find_images(name: str, folder: str | Path | None = None) -> Path | None:
+    """The folder of the set, in the first place that has it; none if there is none; an error if it lacks a half."""
+    for place in places(folder):
+        found = place / name
+        if found.is_dir():
+            if gone := [half for half in ("train", "val") if not (found / half).is_dir()]:
+                raise DataError(f"image folder {found} has no folder {' and no folder '.join(gone)}; wanted: {LAYOUT}")
+            return found
+    return None
+
+
+@lru_cache(maxsize=2)
+def read_folders(name: str, folder: str | None = None) -> ImageFolders:
+    """The set of that name, listed. Remembered: all workers of a process share one list."""
+    found = find_images(name, folder)
+    if found is None:
+        raise DataError(missing_images(name, places(folder)))
+    classes = _subfolders(found / "train")
+    if len(classes) < 2:
+        raise DataError(
+            f"image folder {found / 'train'} has {len(classes)} classes, at least 2 are needed; wanted: {LAYOUT}"
+        )
+    if strange := sorted(set(_subfolders(found / "val")) - set(classes)):
+        raise DataError(f"image folder {found / 'val'} has classes that train lacks: {', '.join(strange[:5])}")
+    return ImageFolders(_listed(found / "train", classes), _listed(found / "val", classes))
+
+
+def missing_images(name: str, tried: Sequence[Path]) -> str:
+    lines = [
+        f"image folder {name}: not found in {absent(tried)}; wanted: {name} with {LAYOUT}.",
+        "It is never downloaded. Three ways to give it:",
+        f"  1. put or link it into {cache_folder()};",
+        "  2. name the folder that has it: --data FOLDER;",
+        f"  3. or set {VARIABLE}=FOLDER.",
+    ]
+    return "\n".join(lines)
+
+
+def _subfolders(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")))
+
+
+def _listed(folder: Path, classes: tuple[str, ...]) -> Listed:
+    names: list[str] = []
+    counts = []
+    for kind in classes:
+        inside = folder / kind
+        if not inside.is_dir():  # of val: a class may be without images there
+            counts.append(0)
+            continue
+        here = sorted(path.name for path in inside.iterdir() if _is_image(path))
+        if not here:
+            raise DataError(f"image folder {inside} is empty: it has no .jpg, .jpeg or .png; fill or remove it")
+        names += here
+        counts.append(len(here))
+    if not names:
+        raise DataError(f"image folder {folder} has no images; wanted: {LAYOUT}")
+    return Listed(folder, classes, tuple(names), torch.from_numpy(np.repeat(np.arange(len(classes)), counts)))
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in KINDS and not path.name.startswith(".") and path.is_file()
+
+
+def pillow() -> Any:
+    """The module Image of Pillow."""
+    try:
+        return importlib.import_module("PIL.Image")  # by name: it is an extra
+    except ImportError as error:
+        raise MissingExtra(
+            f"image folders: images are decoded by Pillow, which cannot be imported ({error}); "
+            "pip install 'thinwire[images]' would do, or another task"
+        ) from error
+
+
+def decoded(path: Path, pixels: int, cut: Cut) -> Tensor:
+    """Bytes (3, pixels, pixels) of what `cut` takes of an image, red, green and blue."""
+    images = pillow()
+    try:
+        with images.open(path, formats=("JPEG", "PNG")) as opened:
+            width, height = opened.size
+            if width * height <= MOST_PIXELS:
+                crop = cut(width, height)
+                small = opened.convert("RGB").resize((pixels, pixels), images.Resampling.BILINEAR, box=crop[:4])
+    except Exception as error:  # a broken file makes decoders fail in many ways
+        raise DataError(f"{path} cannot be read as an image ({error}); mend or remove it") from error
+    if width * height > MOST_PIXELS:
+        raise DataError(f"{path} has {width:,} x {height:,} pixels, more than the {MOST_PIXELS:,} allowed; remove it")
+    rows = torch.from_numpy(np.array(small)).permute(2, 0, 1)
+    return rows.flip(2) if crop.mirrored else rows

@@ -1,0 +1,48 @@
+"""The main job in small: what each way of sending costs on real processes, and what it does to the training."""
+
+from __future__ import annotations
+
+from ..configuration.config import Experiment, Group, Method, Optimizer, Target, TaskConfig
+from ..configuration.plan import Plan
+from ..running.build_jobs import plan_of
+
+METHODS = (
+    Method("dense", "dense()"),
+    Method("bf16", 'cast(dtype="bf16")'),
+    Method("QSGD 4 bits", "qsgd(bits=4)"),
+    Method("EF(sign)", "ef(sign())"),
+    Method("EF(Top-k 1 %)", "ef(topk(density=0.01))"),
+    Method("EF(PowerSGD 2)", "ef(powersgd(rank=2))"),
+    Method("Top-k 1 %", "topk(density=0.01)"),
+    Method("EF21(Top-k 1 %)", "ef21(topk(density=0.01))"),
+    Method("Random-k 1 %", "randomk(density=0.01, scaled=false)"),
+)
+REAL = tuple(method.label for method in METHODS[:7])
+REMEMBERED = ("dense", "Top-k 1 %", "EF(Top-k 1 %)", "EF21(Top-k 1 %)", "Random-k 1 %")
+
+DEMO = Experiment(
+    name="demo",
+    title="Training over a thin wire",
+    about=(
+        "An MLP of 85,000 weights learns handwritten 8 × 8 digits. First on two real processes: bytes are those "
+        "that were sent, and the last table says what a step would take on a thin and on a fast link. The same runs "
+        "in one process give the same figures to the last bit. Then eight workers that see two or three digits each: "
+        "methods that forget what they did not send are left behind."
+    ),
+    task=TaskConfig("digits", {"width": 256, "batch": 32}),
+    methods=METHODS,
+    groups=(
+        Group("2 workers, real processes", 2, driver="processes", labels=REAL),
+        Group("2 workers, one process", 2, labels=REAL),
+        Group("8 workers, digits sorted", 8, "label-sorted", labels=REMEMBERED),
+    ),
+    optimizer=Optimizer(lr=0.05, momentum=0.9),
+    steps=150,
+    target=Target("accuracy", 0.95),
+    record_every=10,
+    checkpoint_every=100,
+)
+
+
+def plan(full: bool = False, data: str | None = None) -> Plan:
+    return plan_of(DEMO, data)

@@ -1,0 +1,105 @@
+"""Workers of a server on a virtual clock: a seeded schedule of who is how fast, in one thread, the same every time."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire.core import Key, Message, ProtocolError, derive_key
+from thinwire.kernels import noise32
+from thinwire.sync.messages import JOIN_AGAIN
+from thinwire.sync.server import Server
+from thinwire.sync.worker import Worker
+
+Gradient = Callable[[str, int, Mapping[str, Tensor]], Mapping[str, Tensor]]  # (worker, its step, weights)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long a worker's step takes: its pace times 1 ± jitter, drawn from the seed; `dies` says when one is gone."""
+
+    paces: Mapping[str, float]
+    jitter: float = 0.2
+    seed: int = 0
+    dies: Mapping[str, float] | None = None
+    repeats: float = 0.0  # this share of updates arrives twice
+
+    def seconds(self, worker: str, step: int) -> float:
+        spread = 2 * uniform(derive_key(self.seed, "seconds", worker, step)) - 1
+        return self.paces[worker] * (1 + self.jitter * spread)
+
+    def repeated(self, worker: str, step: int) -> bool:
+        return uniform(derive_key(self.seed, "repeat", worker, step)) < self.repeats
+
+    def alive(self, worker: str, now: float) -> bool:
+        return now < (self.dies or {}).get(worker, float("inf"))
+
+
+def uniform(key: Key) -> float:
+    """One draw from [0, 1)."""
+    return float(noise32(key, 1, torch.device("cpu"))) / 2**32
+
+
+def run(
+    server: Server, workers: Sequence[Worker], gradient: Gradient, schedule: Schedule, updates: int, begin: float = 0.0
+) -> float:
+    """Let the workers push until the server has applied so many updates; the time it took.
+
+    A worker that must wait asks again after every push, and when a deadline has passed.
+    """
+    ties = itertools.count()  # equal times: who was scheduled first
+    pending: list[tuple[float, int, Worker, Message]] = []
+    idle, now = list(workers), begin
+    for worker in workers:
+        worker.welcomed(server.handle(worker.join(), now))
+    while server.applied < updates:
+        idle = [worker for worker in idle if not _began(server, worker, gradient, schedule, now, pending, ties)]
+        while not pending:
+            idle = [worker for worker in idle if schedule.alive(worker.name, now)]
+            if not idle or server.deadline == float("inf"):
+                raise ProtocolError(f"{server.applied} of {updates} updates were applied, and nobody can move")
+            now += server.deadline
+            idle = [worker for worker in idle if not _began(server, worker, gradient, schedule, now, pending, ties)]
+        now, _, worker, message = heapq.heappop(pending)
+        if not schedule.alive(worker.name, now):
+            continue
+        reply = server.handle(message, now)
+        if schedule.repeated(worker.name, message.round):
+            reply = server.handle(message, now)
+        worker.settle(reply)
+        if reply.fields.get("reason") in JOIN_AGAIN:
+            worker.welcomed(server.handle(worker.join(), now))
+        idle.append(worker)
+    for worker in workers:
+        worker.give_up()  # what is still on its way does not arrive
+    return now
+
+
+def _began(
+    server: Server,
+    worker: Worker,
+    gradient: Gradient,
+    schedule: Schedule,
+    now: float,
+    pending: list[tuple[float, int, Worker, Message]],
+    ties: itertools.count[int],
+) -> bool:
+    """Whether the worker was given a model; its update is then on its way."""
+    if not schedule.alive(worker.name, now):
+        return True  # it will not be heard of again
+    reply = server.handle(worker.pull(), now)
+    if reply.fields.get("reason") == "unknown":
+        worker.welcomed(server.handle(worker.join(), now))
+        reply = server.handle(worker.pull(), now)
+    if not worker.begin(reply):
+        return False
+    message = worker.push(gradient(worker.name, worker.step, worker.weights))
+    if message is None:
+        raise ProtocolError(f"{worker.name}: the gradient of step {worker.step} is not finite")
+    heapq.heappush(pending, (now + schedule.seconds(worker.name, worker.step), next(ties), worker, message))
+    return True

@@ -1,0 +1,86 @@
+"""When a sketch pays: bytes a rank sends, by formula, for every way of averaging sparse tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from thinwire.aggregators.support import INDEXES
+from thinwire.core import CompositionError
+from thinwire.kernels import bloom_form, cells_for
+from thinwire.wire import expected_index_bytes, packed_bytes
+
+
+class Worth(NamedTuple):
+    """One rank's bytes by way of sending, headers left out."""
+
+    nbytes: dict[str, float]
+    union: int  # coordinates that are not zero on some rank
+    cheapest: str
+    beaten: tuple[str, ...]  # ways that send more than the sketch
+
+
+def worth_it(
+    density: float,
+    workers: int,
+    overlap: float | str = "independent",
+    numel: int = 1 << 20,
+    index: str = "bitmap",
+    false_positives: float = 0.001,
+) -> Worth:
+    """What workers send that keep a share `density` of `numel` float32 values each.
+
+    overlap: 1, they keep the same coordinates; 0, no two keep one in common (as far as there are enough); between, the
+    union lies between; "independent", each draws its own. All ways but two_hop give the same average, which keeps no
+    more than the density.
+    """
+    _check(density, workers, overlap, index)
+    count = math.ceil(density * numel)
+    union = union_size(count, workers, overlap, numel)
+    marks, places = _index(index, false_positives, count, union, workers, numel)
+    cells = cells_for(places)
+    shared = 2 * (workers - 1) / workers  # of an all-reduced tensor, this much leaves each rank
+    piece = _payload(count / workers, numel / workers)
+    nbytes = {
+        "dense": shared * 4 * numel,
+        "gather": (workers - 1) * _payload(count, numel),
+        "two_hop": 2 * (workers - 1) * piece,
+        "union": shared * (marks + 4 * places),
+        "sketch": shared * (marks + 4 * (cells if cells < numel else places)),
+    }
+    beaten = tuple(name for name, cost in nbytes.items() if cost > nbytes["sketch"])
+    return Worth(nbytes, union, min(nbytes, key=nbytes.__getitem__), beaten)
+
+
+def union_size(count: int, workers: int, overlap: float | str, numel: int) -> int:
+    """Coordinates that at least one of the workers keeps, of `count` each."""
+    if isinstance(overlap, str):
+        return round(numel * -math.expm1(workers * math.log1p(-count / numel))) if count < numel else numel
+    apart = min(numel, workers * count)
+    return round(count + (1 - overlap) * (apart - count))
+
+
+def _index(index: str, false_positives: float, count: int, union: int, workers: int, numel: int) -> tuple[int, int]:
+    """Bytes of the index, and places it marks: a filter marks some zeros, too."""
+    bitmap = packed_bytes(numel, 1)
+    nbytes, hashes = bloom_form(min(numel, workers * count), false_positives)
+    if index == "bitmap" or nbytes >= bitmap:
+        return bitmap, union
+    full = -math.expm1(-hashes * union / (8 * nbytes))
+    return nbytes, round(union + full**hashes * (numel - union))
+
+
+def _payload(count: float, numel: float) -> float:
+    """Positions in their cheapest coding, and values."""
+    return expected_index_bytes(math.ceil(count), math.ceil(numel)) + 4 * count
+
+
+def _check(density: float, workers: int, overlap: float | str, index: str) -> None:
+    if not 0 < density <= 1:
+        raise CompositionError(f"worth_it: density must be in (0, 1], got {density}; 0.01 keeps one in a hundred")
+    if workers < 1:
+        raise CompositionError(f"worth_it: workers must be at least 1, got {workers}")
+    if overlap != "independent" and (isinstance(overlap, str) or not 0 <= overlap <= 1):
+        raise CompositionError(f'worth_it: overlap must be 0 to 1 or "independent", got {overlap!r}')
+    if index not in INDEXES:
+        raise CompositionError(f"worth_it: index must be one of {', '.join(INDEXES)}, got {index!r}")

@@ -1,0 +1,67 @@
+"""All that a run could refuse, refused before the first one starts: methods put together with the task's own layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thinwire.core import CompositionError, IncompatibleParts, Topology, World, parts_of, takes_importance
+from thinwire.drivers.meter import Meter
+
+from ..configuration.config import Experiment, Group, Method
+from ..configuration.rates import rate
+from ..tables import ConfigError
+from ..tasks.base import Learner, Task
+from ..tasks.splits import Split
+from .worker import Worker
+
+
+class _OneLearner:
+    """A task that gives the same learner to all methods: data are read and weights are drawn once."""
+
+    def __init__(self, task: Task, learner: Learner) -> None:
+        self.smoothness, self._learner = task.smoothness, learner
+
+    def learner(self, *_: Any) -> Learner:
+        return self._learner
+
+
+def check_methods(experiment: Experiment, group: Group, task: Task) -> None:
+    """Put every method of a group together as its jobs will; a ConfigError names the method and what would do.
+
+    Raises:
+        ConfigError: a learning rate, composition, topology or importance does not fit the task or the workers.
+    """
+    methods = experiment.methods_of(group)
+    where = f"groups: {group.title}: " if len(experiment.groups) > 1 else ""
+    for method in methods:
+        _check_rate(experiment, group, task, method, where)
+    one: Any = _OneLearner(task, task.learner(0, group.workers, Split.parse(group.split), experiment.seeds[0]))
+    for method in methods:
+        try:
+            _check_method(experiment, group, one, method)
+        except (CompositionError, IncompatibleParts, ConfigError) as error:
+            raise ConfigError(f"{where}methods: {method.label}: {error}") from error
+
+
+def _check_rate(experiment: Experiment, group: Group, task: Task, method: Method, where: str) -> None:
+    own = method.lr is not None
+    key = f"{where}methods: {method.label}: lr" if own else f"{where}optimizer.lr"
+    rate(method.lr or experiment.optimizer_of(group).lr, task.smoothness, key)
+
+
+def _check_method(experiment: Experiment, group: Group, task: Any, method: Method) -> None:
+    worker = Worker(experiment, task, group, method, experiment.seeds[0], 0, Meter())
+    parts = {id(part): part for rule in worker.exchanger.rules.values() for part in parts_of(rule)}.values()
+    for topology in (part for part in parts if isinstance(part, Topology)):
+        try:
+            topology.weights(World(0, group.workers), 0)
+        except CompositionError as error:
+            raise ConfigError(f"workers = {group.workers}: {error}") from error
+    for spec, menu in worker.exchanger.choices:
+        entry = worker.exchanger.plan[spec.name]
+        if not 0 <= entry < len(menu.entries):
+            raise ConfigError(f"layer {spec.name} is given entry {entry} of a menu of {len(menu.entries)}, from 0 on")
+    if method.importance is not None and not any(takes_importance(part) for part in parts):
+        raise ConfigError(
+            f"importance: no part of {method.composition} takes one; use impk, greedy or stochastic, or leave it out"
+        )

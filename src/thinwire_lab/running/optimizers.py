@@ -1,0 +1,48 @@
+"""What workers do with the average: torch's optimizers, and the cautious AdamW that S0's thesis trains with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..configuration.config import Optimizer
+
+
+class CautiousAdamW(torch.optim.AdamW):
+    """AdamW that takes only those parts of its step that do not go against the gradient (Liang et al., 2024).
+
+    What is left is scaled up by the share that was dropped, at most a thousandfold. Weight decay is AdamW's.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        before = [[p.clone() for p in group["params"]] for group in self.param_groups]
+        super().step()
+        for group, olds in zip(self.param_groups, before, strict=True):
+            for parameter, old in zip(group["params"], olds, strict=True):
+                if parameter.grad is None:
+                    continue
+                kept = old * (1 - group["lr"] * group["weight_decay"])
+                change = parameter - kept
+                agrees = (change * parameter.grad < 0).to(change.dtype)
+                parameter.copy_(kept + change * agrees / agrees.mean().clamp(min=1e-3))
+
+
+def make_optimizer(settings: Optimizer, parameters: Sequence[Tensor], lr: float) -> torch.optim.Optimizer:
+    if settings.name == "sgd":
+        return torch.optim.SGD(list(parameters), lr=lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
+    kind = CautiousAdamW if settings.name == "cadamw" else torch.optim.AdamW
+    return kind(list(parameters), lr=lr, betas=settings.betas, weight_decay=settings.weight_decay)
+
+
+def rate_at(step: int, steps: int, lr: float, schedule: str, warmup_steps: int) -> float:
+    """The learning rate of a step: up along a line, then constant or down along half a cosine."""
+    if step < warmup_steps:
+        return lr * (step + 1) / warmup_steps
+    if schedule == "constant":
+        return lr
+    done = (step - warmup_steps) / max(1, steps - warmup_steps)
+    return lr * 0.5 * (1 + math.cos(math.pi * done))

@@ -1,0 +1,117 @@
+"""Tables of a config file made into dataclasses: unknown keys and wrong types are refused by name."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, TypeVar
+
+from thinwire.core import ThinwireError, did_you_mean, union_members
+
+T = TypeVar("T")
+
+
+class ConfigError(ThinwireError, ValueError):
+    """A config is wrong: the text has the key, the value and what would do. Nothing has started."""
+
+
+class Table:
+    """A mapping of which keys are taken one by one; what is left is for somebody else."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"a config is a table of keys and values, got a {type(values).__name__}")
+        self._values = dict(values)
+
+    def take(self, key: str, default: Any = None) -> Any:
+        return self._values.pop(key, default)
+
+    def take_table(self, key: str) -> Mapping[str, Any]:
+        value = self.take(key)
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{key}: a table is needed, got {value!r}")
+        return value
+
+    def take_some(self, keys: Iterable[str]) -> dict[str, Any]:
+        return {key: self._values.pop(key) for key in keys if key in self._values}
+
+    def rest(self) -> dict[str, Any]:
+        return self._values
+
+
+def build(cls: type[T], values: Any, where: str, **given: Any) -> T:
+    """A dataclass out of a table; `given` fields are set already and may not be in it."""
+    inside = f"{where}: " if where else ""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{inside}a table is needed, got {values!r}")
+    hints = typing.get_type_hints(cls)
+    free = {f.name: f for f in fields(cls) if f.name not in given}  # type: ignore[arg-type]
+    for key in values:
+        if key not in free:
+            raise ConfigError(f"{inside}{key}: no such key{did_you_mean(key, free)}; there are {', '.join(free)}")
+    for name, f in free.items():
+        if name not in values and f.default is MISSING and f.default_factory is MISSING:
+            raise ConfigError(f"{inside}{name}: missing")
+    read = {key: _read(value, hints[key], f"{inside}{key}") for key, value in values.items()}
+    try:
+        return cls(**read, **given)
+    except ConfigError as complaint:
+        raise ConfigError(f"{inside}{str(complaint).removeprefix(inside)}") from complaint
+
+
+def choose(key: str, value: Any, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        meant = did_you_mean(str(value), allowed)
+        raise ConfigError(f"{key}: one of {', '.join(allowed)} is needed, got {value!r}{meant}")
+
+
+def positive(key: str, value: float) -> None:
+    if not value > 0:
+        raise ConfigError(f"{key}: must be above 0, got {value}")
+
+
+def not_negative(key: str, value: float) -> None:
+    if not value >= 0:
+        raise ConfigError(f"{key}: must not be negative, got {value}")
+
+
+def _read(value: Any, hint: Any, key: str) -> Any:
+    """The value, lists as tuples; an error if it is of another type."""
+    for kind in union_members(hint):
+        if typing.get_origin(kind) is tuple and isinstance(value, list | tuple):
+            inner = typing.get_args(kind)[0]
+            return tuple(_read(item, inner, f"{key}[{at}]") for at, item in enumerate(value))
+    if not fits(value, hint):
+        raise ConfigError(f"{key}: {wording(hint)} is needed, got {value!r}")
+    return value
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a plain value is of a type such as int, float | None or Literal["a", "b"]. No bool is a number."""
+    if len(union_members(hint)) > 1:
+        return any(fits(value, kind) for kind in union_members(hint))
+    if typing.get_origin(hint) is typing.Literal:
+        return value in typing.get_args(hint)
+    origin = typing.get_origin(hint) or hint
+    if origin in (int, float) and isinstance(value, bool):
+        return False
+    return isinstance(value, (int, float) if origin is float else origin)
+
+
+def wording(hint: Any) -> str:
+    """The type in words."""
+    if len(union_members(hint)) > 1:
+        shown = [kind for kind in union_members(hint) if kind is not type(None) and not _is_part(kind)]
+        return " or ".join(map(wording, shown))
+    origin = typing.get_origin(hint) or hint
+    if origin is typing.Literal:
+        return " or ".join(str(value) for value in typing.get_args(hint))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", tuple: "a list"}
+    return words.get(origin, "a table")
+
+
+def _is_part(kind: Any) -> bool:
+    """Whether it is an object, which only Python can give."""
+    origin = typing.get_origin(kind) or kind
+    return is_dataclass(origin) or bool(getattr(origin, "_is_protocol", False))

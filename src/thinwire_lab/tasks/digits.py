@@ -1,0 +1,70 @@
+"""Handwritten digits (UCI; embedded) by an MLP: nothing to download, seconds to train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from thinwire.core import derive_key
+
+from ..data import Tell
+from ..data.digits import read_digits
+from ..models.initial import initialised
+from ..models.mlp import mlp
+from .base import check_settings
+from .batches import batch_positions, order
+from .modules import Batch, ModuleLearner, count_parameters, held_out
+from .splits import Split, shares
+
+TEST = 360  # of 1,797; the same ones for every seed
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Two hidden layers of `width`; batch is a worker's."""
+
+    width: int = 128
+    batch: int = 32
+    folder: str | None = None  # not used: the digits are embedded
+
+    def __post_init__(self) -> None:
+        check_settings(self, "digits")
+
+    @property
+    def smoothness(self) -> None:
+        return None
+
+    def prepare(self, size: int, split: Split, tell: Tell | None = None) -> None:
+        shares(_digits()[1].numpy(), size, split, seed=0)
+
+    def learner(self, rank: int, size: int, split: Split, seed: int) -> ModuleLearner:
+        pixels, labels, test, test_labels = _digits()
+        rows = torch.from_numpy(shares(labels.numpy(), size, split, seed)[rank])
+
+        def batch(step: int) -> Batch:
+            chosen = rows[batch_positions(step, self.batch, len(rows), seed, rank)]
+            return pixels[chosen], labels[chosen]
+
+        def figures(model: nn.Module) -> dict[str, float]:
+            loss, accuracy = held_out(model, [(test, test_labels)])
+            return {"loss": loss, "accuracy": accuracy, "train_loss": held_out(model, [(pixels, labels)])[0]}
+
+        return ModuleLearner(initialised(lambda: mlp(64, self.width, 10), seed), batch, figures)
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "task": "digits", "model": f"MLP 64-{self.width}-{self.width}-10",
+            "parameters": count_parameters(mlp(64, self.width, 10)), "classes": 10, "examples": 1797 - TEST,
+            "test_examples": TEST, "batch": self.batch, "data": "handwritten digits (embedded)", "cut": "",
+        }  # fmt: skip
+
+
+def _digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Pixels and labels to train on, and to test on."""
+    pixels, labels = map(torch.from_numpy, read_digits())
+    places = order(derive_key("digits", "test"), len(labels))
+    test, train = places[:TEST].sort().values, places[TEST:].sort().values
+    return pixels[train], labels[train], pixels[test], labels[test]

@@ -1,0 +1,101 @@
+"""Images in folders, such as ImageNet's, by ResNet-50 or ResNet-18."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from thinwire.core import CompositionError, Key
+
+from ..data import Tell
+from ..data.folders import ImageFolders, Listed, decoded, pillow, read_folders
+from ..models.resnet import resnet18, resnet50
+from .base import check_settings
+from .crops import central_crop, crop_draws, drawn_crop
+from .images import Channels, ImageTask
+from .modules import count_parameters
+from .splits import Split, shares
+
+MODELS: dict[str, Callable[[int], nn.Module]] = {"resnet18": partial(resnet18, large=True), "resnet50": resnet50}
+LEAST = 32  # pixels: the network halves an image five times
+
+
+@dataclass(frozen=True)
+class ImageFolder(ImageTask):
+    """All images of `set`/train to train on, `test_images` of `set`/val to measure, or all; batch is a worker's."""
+
+    at_once: ClassVar[int] = 50
+
+    set: str = "imagenet"
+    model: Literal["resnet18", "resnet50"] = "resnet50"
+    pixels: int = 224
+    batch: int = 32
+    test_images: int = 2_000
+    augment: bool = True  # a random piece of the image, mirrored or not; else the middle
+    folder: str | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self, "image_folder")
+        if self.set in ("", ".", "..") or "/" in self.set or "\\" in self.set:
+            raise CompositionError(f"image_folder: set must be the name of a folder, got {self.set!r}; imagenet is one")
+        if self.pixels < LEAST:
+            raise CompositionError(f"image_folder: pixels must be at least {LEAST}, got {self.pixels}; 224 is usual")
+
+    def prepare(self, size: int, split: Split, tell: Tell | None = None) -> None:
+        shares(self._labels().numpy(), size, split, seed=0)
+        pillow()
+
+    def about(self) -> dict[str, Any]:
+        data, measured = self._data, len(self._measured())
+        with torch.device("meta"):
+            model = self._model()
+        return {
+            "task": "image_folder", "set": self.set, "model": self.model, "parameters": count_parameters(model),
+            "classes": len(data.classes), "examples": len(data.train.names), "test_examples": measured,
+            "batch": self.batch, "pixels": self.pixels, "augment": self.augment, "data": data.origin,
+            "cut": f"accuracy on {measured:,} of {len(data.val.names):,} validation images, evenly taken",
+        }  # fmt: skip
+
+    @property
+    def _data(self) -> ImageFolders:
+        return read_folders(self.set, self.folder)
+
+    def _model(self) -> nn.Module:
+        return MODELS[self.model](len(self._data.classes))
+
+    def _statistics(self) -> tuple[Channels, Channels]:
+        return (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as is usual for other images, too
+
+    def _labels(self) -> Tensor:
+        return self._data.train.labels
+
+    def _train_images(self, rows: Tensor, key: Key | None) -> Tensor:
+        files = self._data.train
+        if key is None:
+            return self._middles(files, rows)
+        pairs = zip(rows.tolist(), crop_draws(key, len(rows)), strict=True)
+        images = [decoded(files.path(row), self.pixels, partial(drawn_crop, draws=draws)) for row, draws in pairs]
+        return torch.stack(images)
+
+    def _test_labels(self) -> Tensor:
+        return self._data.val.labels[self._measured()]
+
+    def _test_images(self, rows: Tensor) -> Tensor:
+        return self._middles(self._data.val, self._measured()[rows])
+
+    def _middles(self, files: Listed, rows: Tensor) -> Tensor:
+        return torch.stack([decoded(files.path(row), self.pixels, central_crop) for row in rows.tolist()])
+
+    def _measured(self) -> Tensor:
+        return evenly(len(self._data.val.names), self.test_images)
+
+
+def evenly(count: int, wanted: int) -> Tensor:
+    """`wanted` of `count` positions, or all, at equal distances: files are sorted by class."""
+    taken = min(count, wanted)
+    return torch.arange(taken) * count // taken

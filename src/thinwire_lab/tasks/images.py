@@ -1,0 +1,154 @@
+"""What tasks on images share; CIFAR-10 and CIFAR-100: a small CNN, a slim ResNet or ResNet-18."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from thinwire.core import Key, derive_key
+
+from ..data import Tell, load
+from ..data.cifar import Images, files_of, read_cifar
+from ..models.cnn import CNN
+from ..models.initial import initialised
+from ..models.resnet import resnet18, slim_resnet
+from .base import check_settings
+from .batches import batch_positions, cropped_and_flipped
+from .modules import Batch, ModuleLearner, count_parameters, held_out
+from .splits import Split, shares
+
+MODELS: dict[str, Callable[[int], nn.Module]] = {
+    "cnn": CNN, "small cnn": partial(CNN, width=16), "slim": slim_resnet, "resnet18": resnet18,
+}  # fmt: skip
+Channels = tuple[float, float, float]
+
+
+class ImageTask:
+    """The learner of a task on images: a subclass says what they are, and which module scores them."""
+
+    batch: int
+    augment: bool
+    at_once: ClassVar[int] = 500  # images when measuring
+
+    @property
+    def smoothness(self) -> None:
+        return None
+
+    def learner(self, rank: int, size: int, split: Split, seed: int) -> ModuleLearner:
+        labels, statistics = self._labels(), self._statistics()
+        rows = torch.from_numpy(shares(labels.numpy(), size, split, seed)[rank])
+
+        def batch(step: int) -> Batch:
+            chosen = rows[batch_positions(step, self.batch, len(rows), seed, rank)]
+            key = derive_key(seed, "augment", rank, step) if self.augment else None
+            return normalised(self._train_images(chosen, key), *statistics), labels[chosen]
+
+        return ModuleLearner(initialised(self._model, seed), batch, self._figures)
+
+    def _figures(self, model: nn.Module) -> dict[str, float]:
+        labels, statistics = self._test_labels(), self._statistics()
+
+        def batches() -> Iterator[Batch]:
+            for at in range(0, len(labels), self.at_once):
+                rows = torch.arange(at, min(at + self.at_once, len(labels)))
+                yield normalised(self._test_images(rows), *statistics), labels[rows]
+
+        loss, accuracy = held_out(model, batches())
+        return {"loss": loss, "accuracy": accuracy}
+
+    def _model(self) -> nn.Module:
+        raise NotImplementedError
+
+    def _statistics(self) -> tuple[Channels, Channels]:
+        """Mean and deviation of each channel, of pixels from 0 to 1."""
+        raise NotImplementedError
+
+    def _labels(self) -> Tensor:
+        """Of all training images, (n,)."""
+        raise NotImplementedError
+
+    def _train_images(self, rows: Tensor, key: Key | None) -> Tensor:
+        """Bytes (rows, 3, height, width), varied by the key if there is one."""
+        raise NotImplementedError
+
+    def _test_labels(self) -> Tensor:
+        raise NotImplementedError
+
+    def _test_images(self, rows: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Cifar10(ImageTask):
+    """The first `images` of 50,000 to train on, the first `test_images` of 10,000 to measure; batch is a worker's."""
+
+    classes: ClassVar[int] = 10
+
+    model: Literal["cnn", "small cnn", "slim", "resnet18"] = "slim"
+    images: int = 10_000
+    test_images: int = 2_000
+    batch: int = 128
+    augment: bool = True  # moved by up to four pixels, mirrored or not
+    folder: str | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self, f"cifar{self.classes}")
+
+    def prepare(self, size: int, split: Split, tell: Tell | None = None) -> None:
+        load(*files_of(self.classes, self.images), self.folder, tell)  # with progress; the reader finds it afterwards
+        shares(self._data.train_labels.numpy(), size, split, seed=0)
+
+    def about(self) -> dict[str, Any]:
+        data = self._data
+        with torch.device("meta"):
+            model = self._model()
+        return {
+            "task": f"cifar{self.classes}", "model": self.model, "parameters": count_parameters(model),
+            "classes": self.classes, "examples": self.images, "test_examples": self.test_images, "batch": self.batch,
+            "augment": self.augment, "data": data.origin,
+            "cut": f"{self.images:,} of 50,000 images, accuracy on {self.test_images:,} of 10,000 test images",
+        }  # fmt: skip
+
+    @property
+    def _data(self) -> Images:
+        return read_cifar(self.classes, self.images, self.test_images, self.folder)
+
+    def _model(self) -> nn.Module:
+        return MODELS[self.model](self.classes)
+
+    def _statistics(self) -> tuple[Channels, Channels]:
+        return self._data.mean, self._data.deviation
+
+    def _labels(self) -> Tensor:
+        return self._data.train_labels
+
+    def _train_images(self, rows: Tensor, key: Key | None) -> Tensor:
+        images = self._data.train[rows]
+        return images if key is None else cropped_and_flipped(images, key)
+
+    def _test_labels(self) -> Tensor:
+        return self._data.test_labels
+
+    def _test_images(self, rows: Tensor) -> Tensor:
+        return self._data.test[rows]
+
+
+@dataclass(frozen=True)
+class Cifar100(Cifar10):
+    """The same with a hundred classes, the fine labels."""
+
+    classes: ClassVar[int] = 100
+
+
+def normalised(images: Tensor, mean: Channels, deviation: Channels) -> Tensor:
+    """Bytes -> floats with mean 0 and deviation 1 in each channel, over the training set.
+
+    Channels last in memory: convolutions of residual networks then take a quarter less time.
+    """
+    middle, scale = (255 * torch.tensor(numbers).view(3, 1, 1) for numbers in (mean, deviation))
+    return (images.to(torch.float32, memory_format=torch.channels_last) - middle) / scale

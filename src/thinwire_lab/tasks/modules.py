@@ -1,0 +1,81 @@
+"""The learner of tasks whose model is a torch module that scores classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from thinwire.core import CompositionError
+from thinwire.importance import ModuleObjective, Objective, untouched
+
+Batch = tuple[Tensor, Tensor]  # inputs of the model, and the class that is right for each row of its scores
+
+
+class ModuleLearner:
+    """A model, the batch of a step, and its held-out figures."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch: Callable[[int], Batch],
+        figures: Callable[[nn.Module], dict[str, float]],
+    ) -> None:
+        self.model, self.batch, self._figures = model, batch, figures
+        self.parameters: dict[str, Tensor] = dict(model.named_parameters())
+
+    def gradients(self, step: int) -> tuple[float, dict[str, Tensor]]:
+        self.model.train()
+        loss = mean_loss(self.model, self.batch(step))
+        found = torch.autograd.grad(loss, list(self.parameters.values()))
+        plain = (gradient.contiguous() for gradient in found)  # channels may come last in memory
+        return float(loss.detach()), dict(zip(self.parameters, plain, strict=True))
+
+    def measure(self) -> dict[str, float]:
+        with untouched(self.model), torch.no_grad():
+            self.model.train(False)
+            return self._figures(self.model)
+
+    def objective(self, step: int) -> Objective:
+        batch = self.batch(step)  # made once: a solver asks many times
+
+        def closure(model: nn.Module) -> Tensor:
+            model.train()
+            return mean_loss(model, batch)
+
+        return ModuleObjective(self.model, closure)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        buffers = dict(self.model.named_buffers())
+        if state.keys() != buffers.keys():
+            raise CompositionError(f"the model has buffers {sorted(buffers)}, the stored state {sorted(state)}")
+        with torch.no_grad():
+            for name, buffer in buffers.items():
+                buffer.copy_(state[name])
+
+
+def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Mean cross entropy over all rows of scores."""
+    inputs, targets = batch
+    return cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+
+
+def held_out(model: nn.Module, batches: Iterable[Batch]) -> tuple[float, float]:
+    """Mean loss and accuracy over all rows of all batches, with the model as it is."""
+    loss, right, count = 0.0, 0, 0
+    for inputs, targets in batches:
+        scores, wanted = model(inputs).flatten(0, -2), targets.flatten()
+        loss += float(cross_entropy(scores, wanted, reduction="sum"))
+        right += int((scores.argmax(-1) == wanted).sum())
+        count += len(wanted)
+    return loss / count, right / count
+
+
+def count_parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())

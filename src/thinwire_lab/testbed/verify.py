@@ -1,0 +1,144 @@
+"""Is what a composition claims what really travels? Its bits, the meter's bytes and the kernel's, side by side."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from thinwire.catalog import parse
+from thinwire.core import CompositionError, IncompatibleParts, TensorSpec, derive_key, near_square
+from thinwire.drivers.meter import HEADER, Meter, Traffic
+from thinwire.drivers.processes import run_ranks
+from thinwire.drivers.torch_dist import TorchDist
+from thinwire.exchange import Exchanger
+
+from .counters import Counts, read_counts
+from .network import DEVICE, network
+
+LIMIT_PERCENT = 3.0
+_TURNS = 3  # TCP may send again what was only late on a busy machine: the turn with the fewest bytes has least of that
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two counts of the same bytes. Among the expected ones are the driver's headers, and gloo's around messages."""
+
+    rank: int
+    what: str  # "payload": claimed bits and bytes handed over; "sent", "received": metered and seen on the interface
+    expected_bytes: float
+    headers: float
+    gloo: float
+    found_bytes: float
+
+    @property
+    def percent(self) -> float:
+        """How much more was found than expected."""
+        if not self.expected_bytes:
+            return math.inf if self.found_bytes else 0.0
+        return 100 * (self.found_bytes / self.expected_bytes - 1)
+
+    @property
+    def holds(self) -> bool:
+        return abs(self.percent) <= LIMIT_PERCENT
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Sums over the steps of the best turn, by rank."""
+
+    composition: str
+    workers: int
+    shape: tuple[int, int]
+    steps: int
+    model_bits: float  # of all ranks
+    requests: int  # of one rank
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def holds(self) -> bool:
+        return all(comparison.holds for comparison in self.comparisons)
+
+    def as_json(self) -> dict[str, Any]:
+        percents = [c.percent if math.isfinite(c.percent) else None for c in self.comparisons]  # JSON has no infinity
+        rows = [asdict(c) | {"percent": p, "holds": c.holds} for c, p in zip(self.comparisons, percents, strict=True)]
+        return asdict(self) | {"comparisons": rows, "limit_percent": LIMIT_PERCENT, "holds": self.holds}
+
+
+def verify(composition: str, workers: int = 2, numel: int = 1_000_000, steps: int = 5) -> Verified:
+    """Exchange one layer of `numel` float32 on real processes, in a network of their own that is not shaped.
+
+    What the composition cannot do raises, as it does in training.
+    """
+    if numel < 1:
+        raise ValueError(f"verify: numel must be at least 1, got {numel}")
+    shape = near_square(numel, exact=True)  # some parts want a matrix
+    Exchanger([TensorSpec("layer", shape)], parse(composition))  # complaints come before any process starts
+    if workers < 2:
+        raise ValueError(f"verify: alone nothing is sent, got workers={workers}; give 2 or more")
+    with network(workers) as net, tempfile.TemporaryDirectory(prefix="thinwire-") as folder:
+        argument = {"composition": composition, "shape": shape, "steps": steps, "folder": folder}
+        results = run_ranks(workers, "thinwire_lab.testbed.verify:exchange_and_count", argument, starts=net.starts())
+    if refusals := [result["refused"] for result in results if "refused" in result]:
+        raise CompositionError(f"{composition}: {refusals[0]}")
+    turn = min(range(_TURNS), key=lambda t: sum(result["turns"][t]["counts"][0] for result in results))
+    return compare(composition, shape, steps, [result["turns"][turn] for result in results])
+
+
+def compare(composition: str, shape: tuple[int, int], steps: int, counted: Sequence[dict[str, Any]]) -> Verified:
+    """Three comparisons a rank, from what `count_turn` gave on each."""
+    rows = []
+    for rank, turn in enumerate(counted):
+        total, headers = Traffic(**turn["total"]), Traffic(**turn["headers"])
+        sent, received = Counts(*turn["counts"]).without_frames()
+        out, back = turn["gloo"]
+        rows.append(Comparison(rank, "payload", total.model_bits / 8, 0.0, 0.0, total.payload_bytes))
+        rows.append(Comparison(rank, "sent", total.sent_bytes + out, headers.sent_bytes, out, sent))
+        rows.append(Comparison(rank, "received", total.received_bytes + back, headers.received_bytes, back, received))
+    bits = sum(turn["total"]["model_bits"] for turn in counted)
+    return Verified(composition, len(counted), shape, steps, bits, counted[0]["total"]["requests"], tuple(rows))
+
+
+def exchange_and_count(driver: TorchDist, argument: dict[str, Any], tell: object) -> dict[str, Any]:
+    """One rank's part: what was metered and what its interface counted, turn by turn."""
+    try:
+        with TorchDist() as plain:  # sums by gloo itself, as in training; `driver` adds up in rank order
+            count_turn(plain, argument, "warm up")  # connections are made
+            return {"turns": [count_turn(plain, argument, str(turn)) for turn in range(_TURNS)]}
+    except (CompositionError, IncompatibleParts) as error:
+        return {"refused": str(error)}
+
+
+def count_turn(driver: TorchDist, argument: dict[str, Any], turn: str) -> dict[str, Any]:
+    """The same few steps from the beginning, whatever the turn."""
+    rank, size = driver.world
+    layer = TensorSpec("layer", tuple(argument["shape"]))
+    exchanger = Exchanger([layer], parse(argument["composition"]))
+    folder, gloo_before = Path(argument["folder"]), driver.peers.gloo_bytes()
+    driver.count_with(Meter())
+    _meet(folder, f"{turn}-before", rank, size)
+    before = read_counts(DEVICE)
+    _meet(folder, f"{turn}-start", rank, size)
+    for step in range(argument["steps"]):
+        generator = torch.Generator().manual_seed(derive_key("verify", step, rank) >> 1)
+        tensor = torch.randn(layer.shape, generator=generator)
+        driver.run(exchanger.round({"layer": tensor}, step, driver.world))
+    _meet(folder, f"{turn}-end", rank, size)
+    counts = read_counts(DEVICE).since(before)
+    headers = driver.meter.by("kind").get(HEADER, Traffic())
+    gloo = [now - then for now, then in zip(driver.peers.gloo_bytes(), gloo_before, strict=True)]
+    return {"total": asdict(driver.meter.total()), "headers": asdict(headers), "gloo": gloo, "counts": list(counts)}
+
+
+def _meet(folder: Path, name: str, rank: int, size: int) -> None:
+    """Wait for all ranks without the network, and a little longer for its last acknowledgements."""
+    (folder / f"{name}-{rank}").touch()
+    while not all((folder / f"{name}-{other}").exists() for other in range(size)):
+        time.sleep(0.01)
+    time.sleep(0.1)

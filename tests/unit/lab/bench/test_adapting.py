@@ -1,0 +1,37 @@
+"""What choosing costs, measured quickly."""
+
+import torch
+
+from thinwire.catalog import parse
+from thinwire.compressors import QSGD, Uniform
+from thinwire.compressors.blocks import ENOUGH
+from thinwire.controllers.prices import errors_of
+from thinwire.core import Key, TensorSpec
+from thinwire_lab.bench import adapting
+
+
+def test_a_family_is_priced_for_a_small_model():
+    gradients = {"a": torch.randn(64, 64), "b": torch.randn(40, 64), "bias": torch.randn(64)}
+    cost = adapting.measure("gpt", "mixture", gradients, 0.1, 0.0)
+    assert cost.layers == 2 and cost.entries == 114
+    assert cost.decide_ms > 0 and cost.share > 0
+    assert 0 <= cost.apart <= cost.apart_most
+    assert "mixture" in adapting.table([cost])
+
+
+def test_some_blocks_tell_the_error_of_all_within_a_few_percent():
+    layer = torch.randn(1024, 8 * ENOUGH // 1024) * torch.randn(1024, 1).exp()  # rows of different sizes
+    spec = TensorSpec.of("layer", layer)
+    for kind in (QSGD, Uniform):
+        entries = [parse(f"gather({kind.__name__.lower()}(bits={bits}))") for bits in (2, 4, 8)]
+        some, all_of_it = (errors_of(entries, layer, spec, Key(3), exact) for exact in (False, True))
+        assert ((some - all_of_it).abs() < 0.05 * all_of_it).all()
+        assert not torch.equal(some, all_of_it)
+
+
+def test_small_layers_are_tried_out_whole():
+    layer = torch.randn(32, 64)
+    spec = TensorSpec.of("layer", layer)
+    entries = [parse(f"gather(qsgd(bits={bits}))") for bits in (2, 4, 8)]
+    some, all_of_it = (errors_of(entries, layer, spec, Key(3), exact) for exact in (False, True))
+    assert torch.equal(some, all_of_it)

@@ -1,0 +1,177 @@
+"""Runs: the same in lockstep and on processes, the same when resumed, and folders that tell all of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from laboratory import run_plan, without_times
+from thinwire.core import TensorSpec
+from thinwire_lab.configuration.config import Experiment
+from thinwire_lab.measuring.folder import RunFolder, RunFolderError
+from thinwire_lab.reporting.comparing import comparison
+from thinwire_lab.running.build_jobs import plan_of
+from thinwire_lab.running.run_jobs import carry_out, found
+from thinwire_lab.running.worker import buckets
+from thinwire_lab.sources import find_plan
+from thinwire_lab.tables import ConfigError
+
+CONFIG = {
+    "name": "small", "task": "logistic", "steps": 12, "record_every": 3, "checkpoint_every": 5, "bucket_mb": 1e-5,
+    "optimizer": {"lr": "1/L", "momentum": 0.5}, "target": {"measure": "loss", "value": 0.5},
+    "groups": [{"workers": 2}, {"workers": 2, "driver": "processes"}],
+    "methods": {
+        "dense": "dense()", "EF": "ef(topk(density=0.1))",
+        "w": {"composition": "impk(density=0.2)", "importance": {"steps": 3, "refresh_every": 4}},
+    },
+}  # fmt: skip
+
+
+def experiment(**changes):
+    return Experiment.from_dict({**CONFIG, **changes})
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """One run of everything, and its folder."""
+    place = tmp_path_factory.mktemp("lab") / "small"
+    return run_plan(plan_of(experiment()), place), place
+
+
+def test_processes_give_the_figures_of_lockstep(stored):
+    result, _ = stored
+    (check,) = result["checks"]
+    assert check["holds"] and "3 runs" in check["detail"]
+
+
+def test_a_run_tells_all_of_it(stored):
+    result, place = stored
+    dense, feedback, weighted = (run for run in result["runs"] if run["driver"] == "processes")
+    assert dense["curve"]["step"] == [0, 3, 6, 9, 12] and len(set(map(len, dense["curve"].values()))) == 1
+    assert dense["final"]["loss"] < 0.5 and dense["steps_to_target"] in (3, 6, 9, 12)
+    assert set(dense["times"]) >= {"compute", "encode", "communication", "waiting", "measure"}
+    assert all(seconds >= 0 for seconds in dense["times"].values())
+    assert weighted["times"]["solver"] > 0 and "solver" not in dense["times"]
+    assert feedback["bytes_by_kind"]["header"] > 0 and feedback["bytes_by_layer"]["weights"] > 0
+    assert max(dense["heatmap"]["layers"]["weights"]) == 0 < min(feedback["heatmap"]["layers"]["weights"])
+    assert sum(feedback["histograms"]["|g|"]["counts"]) > 0 and set(weighted["histograms"]) == {"|g|", "w"}
+    assert {row["link"] for row in result["modelled"]} == {"100 Mbit/s", "1 Gbit/s", "10 Gbit/s"}
+    assert {run["group"] for run in result["modelled"]} == {dense["group"]}, "only clocks that had the cores count"
+    events = json.loads((place / dense["trace"]).read_text())["traceEvents"]
+    assert {event["name"] for event in events} >= {"process_name", "compute", "encode", "send"}
+    assert {event["pid"] for event in events} == {0, 1} and all(event.get("dur", 0) >= 0 for event in events)
+
+
+def test_nothing_is_run_twice(stored, tmp_path):
+    result, place = stored
+    seen = []
+
+    class Watcher:
+        def begin(self, jobs, done):
+            seen.append((len(jobs), done))
+
+        def ended(self, job, result):
+            seen.append(job.key)
+
+    again = carry_out(plan_of(experiment()), RunFolder.existing(place), Watcher())
+    assert seen == [(6, 6)] and again["runs"] == result["runs"]
+
+
+@pytest.mark.parametrize("step", (5, 10))
+@pytest.mark.parametrize("method", CONFIG["methods"])
+def test_a_run_that_goes_on_from_a_checkpoint_gives_the_same(tmp_path, monkeypatch, method, step):
+    job = next(j for j in plan_of(experiment(groups=[{"workers": 3}])).jobs if j.argument["label"] == method)
+    run = found(job.function)
+    straight = run(None, {**job.argument, "folder": str(tmp_path / "a")}, lambda news: None)
+
+    class Cut(Exception):
+        pass
+
+    def cut(news):
+        if news["step"] > step:
+            raise Cut
+
+    with pytest.raises(Cut):
+        run(None, {**job.argument, "folder": str(tmp_path / "b")}, cut)
+    heard = []
+    resumed = run(None, {**job.argument, "folder": str(tmp_path / "b")}, heard.append)
+    assert heard[0]["step"] >= step and without_times(resumed) == without_times(straight)
+
+
+LONG = {**CONFIG, "steps": 400, "checkpoint_every": 10, "methods": {"EF": "ef(topk(density=0.1))"}}
+
+
+def started(folder, **changes):
+    """A run in a process of its own that has stored its first checkpoint, and its plan."""
+    (folder / "c.json").write_text(json.dumps({**LONG, **changes}))
+    command = [sys.executable, "-m", "thinwire.cli.main", "run", str(folder / "c.json"), "--out", str(folder / "k")]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("k/jobs/*/checkpoint/*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return running, find_plan(str(folder / "c.json"))[0]
+
+
+@pytest.mark.parametrize("sign", (signal.SIGKILL, signal.SIGINT), ids=("killed", "interrupted"))
+@pytest.mark.parametrize("driver", ("processes", "lockstep"))
+def test_a_run_that_was_stopped_resumes_and_equals_an_uninterrupted_one(tmp_path, driver, sign):
+    running, plan = started(tmp_path, groups=[{"workers": 2, "driver": driver}])
+    os.killpg(running.pid, sign)
+    said, _ = running.communicate(timeout=60)
+    assert not (tmp_path / "k" / "result.json").exists()
+    if sign == signal.SIGINT:
+        assert running.returncode == 130 and f"thinwire resume {tmp_path / 'k'}" in said and "Traceback" not in said
+    resumed = carry_out(plan, RunFolder.existing(tmp_path / "k"))
+    straight = run_plan(plan)
+    assert [without_times(run) for run in resumed["runs"]] == [without_times(run) for run in straight["runs"]]
+
+
+def test_a_target_that_stops_does_so_on_all_ranks(tmp_path):
+    target = {"measure": "loss", "value": 0.5, "stop": True}
+    result = run_plan(plan_of(experiment(target=target, methods={"dense": "dense()"})))
+    assert all(run["steps"] == run["steps_to_target"] < 12 for run in result["runs"])
+
+
+def test_seeds_share_the_workers_rows_differently_and_a_seed_repeats():
+    runs = run_plan(plan_of(experiment(seeds=[1, 2], groups=[{"workers": 2}], methods={"r": "randomk(density=0.1)"})))
+    again = run_plan(plan_of(experiment(seeds=[2], groups=[{"workers": 2}], methods={"r": "randomk(density=0.1)"})))
+    one, two = runs["runs"]
+    assert one["curve"]["loss"] != two["curve"]["loss"]
+    assert without_times(again["runs"][0]) == without_times(two)
+
+
+def test_a_new_run_takes_a_place_beside_an_old_one(tmp_path):
+    first, second = (RunFolder.new(tmp_path / "x", {"a": 1}, "c") for _ in range(2))
+    assert (first.path.name, second.path.name) == ("x", "x-2")
+    with pytest.raises(RunFolderError, match=r"config\.json"):
+        RunFolder.existing(tmp_path)
+
+
+def test_two_results_are_compared_method_by_method(stored):
+    result, _ = stored
+    table = comparison(result, {**result, "runs": result["runs"][:-1]}, "a", "b")
+    assert all(row[3] == row[4] for row in table["rows"]) and "w (" in table["note"]
+
+
+def test_plans_come_from_names_files_and_functions(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(f"def small():\n    return {CONFIG!r}\n")
+    plan, config = find_plan(f"{file}:small", seeds=(3,))
+    assert config["seeds"] == (3,) and len(plan.jobs) == 6
+    for what, words in (("demmo", "did you mean"), (f"{file}:large", "no function"), (str(tmp_path), "neither")):
+        with pytest.raises(ConfigError, match=words):
+            find_plan(what)
+    with pytest.raises(ConfigError, match="--full"):
+        find_plan(f"{file}:small", full=True)
+
+
+def test_buckets_begin_with_the_last_layer_and_hold_every_layer_once():
+    layers = [TensorSpec(name, (size,)) for name, size in (("a", 10), ("b", 100), ("c", 10), ("d", 10))]
+    assert buckets(layers, 80e-6) == [["d", "c"], ["b"], ["a"]]
+    assert buckets(layers, 1.0) == [["d", "c", "b", "a"]]

@@ -1,0 +1,28 @@
+"""L-GreCo and its rivals in the laboratory: each trains, in several buckets, and sends less."""
+
+from laboratory import run_here
+from thinwire_lab.configuration.config import Experiment
+
+METHODS = {
+    "L-GreCo": "ef(adapt(topk(density=0.1), by=lgreco(every=6, start=4)))",
+    "Accordion": "ef(adapt(topk(density=0.1), by=accordion(every=4)))",
+    "both": "ef(adapt(topk(density=0.1), by=lgreco(every=4, start=4, reference=accordion(every=4))))",
+    "k-means": "ef(adapt(topk(density=0.1), by=kmeans(every=6, start=4)))",
+    "by size": "ef(switch(topk(density=0.1), dense(), by=by_size(elements=500)))",
+    "global": "ef(whole(topk(density=0.1)))",
+    "threshold": "ef(threshold(count=100))",
+    "falling": 'ef(scheduled(topk(density=0.1), start=0.25, end=0.05, steps=12, shape="linear"))',
+    "local": "local(every=4, exchange=ef(whole(topk(density=0.1))))",
+}
+CONFIG = {
+    "name": "rivals", "task": {"name": "digits", "width": 16}, "steps": 20, "record_every": 5, "bucket_mb": 1e-3,
+    "optimizer": {"lr": 0.3}, "groups": [{"workers": 3}], "methods": {"dense": "dense()", **METHODS},
+}  # fmt: skip
+
+
+def test_every_rival_learns_and_sends_less_than_dense():
+    runs = {run["label"]: run for run in run_here(Experiment.from_dict(CONFIG))["runs"]}
+    dense = runs.pop("dense")
+    for label, run in runs.items():
+        assert run["final"]["loss"] < 0.9 * run["curve"]["loss"][0], label
+        assert run["final"]["wire_bytes"] < dense["final"]["wire_bytes"], label
