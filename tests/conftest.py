@@ -4,7 +4,7 @@ import signal
 import pytest
 import torch
 
-from pool import Pool
+from helpers.pool import Pool
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C, and so would every process they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

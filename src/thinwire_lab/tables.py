@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
 
+from thinwire import renamed
 from thinwire.core import ThinwireError, did_you_mean, union_members
 
 T = TypeVar("T")
@@ -49,7 +50,9 @@ def build(cls: type[T], values: Any, where: str, **given: Any) -> T:
     free = {f.name: f for f in fields(cls) if f.name not in given}  # type: ignore[arg-type]
     for key in values:
         if key not in free:
-            raise ConfigError(f"{inside}{key}: no such key{did_you_mean(key, free)}; there are {', '.join(free)}")
+            old = renamed.hint(renamed.KEYS, f"{where}.{key}" if where else key)
+            meant = old or f"{did_you_mean(key, free)}; there are {', '.join(free)}"
+            raise ConfigError(f"{inside}{key}: no such key{meant}")
     for name, f in free.items():
         if name not in values and f.default is MISSING and f.default_factory is MISSING:
             raise ConfigError(f"{inside}{name}: missing")

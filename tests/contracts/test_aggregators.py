@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drawn import COMPOSITION_TEXTS, compositions, draw
+from helpers.cases import COMPOSITION_TEXTS, compositions, draw
 from thinwire import TensorSpec, parse
 from thinwire.core import derive_key
 from thinwire.testing import AGGREGATOR_LAWS, MEMORY_LAWS, reduce_all

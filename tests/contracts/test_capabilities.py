@@ -6,7 +6,7 @@ import pytest
 import torch
 from thinwire.moments.pairs import Paired
 
-from drawn import COMPOSITION_TEXTS, COMPRESSOR_TEXTS, compositions, compressors
+from helpers.cases import COMPOSITION_TEXTS, COMPRESSOR_TEXTS, compositions, compressors
 from thinwire.aggregators import GatherMean
 from thinwire.catalog import CONTROLLERS, TOPOLOGIES, default_aggregator, parse, parse_compressor
 from thinwire.compressors import RandomK, TopK

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from drawn import COMPRESSOR_TEXTS, compressors, draw
+from helpers.cases import COMPRESSOR_TEXTS, compressors, draw
 from thinwire.catalog import parse_compressor
 from thinwire.core import Key, TensorSpec, derive_key
 from thinwire.testing import COMPRESSOR_LAWS, decode_again, relative_error

@@ -2,7 +2,7 @@
 
 import pytest
 
-from drawn import CONTROLLER_TEXTS
+from helpers.cases import CONTROLLER_TEXTS
 from thinwire import parse
 from thinwire.testing import CONTROLLER_LAWS
 

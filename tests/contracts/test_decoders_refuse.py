@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from drawn import COMPRESSOR_TEXTS, compressors
+from helpers.cases import COMPRESSOR_TEXTS, compressors
 from thinwire.catalog import parse_compressor
 from thinwire.core import DecodeError
 from thinwire.kernels.varint import varint

@@ -2,7 +2,7 @@
 
 import pytest
 
-from drawn import TOPOLOGY_TEXTS
+from helpers.cases import TOPOLOGY_TEXTS
 from thinwire.catalog import Reader
 from thinwire.testing import TOPOLOGY_LAWS
 

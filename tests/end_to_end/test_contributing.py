@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire import Exchanger, Meter, TensorSpec, World, describe, lockstep, parse
 from thinwire.catalog import REGISTRY, Entry, parse_compressor, to_text
 from thinwire.controllers import Fixed

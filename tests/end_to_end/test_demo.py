@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from laboratory import run_here, run_plan
+from helpers.laboratory import run_here, run_plan
 from thinwire.catalog import AGGREGATORS, COMPRESSORS, MEMORIES
 from thinwire_lab.published.demo import DEMO, REAL
 from thinwire_lab.published.tour import TOUR

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from laboratory import run_here
+from helpers.laboratory import run_here
 from thinwire.drivers.processes import loopback_device
 from thinwire_lab.running.build_jobs import plan_of, read_experiment
 

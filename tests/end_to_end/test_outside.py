@@ -8,8 +8,8 @@ import warnings
 
 import pytest
 
-from outside_jobs import attach_outside
-from outside_package import install, install_outside, on_path
+from helpers.outside_jobs import attach_outside
+from helpers.outside_package import install, install_outside, on_path
 from thinwire import CompositionError, describe, parse, to_text
 from thinwire.catalog import KINDS, REGISTRY, Reader, parse_compressor
 from thinwire.core import PluginError, PluginWarning

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from chromium import Chromium, Page, find_chromium
-from made_result import made_result
+from helpers.chromium import Chromium, Page, find_chromium
+from helpers.sample_result import made_result
 from thinwire.core import format_bytes
 from thinwire_lab.reporting import write_report
 from thinwire_lab.reporting.charts import Size

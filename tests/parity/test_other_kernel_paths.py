@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from drawn import COMPOSITION_TEXTS
-from pool import PATIENCE
+from helpers.cases import COMPOSITION_TEXTS
+from helpers.pool import PATIENCE
 from thinwire import parse
 from thinwire.core import mixes
 from thinwire.drivers.processes import loopback_device
@@ -29,7 +29,7 @@ def test_every_family_agrees_with_a_rank_that_has_another_kernel_path(tmp_path):
             "rank": rank,
             "size": 2,
             "folder": str(tmp_path),
-            "job": "jobs:digests",
+            "job": "helpers.jobs:digests",
             "argument": {"texts": texts, "steps": 3},
         }
         for rank in range(2)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from drawn import COMPOSITION_TEXTS
-from jobs import LAYERS, table, train, train_all
+from helpers.cases import COMPOSITION_TEXTS
+from helpers.jobs import LAYERS, table, train, train_all
 from thinwire import Exchanger, Meter, World, lockstep, parse
 
 STEPS = 4

@@ -14,6 +14,7 @@ SRC = Path(thinwire.__file__).parents[1]
 
 # each layer may import the layers above it; packages of one layer never import one another
 LAYERS = [
+    {"renamed"},  # no torch
     {"core"},
     {"kernels"},
     {"wire"},

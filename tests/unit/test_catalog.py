@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drawn import COMPOSITION_TEXTS, COMPRESSOR_TEXTS
+from helpers.cases import COMPOSITION_TEXTS, COMPRESSOR_TEXTS
 from thinwire import CompositionError, IncompatibleParts, ThinwireError, parse, to_text
 from thinwire.aggregators import Dense, GatherMean, SumMean
 from thinwire.catalog import PARTS, parse_compressor

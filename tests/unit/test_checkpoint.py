@@ -21,7 +21,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from safetensors.torch import load_file
 
-from drawn import DTYPES, KINDS, SHAPES, draw
+from helpers.cases import DTYPES, KINDS, SHAPES, draw
 from thinwire import CheckpointError, Exchanger, TensorSpec, World, checkpoint, lockstep, parse
 from thinwire.checkpoint import files
 from thinwire.checkpoint.files import CODES, to_json

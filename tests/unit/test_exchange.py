@@ -3,7 +3,7 @@ import logging
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire import (
     CheckpointError,
     Exchanger,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from drawn import draw
-from memory_cases import LAYERS, MEMORIES, OBJECTS, composed, mass, slack, train, trained
-from own_memory import Late
+from helpers.cases import draw
+from helpers.memory_cases import LAYERS, MEMORIES, OBJECTS, composed, mass, slack, train, trained
+from helpers.own_memory import Late
 from thinwire import Exchanger, World, catalog, parse
 from thinwire.aggregators import GatherMean, SumMean
 from thinwire.compressors import TopK
@@ -134,7 +134,10 @@ def test_a_memory_of_another_package_trains_with_a_server():
         assert worker.begin(server.handle(worker.pull(), 0.0))
         gradient = {"w": torch.arange(12.0) - 4} if step < 4 else {"w": torch.zeros(12)}
         assert worker.settle(server.handle(worker.push(gradient), 0.0))
-    assert server.intake.text.startswith("own_memory.Late(") and not worker.uplink.exchanger.memory["w"].waits.any()
+    assert (
+        server.intake.text.startswith("helpers.own_memory.Late(")
+        and not worker.uplink.exchanger.memory["w"].waits.any()
+    )
     assert torch.equal(server.weights["w"], -0.5 * 4 * (torch.arange(12.0) - 4))
 
 

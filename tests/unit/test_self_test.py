@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from doctor_jobs import examine
+from helpers.doctor_jobs import examine
 from thinwire.self_test import SELF_TESTS, Group, examine_machine
 from thinwire_lab.testbed.tools import examine_tools
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stored_states import STEPS, cases, load, state_of
+from helpers.stored_states import STEPS, cases, load, state_of
 from thinwire import checkpoint
 from thinwire.kernels.native import library
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memory_cases import LAYERS, MEMORIES, composed, mass, slack, train, trained
+from helpers.memory_cases import LAYERS, MEMORIES, composed, mass, slack, train, trained
 from thinwire import Exchanger, World, catalog, parse
 from thinwire.core import flatten_state
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any, get_origin, get_type_hints
 
-from .. import compressors
+from .. import compressors, renamed
 from ..core import (
     Aggregator,
     CompositionError,
@@ -96,7 +96,8 @@ class Reader:
         name = call.func.id
         cls = self._class(name, kinds)
         if cls is None:
-            raise self._error(call.func, f"no part is called {name!r}; {self._suggestion(name, kinds)}")
+            now = renamed.hint(renamed.PARTS, name) or f"; {self._suggestion(name, kinds)}"
+            raise self._error(call.func, f"no part is called {name!r}{now}")
         arguments = self._arguments(call, cls, name)
         try:
             return cls(**arguments)
@@ -139,6 +140,7 @@ class Reader:
         for keyword in call.keywords:
             if keyword.arg not in slots or keyword.arg in values:
                 meant = "" if keyword.arg in values or keyword.arg is None else did_you_mean(keyword.arg, slots)
+                meant = renamed.hint(renamed.SETTINGS, f"{name}.{keyword.arg}") or meant
                 has = ", ".join(slots) or "none"
                 raise self._error(keyword.value, f"{name} has no setting {keyword.arg!r} here; it has {has}{meant}")
             values[keyword.arg] = self._inner(keyword.value, hints[keyword.arg])

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
+from ..renamed import COMMANDS as RENAMED_COMMANDS
+from ..renamed import FLAGS, hint
 from . import bench, doctor, join, listing, operators, run, serve, show, testbed, verify_wire
 from .figures import json_to_stdout
 
@@ -17,10 +19,22 @@ EXIT_CODES = {  # by name: torch is not loaded yet
 }  # fmt: skip
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser that says what an unknown flag or command is called now."""
+
+    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
+        words = list(sys.argv[1:] if args is None else args)
+        for at, word in enumerate(words):
+            old = hint(RENAMED_COMMANDS, word) if at == 0 else ""
+            for size in (1, 2):  # "serve --down" and "bench ddp --no-peers"
+                old = old or hint(FLAGS, " ".join([*words[:size], word.partition("=")[0]]) if at >= size else "")
+            if old:
+                self.error(f"{word}: no such {'command' if at == 0 else 'option'}{old}")
+        return super().parse_args(args, namespace)
+
+
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="thinwire", description="Distributed training over links that are too thin for the gradients."
-    )
+    top = Parser(prog="thinwire", description="Distributed training over links that are too thin for the gradients.")
     top.add_argument("--version", action="version", version=f"thinwire {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +12,9 @@ from torch import Tensor
 import thinwire
 from thinwire.core import (
     Aggregator,
+    Capabilities,
+    Capability,
     Context,
-    Held,
     Key,
     Plan,
     Program,
@@ -22,24 +23,25 @@ from thinwire.core import (
     TensorSpec,
     World,
     check_inner,
-    give,
-    held_by,
-    reduce_and_subtract,
+    reduce_with_residual,
     saturate,
-    split_kind,
     target_of,
 )
+from thinwire.feedback import ResidualMemory
 
 
 class KeeperState(NamedTuple):
-    unsent: Tensor
+    residual: Tensor
     inner: Any
 
 
 @thinwire.register("keeper", kind="memory", examples=["topk(density=0.1)", "stride(step=4)"])
 @dataclass(frozen=True)
-class Keeper:
+class Keeper(ResidualMemory):
     """Error feedback in its plainest form: what was not sent is added to the next tensor."""
+
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.CORRECTS_LOSS, Capability.KEEPS_UNSENT})
+    residual: ClassVar[str] = "fp32"
 
     inner: Aggregator[Any]
 
@@ -53,23 +55,11 @@ class Keeper:
     def reduce(
         self, tensor: Tensor, spec: TensorSpec, state: KeeperState, ctx: Context
     ) -> Program[Reduced[KeeperState]]:
-        out, rest = yield from reduce_and_subtract(self.inner, tensor, state.unsent, spec, state.inner, ctx)
+        out, rest = yield from reduce_with_residual(self.inner, tensor, state.residual, spec, state.inner, ctx)
         return out.with_state(KeeperState(rest, out.state))
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: KeeperState, ctx: Context) -> Tensor:
-        return target_of(self.inner, saturate(tensor + state.unsent), spec, state.inner, ctx)
-
-    def holds(self, state: KeeperState, spec: TensorSpec) -> list[Held]:
-        own = Held("residual", self, state.unsent, "what was not sent is never sent")
-        return [own, *held_by(self.inner, state.inner, spec)]
-
-    def take(
-        self, state: KeeperState, spec: TensorSpec, held: Sequence[Held], ctx: Context
-    ) -> tuple[KeeperState, list[Held]]:
-        residuals, rest = split_kind(held, "residual")
-        unsent = saturate(sum((one.value for one in residuals), state.unsent))
-        inner, rest = give(self.inner, state.inner, spec, rest, ctx)
-        return KeeperState(unsent, inner), rest
+        return target_of(self.inner, saturate(tensor + state.residual), spec, state.inner, ctx)
 
 
 @thinwire.register("alternate", examples=["every=2"])

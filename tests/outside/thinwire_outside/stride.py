@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from thinwire.core import CompositionError, Contract, Key, Part, Payload, TensorSpec, Tunable
+from thinwire.core import (
+    Capabilities,
+    Capability,
+    CompositionError,
+    Contract,
+    Key,
+    Part,
+    Payload,
+    TensorSpec,
+    Tunable,
+)
 from thinwire.wire import expect_parts, expect_vector
 
 
@@ -15,6 +26,7 @@ from thinwire.wire import expect_parts, expect_vector
 class Stride:
     """Send every `step`-th coordinate, beginning where the key says: b·d/step bits. Biased, delta = 1/step."""
 
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.ADDS_ON_WIRE, Capability.EXPECTS_BYTES})
     tunable = Tunable("step", 0.5, 2)
 
     step: int = 2
@@ -35,7 +47,7 @@ class Stride:
         return decoded.view(spec.shape)
 
     def contract(self, spec: TensorSpec) -> Contract:
-        return Contract(delta=1 / self.step, additive=True)
+        return Contract(delta=1 / self.step)
 
     def nbytes(self, spec: TensorSpec) -> float:
         return spec.numel / self.step * spec.dtype.itemsize

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire.aggregators.ladder import knob_of, ladder
 from thinwire.catalog import parse, to_text
 from thinwire.controllers import Fixed

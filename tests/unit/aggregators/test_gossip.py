@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire import Exchanger, IncompatibleParts, Meter, TensorSpec, World, lockstep, parse, to_text
 from thinwire.core import keeps_copies, lossless, mixes, takes_weights
 from thinwire.testing import reduce_all

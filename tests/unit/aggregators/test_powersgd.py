@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drawn import KINDS, draw
+from helpers.cases import KINDS, draw
 from thinwire import Meter, TensorSpec, World, lockstep, parse
 from thinwire.core import CompositionError, Context, derive_key
 from thinwire.feedback import ErrorFeedback

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire import CompositionError, Exchanger, Meter, TensorSpec, World, lockstep, parse
 from thinwire.testing import reduce_all
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire import Exchanger, Meter, TensorSpec, World, lockstep, parse
 from thinwire.core import AllReduce, CompositionError, Context, ProtocolError, derive_key
 from thinwire_lab.published.sketch_traffic import union_size, worth_it

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire import IncompatibleParts, Meter, TensorSpec, World, lockstep, parse
 from thinwire.core import Context, derive_key
 from thinwire_lab.bench.scaling import sent_bytes

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire import Exchanger, IncompatibleParts, Meter, ProtocolError, TensorSpec, World, lockstep, parse
 from thinwire.sync import Rounds, parse_sync
 from thinwire.testing import assert_same

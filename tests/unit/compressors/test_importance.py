@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from drawn import KINDS, draw
+from helpers.cases import KINDS, draw
 from thinwire import CompositionError, Exchanger, IncompatibleParts, TensorSpec, World, lockstep, parse
 from thinwire.catalog import parse_compressor
 from thinwire.core import Contract, chooses_coordinates, derive_key, takes_importance

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from drawn import KINDS, draw
-from elsewhere import digest, ordinary_product, run_elsewhere
+from helpers.cases import KINDS, draw
+from helpers.other_cpu import digest, ordinary_product, run_elsewhere
 from thinwire import CompositionError, Exchanger, Meter, TensorSpec, World, lockstep, parse
 from thinwire.catalog import parse_compressor
 from thinwire.compressors.factored import balanced
@@ -334,7 +334,7 @@ DECODE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from test_low_rank import decoded_digests
-from elsewhere import ordinary_product
+from helpers.other_cpu import ordinary_product
 print(ordinary_product(), *decoded_digests(sys.argv[2]))
 """
 

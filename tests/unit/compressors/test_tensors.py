@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from drawn import KINDS, draw
+from helpers.cases import KINDS, draw
 from thinwire import CompositionError, DecodeError, TensorSpec
 from thinwire.catalog import parse_compressor, to_text
 from thinwire.compressors.cp import alternating, outer

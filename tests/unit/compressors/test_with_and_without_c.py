@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drawn import COMPRESSOR_TEXTS, KINDS, compressors, draw
+from helpers.cases import COMPRESSOR_TEXTS, KINDS, compressors, draw
 from thinwire import TensorSpec
 from thinwire.core import derive_key
 from thinwire.kernels import dispatch, native

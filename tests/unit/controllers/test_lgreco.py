@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire.catalog import parse, to_text
 from thinwire.core import CompositionError, TensorSpec, World
 from thinwire.drivers.lockstep import lockstep

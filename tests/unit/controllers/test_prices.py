@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire.aggregators.switch import Adapt
 from thinwire.catalog import parse
 from thinwire.controllers import LGreCo

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire import CompositionError, Exchanger, IncompatibleParts, TensorSpec, World, lockstep, parse, to_text
 from thinwire.controllers.accordion import critical
 from thinwire.controllers.clusters import k_means, standardised

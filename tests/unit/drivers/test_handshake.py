@@ -10,7 +10,7 @@ import struct
 
 import pytest
 
-from faulty_link import FaultyLink, kind_of
+from helpers.faulty_link import FaultyLink, kind_of
 from thinwire.core import AuthenticationError, ConfigMismatch, FrameError, Message
 from thinwire.drivers.sockets import Connection, Listener, Secret, talking
 from thinwire.drivers.sockets.settings import described, differences

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 import torch
 
-from faulty_link import FaultyLink, Passing, kind_of, whole_frame
+from helpers.faulty_link import FaultyLink, Passing, kind_of, whole_frame
 from thinwire.core import FrameError, Message, Payload
 from thinwire.drivers.sockets import Connection, Listener, Secret, connection
 from thinwire.wire import encode_frame

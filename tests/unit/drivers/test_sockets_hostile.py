@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from faulty_link import FaultyLink, exactly, kind_of, whole_frame
+from helpers.faulty_link import FaultyLink, exactly, kind_of, whole_frame
 from thinwire.core import AuthenticationError, FrameError, Message, Payload
 from thinwire.drivers.sockets import Connection, Listener, Secret
 from thinwire.drivers.sockets.authentication import Seal

@@ -2,8 +2,8 @@ import time
 
 import pytest
 
-import jobs
-from pool import RankFailed
+from helpers import jobs
+from helpers.pool import RankFailed
 
 
 @pytest.mark.parametrize("ordered", (False, True))

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire import CompositionError, TensorSpec, World, lockstep, loopback, parse
 from thinwire.core import Context, derive_key
 from thinwire.feedback import DGC

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from drawn import COMPRESSOR_TEXTS, KINDS, draw
-from elsewhere import digest, ordinary_product, run_elsewhere
+from helpers.cases import COMPRESSOR_TEXTS, KINDS, draw
+from helpers.other_cpu import digest, ordinary_product, run_elsewhere
 from thinwire import TensorSpec, World, lockstep
 from thinwire.aggregators.dense import Dense
 from thinwire.aggregators.gather_mean import GatherMean
@@ -116,7 +116,7 @@ MEAN_OF_THREE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from test_fused import means
-from elsewhere import ordinary_product
+from helpers.other_cpu import ordinary_product
 print(ordinary_product(), *means())
 """
 

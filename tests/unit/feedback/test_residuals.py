@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from drawn import DTYPES, KINDS, SHAPES, draw
+from helpers.cases import DTYPES, KINDS, SHAPES, draw
 from thinwire import CompositionError, TensorSpec, World, loopback, parse
 from thinwire.core import Context, derive_key
 from thinwire.feedback.residuals import BLOCK, FORMS, Kept, keep, no_residual, recall

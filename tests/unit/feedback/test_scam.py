@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire import CompositionError, IncompatibleParts, TensorSpec, World, lockstep, loopback, parse
 from thinwire.aggregators import Dense, GatherMean
 from thinwire.compressors import QSGD, RandomK, TopK

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire import Exchanger, TensorSpec, World, lockstep
 from thinwire.aggregators import Adapt, GatherMean, Scheduled, Switch
 from thinwire.compressors import TopK

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire.importance import Box, ScaledSimplex, Simplex
 
 SETS = [

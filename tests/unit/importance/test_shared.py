@@ -1,6 +1,6 @@
 """One w for all ranks, on real processes."""
 
-from jobs import shared_importance
+from helpers.jobs import shared_importance
 
 
 def test_real_ranks_end_with_the_same_w_to_the_last_bit(pool):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire import CompositionError, ImportanceSolver, Meter, World, lockstep, loopback
 from thinwire.importance import FunctionObjective
 

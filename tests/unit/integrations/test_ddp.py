@@ -1,10 +1,10 @@
 """`attach` in every situation of a DDP script, each on two real processes."""
 
+import ddp_jobs as jobs
 import pytest
 import torch
 
-import ddp_jobs as jobs
-from pool import RankFailed
+from helpers.pool import RankFailed
 
 CAPS = {1: 100.0, 2: 0.012, 8: 0.002}  # DDP's bucket size in MB that gives about so many buckets
 

@@ -1,10 +1,10 @@
 """Handles of `attach`: closures, parts of one's own, a second attach, wrappers, and warnings."""
 
+import options_jobs as jobs
 import pytest
 import torch
 from torch import nn
 
-import options_jobs as jobs
 import thinwire
 from thinwire import CompositionError
 from thinwire.integrations.wrappers import ddp_of, plain_of
@@ -28,7 +28,7 @@ def test_a_bare_compressor_travels_as_its_text_does(pool):
 
 def test_a_part_of_ones_own_is_carried_and_reported(pool):
     (first, report), (second, _) = pool.run(2, jobs.own_parts)
-    assert first == second and "options_jobs.OwnTopK" in report
+    assert first == second and "helpers.options_jobs.OwnTopK" in report
 
 
 def test_ranks_compare_parts_of_ones_own(pool):
@@ -39,7 +39,7 @@ def test_ranks_compare_parts_of_ones_own(pool):
 
 def test_a_part_that_ranks_cannot_compare_is_refused_with_the_remedy(pool):
     for kind, text in pool.run(1, jobs.own_part_without_signature):
-        assert kind == "CompositionError" and "options_jobs.Undescribed" in text and "signature()" in text
+        assert kind == "CompositionError" and "helpers.options_jobs.Undescribed" in text and "signature()" in text
 
 
 def test_an_old_handle_knows_that_it_was_replaced(pool):

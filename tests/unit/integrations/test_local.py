@@ -1,14 +1,14 @@
 """`local` around plain modules and torch's optimizers, on real processes."""
 
+import local_jobs as jobs
 import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import local_jobs as jobs
 import thinwire
-from jobs import digest
-from local_training import trained
+from helpers.jobs import digest
+from helpers.local_training import trained
 
 SPARSE = {"every": 4, "exchange": "ef(topk(density=0.1))"}
 DILOCO = {"every": 4, "exchange": "ef(uniform(bits=4))", "outer": "nesterov(lr=0.7, momentum=0.9)"}

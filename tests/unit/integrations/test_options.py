@@ -2,13 +2,13 @@
 
 import threading
 
+import options_jobs as jobs
 import pytest
 import torch
 from torch import nn
 
-import local_jobs
-import options_jobs as jobs
 import thinwire
+from helpers import local_jobs
 from thinwire import CompositionError, IncompatibleParts, TensorSpec
 from thinwire.catalog.patterns import assigned
 from thinwire.compressors import TopK

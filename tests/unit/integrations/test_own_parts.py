@@ -1,12 +1,12 @@
 """Parts as objects that no catalog lists: `local` takes them as `attach` does (test_handles.py), compared over ranks."""
 
+import outside_jobs as jobs
 import pytest
 import torch
 from torch import nn
 
-import outside_jobs as jobs
 import thinwire
-from options_jobs import Described, OwnTopK, Undescribed
+from helpers.options_jobs import Described, OwnTopK, Undescribed
 from thinwire import CompositionError, moments
 
 

@@ -2,11 +2,11 @@
 
 import json
 
+import ddp_situations as jobs
 import pytest
 import torch
 
-import ddp_situations as jobs
-from pool import RankFailed
+from helpers.pool import RankFailed
 
 
 def equal_on_all_ranks(results):

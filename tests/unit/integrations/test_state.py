@@ -1,10 +1,10 @@
 """What a wire remembers: stored, gathered, resumed, and handed to a world of another size."""
 
+import ddp_jobs as jobs
 import pytest
 import torch
 
-import ddp_jobs as jobs
-from drawn import COMPOSITION_TEXTS
+from helpers.cases import COMPOSITION_TEXTS
 from thinwire import parse
 from thinwire.core import IncompatibleParts, mixes
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drawn import KINDS, draw
+from helpers.cases import KINDS, draw
 from thinwire.kernels import chunked, codes, dispatch
 
 SIZES = (1, 9, 65_535, 65_536, 65_537, 200_003)

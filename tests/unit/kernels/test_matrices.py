@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from elsewhere import digest, ordinary_product, run_elsewhere
+from helpers.other_cpu import digest, ordinary_product, run_elsewhere
 from thinwire.core import derive_key
 from thinwire.kernels import agreed_product, noise_matrix, orthonormal
 
@@ -55,7 +55,7 @@ PRODUCTS = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
 from test_matrices import products
-from elsewhere import ordinary_product
+from helpers.other_cpu import ordinary_product
 print(ordinary_product(), *products())
 """
 

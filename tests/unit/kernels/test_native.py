@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from drawn import KINDS
-from same_bits import alike, drawn
+from helpers.cases import KINDS
+from helpers.same_bits import alike, drawn
 from thinwire.core import derive_key
 from thinwire.kernels import codes, dispatch, matrices, native, reference
 from thinwire.kernels.native import calls, calls_matrices, calls_natural

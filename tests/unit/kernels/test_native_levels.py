@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from drawn import KINDS
-from same_bits import alike, drawn
+from helpers.cases import KINDS
+from helpers.same_bits import alike, drawn
 from thinwire.core import DecodeError, derive_key
 from thinwire.kernels import chunked, codes
 from thinwire.kernels.native import calls, calls_uniform

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from same_bits import alike, drawn
+from helpers.same_bits import alike, drawn
 from thinwire.core import derive_key
 from thinwire.kernels import dispatch, distinct_positions
 from thinwire.kernels.native import calls_sketch

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-import tiny_data
+from helpers import tiny_data
 from thinwire_lab.data import Archive, DataError, DataSet, Pin, cache_folder, is_there, load
 from thinwire_lab.data.cifar import CIFAR10, read_cifar
 from thinwire_lab.data.download import download

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from laboratory import run_here, run_plan, without_times
+from helpers.laboratory import run_here, run_plan, without_times
 from thinwire_lab.published.e5 import E5, OPERATORS, SERVED, UNFIT, WORLDS, shown
 from thinwire_lab.published.e5_tables import on_the_wire, reaching, verdict
 from thinwire_lab.running.build_jobs import plan_of

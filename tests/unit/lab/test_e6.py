@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-import tiny_data
-from drawn import draw
-from laboratory import run_here, run_plan, without_times
+from helpers import tiny_data
+from helpers.cases import draw
+from helpers.laboratory import run_here, run_plan, without_times
 from thinwire.core import TensorSpec
 from thinwire_lab.configuration.config import Experiment
 from thinwire_lab.published import e6

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-import tiny_data
-from drawn import draw
+from helpers import tiny_data
+from helpers.cases import draw
 from thinwire_lab.data.folders import DataError, read_folders
 from thinwire_lab.published import e8, e8_overlap, e8_steps, e8_tables
 from thinwire_lab.running.build_jobs import plan_of

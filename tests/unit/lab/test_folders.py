@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import tiny_data
-from laboratory import run_here, without_times
+from helpers import tiny_data
+from helpers.laboratory import run_here, without_times
 from thinwire.core import CompositionError, MissingExtra, derive_key
 from thinwire_lab.configuration.config import Experiment, Group, Method, TaskConfig
 from thinwire_lab.data import DataError, cache_folder, folders

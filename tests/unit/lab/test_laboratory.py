@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from laboratory import run_plan, without_times
+from helpers.laboratory import run_plan, without_times
 from thinwire.core import TensorSpec
 from thinwire_lab.configuration.config import Experiment
 from thinwire_lab.measuring.folder import RunFolder, RunFolderError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from laboratory import run_here, run_plan, without_times
+from helpers.laboratory import run_here, run_plan, without_times
 from thinwire_lab.configuration.config import Experiment
 from thinwire_lab.running.build_jobs import plan_of
 from thinwire_lab.running.training import Training, in_lockstep

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from laboratory import run_plan
+from helpers.laboratory import run_plan
 from thinwire import CompositionError
 from thinwire.aggregators import GatherMean
 from thinwire.catalog import REGISTRY

@@ -2,7 +2,7 @@
 
 import pytest
 
-from laboratory import run_here, without_times
+from helpers.laboratory import run_here, without_times
 from thinwire.adaptation import entry_text
 from thinwire.catalog import parse
 from thinwire_lab.configuration.config import Experiment, Group, Method, Optimizer, TaskConfig

@@ -1,6 +1,6 @@
 """L-GreCo and its rivals in the laboratory: each trains, in several buckets, and sends less."""
 
-from laboratory import run_here
+from helpers.laboratory import run_here
 from thinwire_lab.configuration.config import Experiment
 
 METHODS = {

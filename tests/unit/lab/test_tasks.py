@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-import tiny_data
+from helpers import tiny_data
 from thinwire.core import CompositionError, derive_key
 from thinwire_lab.data import DataError
 from thinwire_lab.tasks import TASKS, folders, make_task

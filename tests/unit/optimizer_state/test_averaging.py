@@ -1,13 +1,13 @@
 """Averaging moments over ranks: exact where nothing is lost, the same on real processes, resumed to the last bit."""
 
+import moments_jobs as jobs
 import pytest
 import torch
 
-import local_jobs
-import moments_jobs as jobs
 import thinwire
-from jobs import digest, table
-from moments_jobs import SHAPES, TEXTS, adam, moments_of, together
+from helpers import local_jobs
+from helpers.jobs import digest, table
+from helpers.moments_jobs import SHAPES, TEXTS, adam, moments_of, together
 from thinwire import World, lockstep
 from thinwire.moments import AdamMoments, Averaging, parse_moments
 

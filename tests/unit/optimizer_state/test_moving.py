@@ -1,10 +1,10 @@
 """One rank's moments for another; no third rank takes part."""
 
+import moments_jobs as jobs
 import pytest
 import torch
 
-import moments_jobs as jobs
-from moments_jobs import adam
+from helpers.moments_jobs import adam
 
 
 def error(moments, true, key):

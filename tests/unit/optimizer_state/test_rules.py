@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from drawn import draw
-from moments_jobs import SHAPES, TEXTS, adam, together
+from helpers.cases import draw
+from helpers.moments_jobs import SHAPES, TEXTS, adam, together
 from thinwire.core import DecodeError, Key, Payload, TensorSpec
 from thinwire.moments import (
     Moments,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import thinwire
-from served_models import GOAL, batches, in_thread, loss, model, serve, take_part, work
+from helpers.served_models import GOAL, batches, in_thread, loss, model, serve, take_part, work
 from thinwire import checkpoint
 from thinwire.core import AuthenticationError, CheckpointError, ClosedError, CompositionError, PeerLostError
 from thinwire.serving import ModelServer, store

@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from faulty_link import FaultyLink
-from served_models import model, serve, take_part, work
+from helpers.faulty_link import FaultyLink
+from helpers.served_models import model, serve, take_part, work
 from thinwire.core import CompositionError, Message, TensorSpec
 from thinwire.drivers.sockets import Connection
 from thinwire.serving import Handler

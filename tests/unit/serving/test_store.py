@@ -6,8 +6,8 @@ import logging
 import pytest
 import torch
 
-import served_models
-from served_models import GOAL, model, take_part, work
+from helpers import served_models
+from helpers.served_models import GOAL, model, take_part, work
 from thinwire import checkpoint
 from thinwire.core import CheckpointError, CompositionError, ConfigMismatch, NonFiniteError
 from thinwire.drivers.in_process import InProcess

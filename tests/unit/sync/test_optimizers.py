@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from local_training import SHAPES, start, trained, workers
+from helpers.local_training import SHAPES, start, trained, workers
 from thinwire import CheckpointError, CompositionError, World, lockstep
 from thinwire.checkpoint.tree import decode, encode
 from thinwire.core import flatten_state

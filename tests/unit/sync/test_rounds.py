@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from local_training import (
+from helpers.local_training import (
     SHAPES,
     algorithm_1,
     algorithm_2,

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from made_result import made_result
+from helpers.sample_result import made_result
 from thinwire.core import MissingExtra
 from thinwire_lab.configuration.slugs import slug
 from thinwire_lab.reporting import write_figures

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from made_result import made_result
+from helpers.sample_result import made_result
 from thinwire_lab.reporting import render_report, write_report
 from thinwire_lab.reporting.seeds import gather_groups, method_styles
 from thinwire_lab.reporting.tables import dense_bytes, format_saving

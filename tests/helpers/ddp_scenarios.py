@@ -20,7 +20,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
 
 import thinwire
-from ddp_jobs import EF_TOPK, Net, data, ddp_of, train, weights
+from helpers.ddp_jobs import EF_TOPK, Net, data, ddp_of, train, weights
 
 
 def buckets_of(model):

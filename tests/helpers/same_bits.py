@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from drawn import draw
+from helpers.cases import draw
 
 
 def drawn(kind: str, size: int, seed: int = 0) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import thinwire
-from ddp_jobs import Net, data, ddp_of, train, weights
+from helpers.ddp_jobs import Net, data, ddp_of, train, weights
 
 SMALL_BUCKETS_MB = 0.006  # four of Net's buckets
 LGRECO = "lgreco(start=4, every=3, window=2, look_at='corrected')"

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire import World, lockstep
 from thinwire.sync import Local, Rounds, parse_sync
 

@@ -11,7 +11,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
 
 import thinwire
-from jobs import digest
+from helpers.jobs import digest
 
 EF_TOPK = "ef(topk(density=0.05))"
 

@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from drawn import draw
+from helpers.cases import draw
 from thinwire import Exchanger, ImportanceSolver, Meter, Refresher, TensorSpec, World, parse
 from thinwire.core import AllGather, AllReduce, AllToAll, Broadcast, Op, Payload, ReduceScatter, Swap, Work
 from thinwire.importance import FunctionObjective

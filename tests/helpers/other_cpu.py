@@ -29,7 +29,7 @@ def ordinary_product() -> str:
 
 def run_elsewhere(code: str, *arguments: str) -> list[str]:
     """The lines that this code prints there. It finds the tests' own modules."""
-    tests = str(Path(__file__).parent)
+    tests = str(Path(__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env=os.environ | OTHER | {"PYTHONPATH": tests},

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
 
 import thinwire
-from ddp_jobs import EF_TOPK, Net, data, ddp_of, train, weights
-from local_jobs import local, make, named, teach
+from helpers.ddp_jobs import EF_TOPK, Net, data, ddp_of, train, weights
+from helpers.local_jobs import local, make, named, teach
 from thinwire.compressors import TopK
 
 PATTERNS = {"first*": EF_TOPK, "second*": "ef(powersgd(rank=2))", "last.weight": "dense()"}

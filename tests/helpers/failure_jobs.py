@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import thinwire
-from ddp_jobs import EF_TOPK, Net, data, ddp_of, train
+from helpers.ddp_jobs import EF_TOPK, Net, data, ddp_of, train
 from thinwire.core import flatten_state
 from thinwire.drivers.alone import Alone
 

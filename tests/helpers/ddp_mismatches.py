@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
 
 import thinwire
-from ddp_jobs import EF_TOPK, Net, train
+from helpers.ddp_jobs import EF_TOPK, Net, train
 from thinwire.integrations import wire as wires
 
 COMPOSITIONS = {  # what all ranks have, what rank 1 has, and what the error must tell

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
 
 import thinwire
-from ddp_jobs import EF_TOPK, Net, data, ddp_of, train, weights
+from helpers.ddp_jobs import EF_TOPK, Net, data, ddp_of, train, weights
 from thinwire.aggregators import GatherMean
 from thinwire.compressors import TopK
 from thinwire.feedback import ErrorFeedback

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import thinwire
-from ddp_jobs import Net, data
-from jobs import digest
-from local_training import workers
+from helpers.ddp_jobs import Net, data
+from helpers.jobs import digest
+from helpers.local_training import workers
 from thinwire.catalog.patterns import assigned
 from thinwire.core import TensorSpec
 from thinwire.sync import Rounds, parse_sync

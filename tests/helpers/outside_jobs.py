@@ -6,9 +6,9 @@ import importlib
 import sys
 
 import thinwire
-from jobs import digest
-from local_jobs import make, teach
-from options_jobs import Described, OwnTopK, ddp_of, said, train, weights
+from helpers.jobs import digest
+from helpers.local_jobs import make, teach
+from helpers.options_jobs import Described, OwnTopK, ddp_of, said, train, weights
 from thinwire.catalog import REGISTRY
 
 

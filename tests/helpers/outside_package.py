@@ -13,7 +13,7 @@ from thinwire.testing import keep_registry
 from thinwire_lab import tasks
 from thinwire_lab.running.build_jobs import tomllib
 
-SOURCE = Path(__file__).parent / "outside"
+SOURCE = Path(__file__).parents[1] / "outside"
 
 
 def install_outside(place):

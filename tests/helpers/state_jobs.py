@@ -10,7 +10,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import thinwire
-from ddp_jobs import EF_TOPK, ddp_of, train
+from helpers.ddp_jobs import EF_TOPK, ddp_of, train
 from thinwire.core import held_by
 
 

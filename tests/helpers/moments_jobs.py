@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import thinwire
-from drawn import draw
-from jobs import digest, table
+from helpers.cases import draw
+from helpers.jobs import digest, table
 from thinwire import Meter, World, lockstep
 from thinwire.moments import AdamMoments, Averaging, parse_moments
 

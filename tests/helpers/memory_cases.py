@@ -2,8 +2,8 @@
 
 import torch
 
-from drawn import draw
-from own_memory import Late
+from helpers.cases import draw
+from helpers.own_memory import Late
 from thinwire import Exchanger, TensorSpec, World, lockstep, parse
 from thinwire.aggregators import GatherMean, Switch
 from thinwire.compressors import TopK

@@ -1,0 +1,43 @@
+"""Public names that changed: an old one is refused with an error that says what it is called now.
+
+One table for each kind of name. CHANGELOG.md has the same rows under "Renamed"; tests/unit/test_renamed.py compares the
+two and uses every old name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PARTS: dict[str, str] = {}  # names in composition texts: "maxmin" -> "minmax"
+SETTINGS: dict[str, str] = {}  # of parts, by the part's present name: "switch.by" -> "controller"
+ARGUMENTS: dict[str, str] = {}  # of functions of the API: "attach.small" -> "dense_below"
+FLAGS: dict[str, str] = {}  # of commands: "serve --down" -> "--downlink-compression"
+COMMANDS: dict[str, str] = {}  # of the program: "operators" -> "parts"
+KEYS: dict[str, str] = {}  # of the laboratory's files: "record_every" -> "log_every"; "task.x" in a table
+
+
+def hint(table: dict[str, str], name: str) -> str:
+    """The end of an error about an unknown name: "; 'small' was renamed to 'dense_below'", or nothing."""
+    new = table.get(name)
+    return "" if new is None else f"; {name.rpartition('.')[2].rpartition(' ')[2]!r} was renamed to {new!r}"
+
+
+def refuse_renamed_arguments(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A decorator of the function that users know by this name: an old argument is a TypeError with the new name."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            for argument in kwargs:
+                if text := hint(ARGUMENTS, f"{name}.{argument}"):
+                    raise TypeError(f"{name}() has no argument {argument!r}{text}")
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
