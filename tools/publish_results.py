@@ -1,20 +1,19 @@
 """Write a run's page, some of its pictures and its compact results file into docs/results.
 
-    python tools/publish_results.py runs/e7 accuracy-step accuracy-wire-bytes
-    python tools/publish_results.py docs/results/e7.json.xz
+    python tools/publish_results.py runs/local-sgd-gossip accuracy-step accuracy-wire-bytes
+    python tools/publish_results.py docs/results/local-sgd-gossip.json.xz
 
 The first argument is the folder of a run, or a compact results file, from which its page is written again. The others
 are ends of names in FOLDER/figures, as `thinwire report FOLDER --figures` writes them: "accuracy-step" takes
 group-1-one-worker-accuracy-step.svg. Without any, a page that is written again keeps the pictures it has.
 
 docs/results/NAME.json.xz holds what the page is made of: tables, checks, and of each run its curve, last and best
-figures, bytes and times. Verdicts are computed from these runs by the experiment's `shown`, so that anyone can do it
-again; what only the report draws (layers, histograms, plans, traces) stays in the folder.
+figures, bytes and times. Verdicts are computed from these runs by the experiment's `summarize`, so that they can be
+computed again; what only the report draws (layers, histograms, plans, traces) stays in the folder.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import lzma
@@ -24,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from thinwire_lab.published import ALIASES, import_experiment
 from thinwire_lab.reporting import write_figures, write_markdown
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
@@ -47,19 +47,32 @@ def compact(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_verdicts(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The result with the tables that the experiment's code makes of its runs now, where it needs nothing else."""
-    module = importlib.import_module(f"thinwire_lab.published.{result['name']}")
-    shown = getattr(module, "shown", None)
-    if shown is None or list(inspect.signature(shown).parameters) != ["runs"] or not result.get("runs"):
+    """Return the result with the title, description and tables that the experiment's present code makes of its runs.
+
+    Where `summarize` needs more than the runs, the result is returned as it is stored.
+    """
+    module = import_experiment(result["name"])
+    summarize = getattr(module, "summarize", None)
+    if summarize is None or list(inspect.signature(summarize).parameters) != ["runs"] or not result.get("runs"):
         return dict(result)
-    return {**result, **shown(result["runs"])}
+    experiment = module.build_experiment()
+    return {**result, "title": experiment.title, "about": experiment.about, **summarize(result["runs"])}
 
 
 def read(source: Path) -> dict[str, Any]:
-    """The result of a run's folder, or of a compact file."""
+    """Return the result of a run's folder or of a compact file, with the experiment's present name."""
     if source.is_dir():
-        return dict(json.loads((source / "result.json").read_text()))
-    return dict(json.loads(lzma.decompress(source.read_bytes())))
+        return with_present_name(json.loads((source / "result.json").read_text()))
+    return with_present_name(json.loads(lzma.decompress(source.read_bytes())))
+
+
+def with_present_name(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate the code of an experiment ("e7"), which older results have, in its name, command and file names."""
+    old = str(result["name"])
+    new = ALIASES.get(old, old)
+    command = str(result.get("command", "")).replace(f"thinwire run {old}", f"thinwire run {new}")
+    pictures = [new + file.removeprefix(old) for file in result.get("pictures", [])]
+    return {**result, "name": new, "command": command} | ({"pictures": pictures} if pictures else {})
 
 
 def publish(source: Path, endings: Sequence[str] = (), into: Path = RESULTS) -> Path:

@@ -12,7 +12,7 @@ from .configuration.config import Experiment
 from .configuration.outside import import_file
 from .configuration.plan import Plan
 from .configuration.selecting import Selection
-from .published import SUMMARIES, named_plan
+from .published import ALIASES, SUMMARIES, build_named_plan
 from .running.build_jobs import plan_of, read_experiment
 from .tables import ConfigError
 
@@ -26,11 +26,12 @@ def find_plan(
 ) -> tuple[Plan, dict[str, Any]]:
     """A plan, and the config that makes it again. what: a name, FILE.toml, FILE.json, or FILE.py:FUNCTION."""
     some = some or Selection()
+    what = ALIASES.get(what, what)
     if what in SUMMARIES:
         made = {"named": what, "full": full, "data": data, "seeds": seeds, "methods": some.methods}
         made |= {"groups": some.groups}
         config = {key: list(v) if isinstance(v, tuple) else v for key, v in made.items() if v != ()}
-        return named_plan(what, full, data, seeds, some), config
+        return build_named_plan(what, full, data, seeds, some), config
     path, _, function = what.partition(":")
     if not Path(path).is_file():
         near = difflib.get_close_matches(what, list(SUMMARIES), 1)

@@ -15,15 +15,15 @@ def thinwire(*arguments, folder):
 
 
 def test_a_run_leaves_tables_a_result_and_a_report(tmp_path, monkeypatch, capsys):
-    e1c = importlib.import_module("thinwire_lab.published.e1c")
-    monkeypatch.setattr(e1c, "ROWS", e1c.ROWS[:3])  # dense, TopK, RandK: all of it would take a minute
-    whole = e1c.plan
-    monkeypatch.setattr(e1c, "plan", lambda full, data: whole(full, data, Stop(1e-1, 200)))
-    assert main(["run", "e1c", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "e1c.json")]) == 0
+    quadratic = importlib.import_module("thinwire_lab.published.importance_quadratic")
+    monkeypatch.setattr(quadratic, "ROWS", quadratic.ROWS[:3])  # dense, TopK, RandK: all of it would take a minute
+    whole = quadratic.build_plan
+    monkeypatch.setattr(quadratic, "build_plan", lambda full, data: whole(full, data, Stop(1e-1, 200)))
+    assert main(["run", "e1c", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "figures.json")]) == 0
     printed = capsys.readouterr().out
     assert "TopK" in printed and "dense and Top-k descend without exploding" in printed
     result = json.loads((tmp_path / "out" / "result.json").read_text())
-    (table,) = json.loads((tmp_path / "e1c.json").read_text())["tables"]
+    (table,) = json.loads((tmp_path / "figures.json").read_text())["tables"]
     assert result["tables"] == [table] and [row[0] for row in table["rows"]] == ["dense", "TopK", "RandK, plain"]
     assert result["command"] == "thinwire run e1c"
     assert "<svg" in (tmp_path / "out" / "report.html").read_text()
@@ -50,7 +50,7 @@ def test_operators_are_listed_from_the_catalog(capsys, tmp_path):
 
 def test_experiments_are_listed(capsys):
     assert main(["list"]) == 0
-    assert "e1b" in capsys.readouterr().out
+    assert "importance-overlap" in capsys.readouterr().out
 
 
 def test_the_version_is_told(capsys):

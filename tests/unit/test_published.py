@@ -31,9 +31,9 @@ def test_a_results_file_is_small_and_names_no_folder_of_a_machine(file):
     assert "--data" not in TOOL["read"](file)["command"]
 
 
-def test_e7s_verdicts_follow_from_its_results_file():
-    from thinwire_lab.published.e7_tables import findings
+def test_local_sgd_gossip_verdicts_follow_from_its_results_file():
+    from thinwire_lab.published.local_sgd_gossip.tables import findings
 
-    table = findings(TOOL["read"](RESULTS / "e7.json.xz")["runs"])
+    table = findings(TOOL["read"](RESULTS / "local-sgd-gossip.json.xz")["runs"])
     expected = [f"| {' | '.join(row)} |" for row in table["rows"]]
-    assert expected and lines_of((RESULTS / "e7.md").read_text(), table["title"]) == expected
+    assert expected and lines_of((RESULTS / "local-sgd-gossip.md").read_text(), table["title"]) == expected

@@ -44,5 +44,5 @@ DEMO = Experiment(
 )
 
 
-def plan(full: bool = False, data: str | None = None) -> Plan:
+def build_plan(full: bool = False, data: str | None = None) -> Plan:
     return plan_of(DEMO, data)

@@ -28,7 +28,7 @@ METHODS = (
 )
 
 
-def experiment(full: bool = False) -> Experiment:
+def build_experiment(full: bool = False) -> Experiment:
     small = {"layers": 2, "width": 64, "heads": 4, "context": 64, "batch": 8}
     large = {"layers": 6, "width": 384, "heads": 6, "context": 256, "batch": 16}
     return Experiment(
@@ -46,11 +46,11 @@ def experiment(full: bool = False) -> Experiment:
     )
 
 
-def plan(full: bool = False, data: str | None = None) -> Plan:
-    return plan_of(experiment(full), data, shown)
+def build_plan(full: bool = False, data: str | None = None) -> Plan:
+    return plan_of(build_experiment(full), data, summarize)
 
 
-def shown(runs: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
     dense = next(run for run in runs if run["label"] == METHODS[0].label)
     rows = [
         [run["label"], round(final_of(run, "loss"), 3), round(best_of(run, "loss"), 3),

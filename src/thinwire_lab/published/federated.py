@@ -34,7 +34,7 @@ def one(driver: object, argument: dict[str, Any], tell: Callable[[Any], None]) -
     return {"case": argument["case"]} | asdict(outcome)
 
 
-def plan(full: bool = False, data: str | None = None) -> Plan:
+def build_plan(full: bool = False, data: str | None = None) -> Plan:
     crowd = {"clients": 64, "dropout": 0.2, "malformed": 0.05, "sampled": 64 if full else 32}
     rounds = 200 if full else 50
     head = {"title": "Federated rounds with unreliable clients", "about": (__doc__ or "").replace("\n", " "),
@@ -43,10 +43,10 @@ def plan(full: bool = False, data: str | None = None) -> Plan:
         Job(f"case{at}", f"{__name__}:one", {"case": case, "crowd": crowd, "rounds": rounds}, case)
         for at, case in enumerate(CASES)
     ]
-    return Plan("federated", head, jobs, lambda results: shown(results, rounds))
+    return Plan("federated", head, jobs, lambda results: summarize(results, rounds))
 
 
-def shown(results: list[dict[str, Any]], rounds: int) -> dict[str, Any]:
+def summarize(results: list[dict[str, Any]], rounds: int) -> dict[str, Any]:
     rows = [
         [r["case"], r["rounds"], r["stepped"], r["dropped"], r["malformed"], sum(r["refusals"].values()),
          r["loss_before"], r["loss_after"], round(100 * r["accuracy"], 1), r["bytes_up"], r["bytes_down"]]

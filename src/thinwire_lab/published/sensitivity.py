@@ -172,7 +172,7 @@ def places(values: Sequence[float]) -> list[float]:
     return [first[value] + (count[value] - 1) / 2 for value in values]
 
 
-def exhibits(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarize(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A table of correlations and a figure, as `finish` of a plan returns them."""
     found = {error: correlations(results, error) for error in ("error", "relative_error")}
     words = {"error": "L2 error", "relative_error": "L2 error / L2 norm"}

@@ -182,7 +182,7 @@ def everything(driver: object, argument: dict[str, Any], tell: Callable[[Any], N
     return {"tables": tables(found), "figures": figures(found), "checks": checks(found)}
 
 
-def plan(full: bool = False, data: str | None = None) -> Plan:
+def build_plan(full: bool = False, data: str | None = None) -> Plan:
     config = {"numel": NUMEL, "workers": WORKERS, "densities": DENSITIES, "supports": list(OVERLAPS), "ways": WAYS}
     head = {"title": "When a sketch pays", "about": (__doc__ or "").replace("\n", " "), "config": config}
     jobs = [Job("all", f"{__name__}:everything", {}, "sketches against their rivals")]

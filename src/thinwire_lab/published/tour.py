@@ -95,5 +95,5 @@ TOUR = Experiment(
 )
 
 
-def plan(full: bool = False, data: str | None = None) -> Plan:
+def build_plan(full: bool = False, data: str | None = None) -> Plan:
     return plan_of(TOUR)

@@ -1,8 +1,7 @@
 """Compositions that choose per layer, on real processes and through `attach` and `local`."""
 
-import pytest
-
 import adapting_jobs as jobs
+import pytest
 
 MATRICES = ["first.weight", "second.weight", "third.weight"]  # last.weight has 160 elements: dense
 

@@ -1,8 +1,7 @@
 """Ranks that do not mean the same find out, all of them, before the first step."""
 
-import pytest
-
 import ddp_quarrels as jobs
+import pytest
 
 TOLD = {
     **{kind: told for kind, (_, _, told) in jobs.COMPOSITIONS.items()},

@@ -1,9 +1,9 @@
 """Complex parameters travel as pairs of reals."""
 
 import pytest
+import report_jobs as jobs
 import torch
 
-import report_jobs as jobs
 from thinwire.core import TensorSpec
 from thinwire.integrations.complex_layers import as_real, as_real_spec, like
 

@@ -1,8 +1,7 @@
 """A step that fails commits nothing; what was closed says so at once. Each on two real processes."""
 
-import pytest
-
 import failure_jobs as jobs
+import pytest
 
 
 @pytest.mark.parametrize("when", ("before", "after"))

@@ -1,9 +1,9 @@
 """States and compositions that differ: `change`, `load_state_dict(strict=...)`, a forgotten state, torch's checkpoints."""
 
 import pytest
+import state_jobs as jobs
 import torch
 
-import state_jobs as jobs
 from thinwire import CheckpointError, load_dcp
 
 EF = "ef(topk(density=0.05))"

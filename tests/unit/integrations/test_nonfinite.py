@@ -1,9 +1,8 @@
 """After many bad steps the error says what was seen of loss scales and of float16, before it speaks of the rate."""
 
 import pytest
-import torch
-
 import report_jobs as jobs
+import torch
 
 
 def test_a_huge_scale_is_named(pool):

@@ -1,8 +1,8 @@
 """What `report()` and the repr of handles say, on real processes and by hand."""
 
 import pytest
-
 import report_jobs as jobs
+
 from thinwire.aggregators import GatherMean
 from thinwire.catalog import parse
 from thinwire.core import TensorSpec, World

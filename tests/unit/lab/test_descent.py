@@ -1,4 +1,4 @@
-"""Descents of one worker: the harness of E1, E1b and E1c."""
+"""Descents of one worker: the harness of the importance experiments."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 
 from thinwire.core import loopback
 from thinwire_lab.published.descent import LAYER, GradientOnly, Stop, descend, legacy_bits
-from thinwire_lab.published.e1 import (
+from thinwire_lab.published.importance_mushrooms.experiment import (
     OPERATORS,
     PUBLISHED,
     SMOOTHNESS,
@@ -18,7 +18,7 @@ from thinwire_lab.published.e1 import (
     run_one,
     start,
 )
-from thinwire_lab.published.e1_tables import claims, curves, outcome, time_spent
+from thinwire_lab.published.importance_mushrooms.tables import claims, curves, outcome, time_spent
 
 BY_LABEL = {operator.label: operator for operator in OPERATORS}
 

@@ -5,7 +5,7 @@ import torch
 
 from thinwire import checkpoint
 from thinwire_lab.configuration.config import Optimizer
-from thinwire_lab.published.sensitivity import correlations, exhibits, pearson, places, sensitivity_jobs, spearman
+from thinwire_lab.published.sensitivity import correlations, pearson, places, sensitivity_jobs, spearman, summarize
 from thinwire_lab.running.run_jobs import found
 
 TASK = {"name": "digits", "settings": {"width": 16, "batch": 16}}
@@ -32,7 +32,7 @@ def test_coarser_candidates_have_larger_errors_and_runs_repeat():
         assert fine["loss"] - one["dense_loss"] == fine["loss_difference"]
         assert abs(fine["loss_difference"]) < abs(coarse["loss_difference"])
     assert run(jobs[:1]) == results[:1]
-    shown = exhibits(results)
+    shown = summarize(results)
     assert shown["correlations"]["error"]["points"] == 4
     assert len(shown["figures"][0]["curves"]) == 2
 

@@ -10,7 +10,7 @@ from thinwire_lab.reporting import render_report
 @pytest.fixture
 def result(monkeypatch):
     monkeypatch.setattr(named, "WORKERS", (2, 8))
-    plan = named.plan()
+    plan = named.build_plan()
     return {"name": "sketch", "command": "", **plan.head, **named.everything(None, {}, lambda news: None)}
 
 

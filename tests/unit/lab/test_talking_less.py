@@ -1,11 +1,13 @@
-"""E7, DiLoCo and the federated run: their configurations are what they say, and their tables read the runs."""
+"""Local-SGD with gossip, DiLoCo and the federated run: their configurations are what they say, and their tables read the runs."""
 
 import pytest
 
 from thinwire.sync import parse_sync
 from thinwire_lab.configuration.selecting import Selection
-from thinwire_lab.published import diloco, e7, e7_tables, federated
+from thinwire_lab.published import diloco, federated, local_sgd_gossip
 from thinwire_lab.published.claims import RangeClaim
+from thinwire_lab.published.local_sgd_gossip import experiment as configurations
+from thinwire_lab.published.local_sgd_gossip import tables
 from thinwire_lab.sources import find_plan
 from thinwire_lab.tables import ConfigError
 
@@ -17,8 +19,8 @@ def run(group, label, accuracy, driver="lockstep", **times):
     }  # fmt: skip
 
 
-def test_the_ten_configurations_are_s3s():
-    methods = [parse_sync(method.composition) for method in e7.LITERAL]
+def test_the_ten_configurations_are_the_published_ones():
+    methods = [parse_sync(method.composition) for method in configurations.LITERAL]
     periods = [getattr(method.policy, "period", 1) for method in methods]
     assert periods == [1, 1, 1, 4, 4, 4, 16, 16, 16, 32]
     assert [method.overlap for method in methods] == [n in (1, 4, 7, 10) for n in range(1, 11)]
@@ -26,23 +28,23 @@ def test_the_ten_configurations_are_s3s():
 
 
 def test_crowds_are_looked_at_once_an_epoch_and_clocks_only_in_the_end():
-    experiment = e7.experiment()
+    experiment = local_sgd_gossip.build_experiment()
     crowds = [group for group in experiment.groups if group.driver == "lockstep"]
     assert [group.workers for group in crowds] == [16, 32, 60] * 2
     assert [experiment.task_of(group).name for group in crowds] == ["cifar10"] * 3 + ["cifar100"] * 3
     assert [group.record_every for group in crowds[:3]] == [25, 12, 6]
-    assert len(e7.experiment(thin=False).groups) == len(experiment.groups) - 1
+    assert len(local_sgd_gossip.build_experiment(thin=False).groups) == len(experiment.groups) - 1
     assert type(experiment).from_dict(experiment.to_dict()) == experiment
 
 
 def test_findings_hold_or_not_as_measured():
-    labels = [method.label for method in e7.LITERAL + e7.IMPROVED]
+    labels = [method.label for method in configurations.LITERAL + configurations.IMPROVED]
     runs = [run("CIFAR-10, 16 workers", label, 0.6 if label.startswith("1:") else 0.5) for label in labels]
     for group, sending in (("4 processes, fast link", 0.01), ("4 processes, 50mbit", 1.0)):
-        for place, method in enumerate(e7.LITERAL):
+        for place, method in enumerate(configurations.LITERAL):
             times = {"compute": 1.0, "encode": 0.1, "communication": sending / (1 + place), "waiting": 0.5}
             runs.append(run(group, method.label, 0.5, "processes", **times))
-    table = e7_tables.findings(runs)
+    table = tables.findings(runs)
     found = {row[0]: row[1:] for row in table["rows"]}
     assert found["Local-SGD loses 2 to 4 points at p = 4"] == ["no: above the range", "p = 4 10.00"]
     assert found["and almost nothing at p > 1 (at most a point, either way)"][0] == "yes"
@@ -50,30 +52,30 @@ def test_findings_hold_or_not_as_measured():
         "1 of 3: below the range", "p = 1 2.00; p = 4 1.25; p = 16 1.14",
     ]  # fmt: skip
     assert found["Waiting can exceed computing (with encoding)"][0] == "no"
-    without = e7_tables.findings([r for r in runs if "mbit" not in r["group"]])
+    without = tables.findings([r for r in runs if "mbit" not in r["group"]])
     assert len(without["rows"]) == len(table["rows"]) - 4
-    assert e7_tables.numbers(runs)["rows"][0][:3] == ["1: p = 1", 60.0, "110.0 / 1.0 / 50.0"]
+    assert tables.numbers(runs)["rows"][0][:3] == ["1: p = 1", 60.0, "110.0 / 1.0 / 50.0"]
 
 
 def crowd(group, **accuracy):
     """All ten in one group: 30 % unless said otherwise, by number as n1=..., n4=..."""
-    numbers = ((method.label.partition(":")[0], method.label) for method in e7.LITERAL)
+    numbers = ((method.label.partition(":")[0], method.label) for method in configurations.LITERAL)
     return [run(group, label, accuracy.get(f"n{number}", 0.3)) for number, label in numbers]
 
 
 def test_groups_at_chance_level_have_no_part_in_the_verdicts():
     runs = crowd("CIFAR-10, 16 workers", n4=0.275, n9=0.2) + crowd("CIFAR-100, 16 workers", n1=0.046, n4=0.05)
-    table = e7_tables.findings(runs)
+    table = tables.findings(runs)
     found = {row[0]: row[1:] for row in table["rows"]}
     assert found["Local-SGD loses 2 to 4 points at p = 4"] == ["yes", "p = 4 2.50"]
     assert found["No. 9 loses 1 to 3 points"] == ["no: above the range", "no. 9 10.00"]
     assert "chance there: CIFAR-100, 16 workers" in table["note"]
-    assert e7_tables.findings(crowd("CIFAR-100, 16 workers", n1=0.046))["rows"] == []
+    assert tables.findings(crowd("CIFAR-100, 16 workers", n1=0.046))["rows"] == []
 
 
 def test_some_of_the_ten_make_a_table_and_no_findings():
     runs = [r for r in crowd("CIFAR-10, 16 workers") if r["label"][:2] in ("1:", "4:")]
-    (table,) = e7.shown(runs)["tables"]
+    (table,) = local_sgd_gossip.summarize(runs)["tables"]
     assert table["title"] == "Every configuration"
 
 
@@ -92,25 +94,25 @@ def test_a_range_is_left_on_both_sides(figures, verdict):
 
 
 def test_some_methods_and_groups_are_run_by_themselves():
-    some = Selection(("1", "3 with EF"), ("CIFAR-10,", "fast link")).of(e7.experiment())
+    some = Selection(("1", "3 with EF"), ("CIFAR-10,", "fast link")).of(local_sgd_gossip.build_experiment())
     assert [method.label for method in some.methods] == ["1: p = 1", "3 with EF"]
     titles = [(group.title, [m.label for m in some.methods_of(group)]) for group in some.groups]
     assert titles[0] == ("CIFAR-10, 16 workers", ["1: p = 1", "3 with EF"]) and len(titles) == 4
     assert titles[-1] == ("4 processes, fast link", ["1: p = 1"])
-    assert Selection().of(e7.experiment()) == e7.experiment()
+    assert Selection().of(local_sgd_gossip.build_experiment()) == local_sgd_gossip.build_experiment()
     for wrong, words in ((Selection(("11",)), "--methods: '11'"), (Selection((), ("MNIST",)), "--groups: 'MNIST'")):
         with pytest.raises(ConfigError, match=words):
-            wrong.of(e7.experiment())
+            wrong.of(local_sgd_gossip.build_experiment())
     with pytest.raises(ConfigError, match="none of"):
-        Selection(("3 with EF",), ("CIFAR-100",)).of(e7.experiment())
-    with pytest.raises(ConfigError, match="e4 runs as a whole"):
-        find_plan("e4", some=Selection(("TopK",)))
+        Selection(("3 with EF",), ("CIFAR-100",)).of(local_sgd_gossip.build_experiment())
+    with pytest.raises(ConfigError, match="impk-wikitext2 runs as a whole"):
+        find_plan("impk-wikitext2", some=Selection(("TopK",)))
 
 
 def test_diloco_is_one_line_a_method():
     texts = [parse_sync(method.composition) for method in diloco.METHODS]
     assert {method.policy.period for method in texts[2:]} == {16}
-    rows = diloco.shown([run("4 workers", method.label, None) for method in diloco.METHODS])["tables"][0]["rows"]
+    rows = diloco.summarize([run("4 workers", method.label, None) for method in diloco.METHODS])["tables"][0]["rows"]
     assert rows[0] == ["AdamW, every step", 1.0, 0.9, 0.001, 1.0]
 
 
@@ -119,5 +121,5 @@ def test_a_federated_run_completes_though_clients_fail(case):
     crowd = {"clients": 16, "dropout": 0.2, "malformed": 0.1, "sampled": 8}
     told = []
     result = federated.one(None, {"case": case, "crowd": crowd, "rounds": 6}, told.append)
-    shown = federated.shown([result], 6)
+    shown = federated.summarize([result], 6)
     assert all(check["holds"] for check in shown["checks"]) and result["malformed"] > 0 and told

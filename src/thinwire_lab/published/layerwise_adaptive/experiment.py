@@ -1,0 +1,162 @@
+"""E8: S4's L-GreCo and its rivals: each layer gets what it needs, against the same for all.
+
+A slim ResNet on CIFAR-100 and a GPT on WikiText-2 by words, four workers each. For each family (Top-k 5 %, QSGD 4 bits,
+PowerSGD 4, sketches of Top-k 5 %) the same setting for all layers, and L-GreCo's plan from that reference, made anew
+every 60 steps; then what others choose by, all from Top-k 5 % (the published Table 4 compares them on PowerSGD), and
+mixtures in which each layer gets whichever family serves it best. Vectors and layers of fewer than 1,024 numbers travel
+dense. On CIFAR-100 also other references, for a curve. Step times are those of DDP on real processes, 1 to 4 of them,
+on links of 100 Mbit/s. By default 10,000 images and 600,000 words, 300 steps; --full: ResNet-18 on all images, GPT-2
+small on the whole text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thinwire.catalog import SMALL
+
+from ...configuration.config import Experiment, Group, Method, Optimizer, Target, TaskConfig
+from ...configuration.plan import Job, Plan
+from ...data import is_there, places
+from ...data.folders import find_images
+from ...data.texts import WIKITEXT103
+from ...data.where import absent
+from ...running.build_jobs import plan_of
+from ...tasks import make_task
+from ...tasks.splits import Split
+from ...testbed.network import may_build
+from ..sensitivity import sensitivity_jobs
+from .step_times import WAYS
+from .tables import FAMILIES, MIXTURES, WITHOUT_MEMORY, summarize
+
+WORKERS, THIN, REAL_STEPS = 4, "100mbit", 40
+TARGETS = (0.01, 0.02, 0.1)
+SEEDS = (1, 2, 3)
+MOST_LAYERS = 10
+CANDIDATES = ("topk(density=0.005)", "topk(density=0.05)", "qsgd(bits=2)", "qsgd(bits=4)", "powersgd(rank=1)")
+
+
+def methods(every: int) -> tuple[Method, ...]:
+    looks = f"every={every}, start={every // 2}, look_at='corrected'"  # at what memories add, as S4's program does
+    lgreco = f"lgreco({looks})"
+    accordion = f"accordion(every={every})"
+
+    def adapted(parts: str, by: str = lgreco) -> str:
+        return f"adapt({parts}, by={by})"
+
+    made = [Method("dense", "dense()")]
+    for family, part in FAMILIES.items():
+        memory = "{}" if family in WITHOUT_MEMORY else "ef({})"
+        made += [Method(family, memory.format(part)), Method(f"L-GreCo {family}", memory.format(adapted(part)))]
+    made += [Method(label, f"ef({adapted(', '.join(parts))})") for label, parts in MIXTURES.items()]
+    topk = FAMILIES["TopK"]
+    made += [
+        Method("Accordion", f"ef({adapted(topk, accordion)})"),
+        Method("L-GreCo + Accordion", f"ef({adapted(topk, lgreco.replace(')', f', reference={accordion})'))})"),
+        Method("k-means", f"ef({adapted(topk, f'kmeans({looks})')})"),
+        Method("global TopK", f"ef(whole({topk}))"),
+        Method("hard threshold", "ef(threshold(count=10000))"),
+        Method("by size", f"ef(switch({topk}, dense(), by=by_size(elements=10000)))"),
+        Method("falling density", f"ef(scheduled({topk}, start=0.25, end=0.01, steps={4 * every}))"),
+    ]
+    for density in TARGETS:
+        part = f"topk(density={density})"
+        made += [Method(f"TopK {density:.0%}", f"ef({part})")]
+        made += [Method(f"L-GreCo TopK {density:.0%}", f"ef({adapted(part)})")]
+    return tuple(made)
+
+
+IMAGENET: dict[str, Any] = {"name": "image_folder", "set": "imagenet", "model": "resnet50", "test_images": 10_000}
+WORDS: dict[str, Any] = {"name": "wikitext103", "size": "gpt2", "context": 256, "tokens": "all", "batch": 4}
+
+
+def large_groups(labels: tuple[str, ...], adamw: dict[str, Any], data: str | None) -> tuple[list[Group], str]:
+    """What --full adds where its data are, and in words what it had to leave out. Nothing is downloaded for it."""
+    images = Group("ImageNet folders", WORKERS, labels=labels, task=IMAGENET, optimizer={"lr": 0.05})
+    text = Group("WikiText-103", WORKERS, labels=labels, task=WORDS, optimizer=adamw)
+    there = {"imagenet": find_images("imagenet", data) is not None, "wikitext-103": is_there(WIKITEXT103, data)}
+    lacking = [name for name, found in there.items() if not found]
+    left_out = f" Left out: {' and '.join(lacking)}, not found in {absent(places(data))}." if lacking else ""
+    added = "With ResNet-50 on image folders and GPT-2 small on WikiText-103 where these are there."
+    groups = [group for group, found in zip((images, text), there.values(), strict=True) if found]
+    return groups, f"{added}{left_out}"
+
+
+def build_experiment(full: bool = False, data: str | None = None) -> Experiment:
+    """data: where --full looks for the two large sets."""
+    images = {
+        "model": "resnet18" if full else "slim",
+        "images": 50_000 if full else 10_000,
+        "batch": 32 if full else 16,
+    }
+    images |= {"test_images": 10_000 if full else 2_000}
+    text: dict[str, Any] = {"name": "wikitext2", "batch": 16 if full else 4}
+    text |= (
+        {"size": "gpt2", "context": 256, "tokens": "all"}
+        if full
+        else {"layers": 2, "width": 64, "heads": 4, "context": 32, "tokens": 600_000}
+    )
+    steps = 20_000 if full else 300
+    made = methods(steps // 5)
+    compared = tuple(m.label for m in made if not any(m.label.endswith(f"{d:.0%}") for d in TARGETS))
+    curve = ("dense", "TopK", "L-GreCo TopK", *(m.label for m in made if m.label not in compared))
+    adamw = {"name": "adamw", "lr": 2e-3, "weight_decay": 0.01, "momentum": 0.0}
+    more, said = large_groups(compared, adamw, data) if full else ([], "")
+    return Experiment(
+        name="layerwise-adaptive",
+        title="E8: each layer gets what it needs",
+        about=(__doc__ or "").partition("\n\n")[2].replace("\n", " ") + said,
+        task=TaskConfig("cifar100", images),
+        methods=made,
+        groups=(
+            Group("CIFAR-100", WORKERS, labels=compared),
+            Group("WikiText-2", WORKERS, labels=compared, task=text, optimizer=adamw),
+            Group("CIFAR-100, other references", WORKERS, labels=curve[3:]),
+            *more,  # last: the keys of the others' jobs stay what they are
+        ),
+        optimizer=Optimizer(lr=0.1, momentum=0.9, weight_decay=1e-4, schedule="cosine", warmup_steps=steps // 10),
+        steps=steps,
+        seeds=SEEDS,
+        target=Target("accuracy", 0.2),
+        record_every=steps // 10,
+        checkpoint_every=steps // 4,
+        bucket_mb=0.25 if not full else 25.0,
+        small=SMALL,
+    )
+
+
+def build_plan(full: bool = False, data: str | None = None, seeds: tuple[int, ...] = ()) -> Plan:
+    """Without root there are no thin links: step times are then of links as fast as memory."""
+    whole = build_experiment(full, data).with_seeds(seeds or SEEDS)
+    more = [*step_jobs(whole, data), overlap_job(whole, data), *loss_jobs(whole, data)]
+    return plan_of(whole, data, summarize, more)
+
+
+def step_jobs(experiment: Experiment, data: str | None) -> list[Job]:
+    """Weak scaling: every worker has a batch of its own, so that work grows with workers."""
+    task = {"name": experiment.task.name, "settings": {**experiment.task.settings, "batch": 32}}
+    argument = {"task": task, "data": data, "steps": REAL_STEPS, "ways": WAYS, "small": SMALL}
+    return [
+        Job(
+            key=f"steps-{workers}", function=f"{__package__}.step_times:measured", argument=argument, ranks=workers,
+            title=f"step times, {workers} workers", link=THIN if workers > 1 and may_build() else "none",
+            gather=f"{__package__}.step_times:slowest",
+        )
+        for workers in (1, 2, 3, 4)
+    ]  # fmt: skip
+
+
+def overlap_job(experiment: Experiment, data: str | None) -> Job:
+    task = {"name": experiment.task.name, "settings": dict(experiment.task.settings)}
+    argument = {"task": task, "data": data, "steps": 200}
+    return Job("overlap", f"{__package__}.topk_overlap:measured", argument, "coordinates of layerwise and global Top-k")
+
+
+def loss_jobs(experiment: Experiment, data: str | None) -> list[Job]:
+    """What the loss says when one layer alone is compressed: some layers from first to last, several candidates."""
+    name, settings = experiment.task.name, dict(experiment.task.settings)
+    learner = make_task(name, settings, data).learner(0, 1, Split.parse("iid"), 1)
+    large = [layer for layer, p in learner.parameters.items() if p.dim() > 1 and p.numel() >= SMALL]
+    chosen = large[:: -(-len(large) // MOST_LAYERS)]
+    task = {"name": name, "settings": settings}
+    return sensitivity_jobs(task, CANDIDATES, chosen, Optimizer(lr=0.05, momentum=0.9), steps=30, data=data)

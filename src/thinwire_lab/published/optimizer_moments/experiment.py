@@ -1,0 +1,156 @@
+"""E6: S2's ways to send an optimizer's moments between hosts: what each loses, saves and costs.
+
+First offline, on real moments: a GPT learns WikiText-2 by words, and another tiny-shakespeare by characters, for 200
+steps; then each of 64 hosts goes on for 50 steps on its own stretch of the text. Hosts' moments are averaged through
+every way in lockstep, for 1 to 64 hosts (one host: it moves to another), with the rules that keep v sound. Errors are
+against the exact average; the update is m / (√v + ε), corrected. Times are of one core. Break-even is the rate of a
+link below which encoding and decoding take less time than they save. Then end to end on four real processes: local
+AdamW, a round every sixteen steps, whose weights travel dense and whose moments by each way; without limit, and on
+links of 100 Mbit/s.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from thinwire.core import TensorSpec
+
+from ...configuration.config import Experiment, Group, Method, Optimizer, TaskConfig
+from ...configuration.plan import Job, Plan
+from ...measuring.folder import write_json
+from ...running.build_jobs import plan_of
+from ...tasks import make_task
+from ...tasks.splits import Split
+from ...testbed.network import may_build
+from .bitsandbytes_baseline import outside
+from .capture import capture
+from .measurement import case, exact_mean
+from .methods import RULED, RULES, WAYS, Way
+from .tables import summarize
+
+TASKS: dict[str, dict[str, Any]] = {
+    "wikitext2": {"layers": 2, "width": 16, "heads": 2, "context": 32, "batch": 2},
+    "shakespeare": {"layers": 2, "width": 64, "heads": 4, "context": 64, "batch": 4},
+}
+LARGE = {
+    "wikitext2": {"layers": 4, "width": 128, "heads": 4, "context": 64, "batch": 8},
+    "shakespeare": {"layers": 6, "width": 256, "heads": 8, "context": 128, "batch": 8},
+}
+SIZE: dict[str, Any] = {"hosts": [1, 2, 4, 16, 64], "common": 200, "own": 50, "each": 1}
+THIN, EVERY, REAL = "100mbit", 16, 4
+MOMENTS = {
+    "own moments": None,
+    "dense": "dense()",
+    "uniform 8 bits": "uniform(bits=8)",
+    "uniform 4 bits": "uniform(bits=4)",
+    "uniform 2 bits": "uniform(bits=2)",
+    "Top-k 10 %": "topk(density=0.1)",
+    "Top-k 1 %": "topk(density=0.01)",
+    "EF(Top-k 1 %)": "ef(topk(density=0.01))",
+    "EF21(Top-k 1 %)": "ef21(topk(density=0.01))",
+    "Top-k 1 to 10 %": "scheduled(topk(density=0.1), start=0.01, end=0.1, steps=20)",
+    "Top-k 10 to 1 %": "scheduled(topk(density=0.1), start=0.1, end=0.01, steps=20)",
+    "sketch of Top-k 2 %": "sketch(topk(density=0.02))",
+    "tensor train, error 0.3": "tt(error=0.3)",
+    "tensor train, rank 4": "tt(rank=4)",
+    "ST-HOSVD, rank 4": "st_hosvd(rank=4)",
+    "Top-k 10 %, no rules": 'moments(topk(density=0.1), transmit="v", mask=false, floor=false)',
+}
+
+
+def training(full: bool = False, thin: bool = True) -> Experiment:
+    methods = tuple(Method(label, f"local(every={EVERY})", moments=text) for label, text in MOMENTS.items())
+    groups: tuple[Group, ...] = (Group(f"{REAL} processes", REAL, driver="processes"),)
+    if thin:  # the same figures; a few rounds tell how long one takes
+        groups += (Group(f"{REAL} processes, {THIN}", REAL, driver="processes", link=THIN, steps=4 * EVERY,
+                         record_every=4 * EVERY),)  # fmt: skip
+    return Experiment(
+        name="optimizer-moments",
+        title="E6: optimizer moments between hosts",
+        about=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
+        task=TaskConfig("shakespeare", (LARGE if full else TASKS)["shakespeare"]),
+        methods=methods,
+        groups=groups,
+        optimizer=Optimizer("adamw", lr=3e-3, weight_decay=0.01, schedule="cosine", warmup_steps=20),
+        steps=2000 if full else 20 * EVERY,
+        record_every=2 * EVERY,
+        checkpoint_every=5 * EVERY,
+    )
+
+
+def build_plan(full: bool = False, data: str | None = None) -> Plan:
+    """Without root there are no thin links: those runs are left out, and the report says so."""
+    return plan_for(training(full, thin=may_build()), LARGE if full else TASKS, SIZE, data)
+
+
+def plan_for(experiment: Experiment, tasks: dict[str, dict[str, Any]], size: dict[str, Any], data: str | None) -> Plan:
+    for name, settings in tasks.items():
+        make_task(name, settings, data).prepare(max(size["hosts"]), Split.parse("iid"))
+    runs = plan_of(experiment, data)
+    offline = [
+        Job(
+            f"moments-{name}",
+            f"{__name__}:measure",
+            {"task": name, "settings": settings, "data": data, **size},
+            f"moments of {name}",
+        )
+        for name, settings in tasks.items()
+    ]
+
+    def finish(results: list[dict[str, Any]]) -> dict[str, Any]:
+        measured, trained = results[: len(offline)], results[len(offline) :]
+        return {"runs": trained, **runs.finish(trained), **summarize(measured, trained)}
+
+    config = {"training": experiment.to_dict(), "tasks": tasks, **size}
+    return Plan("optimizer-moments", {**runs.head, "config": config}, [*offline, *runs.jobs], finish)
+
+
+def measure(driver: object, argument: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+    """One task's moments through every way. Hosts and cases that are done are in the job's folder."""
+    logging.getLogger("thinwire").setLevel(logging.ERROR)  # a sketch that is too small says so in the tables
+    torch.set_num_threads(1)  # times are of one core
+    place = Path(argument["folder"]) / "checkpoint"
+    counts, steps = list(argument["hosts"]), argument["common"] + argument["own"]
+    task = make_task(argument["task"], argument["settings"], argument["data"])
+    hosts = capture(
+        task, max(counts), argument["common"], argument["own"], place,
+        lambda done, of: tell({"step": done // 2, "steps": of}),
+    )  # fmt: skip
+    layers = {name: TensorSpec.of(name, pair) for name, pair in hosts[0].items()}
+    cases = [(count, *one) for count in counts for one in settings_for(layers, argument["each"])]
+    kept = place / "cases.json"
+    rows = json.loads(kept.read_text())["rows"] if kept.is_file() else []
+    true = {count: exact_mean(hosts[:count]) for count in counts}
+    for done, (count, way, saving, texts) in enumerate(cases):
+        tell({"step": (len(cases) + done) // 2, "steps": len(cases)})
+        if done < len(rows):
+            continue
+        found = case(texts, hosts[:count], true[count], steps)
+        rows.append({"way": way.label, "family": way.family, "general": way.general, "asked": saving, **found})
+        write_json(kept, {"rows": rows})
+    few = min(4, max(counts))
+    ruled = [
+        {"way": inside, "rules": rules}
+        | case(dict.fromkeys(layers, form.format(inside)), hosts[:few], exact_mean(hosts[:few]), steps)
+        for inside in RULED
+        for rules, form in RULES.items()
+    ]
+    other = outside(hosts[0], steps)
+    return {"task": argument["task"], "about": task.about(), "rows": rows, "rules": ruled, "outside": other}
+
+
+def settings_for(layers: dict[str, TensorSpec], each: int) -> list[tuple[Way, float, dict[str, str]]]:
+    """Every way with each of its savings, or every so many; what comes to the same settings is there once."""
+    found: list[tuple[Way, float, dict[str, str]]] = []
+    for way in WAYS:
+        for saving in way.savings[::each]:
+            texts = way.texts(layers, saving)
+            if not any(known is way and same == texts for known, _, same in found):
+                found.append((way, saving, texts))
+    return found
