@@ -50,4 +50,5 @@ def test_links_lead_to_files_and_headings_that_exist(page):
 
 def anchors(text):
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    named = re.findall(r'<a id="([\w-]+)">', text)
+    return {*named} | {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
