@@ -13,7 +13,9 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PARTS: dict[str, str] = {}  # names in composition texts: "maxmin" -> "minmax"
+PARTS: dict[str, str] = {  # names in composition texts: "maxmin" -> "minmax"
+    "whole": "flatten",
+}
 SETTINGS: dict[str, str] = {}  # of parts, by the part's present name: "switch.by" -> "controller"
 ARGUMENTS: dict[str, str] = {}  # of functions of the API: "attach.small" -> "dense_below"
 FLAGS: dict[str, str] = {}  # of commands: "serve --down" -> "--downlink-compression"

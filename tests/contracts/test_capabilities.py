@@ -86,7 +86,7 @@ STRIPPED = [
     *map(parse_compressor, ("identity()", "topk(density=0.1)", "randomk(density=0.25)", "threshold(tau=0.5)", "qsgd()")),
     *map(parse_compressor, ("impk(density=0.1)", "stochastic(density=0.2, poisson=true)", "cp(rank=1, sweeps=3)")),
     *map(parse, ("dense()", "powersgd(rank=1)", "union(qsgd())", "vote()", "choco(topk(density=0.1), ring())")),
-    *map(parse, ("gather(qsgd())", "switch(topk(density=0.1), dense())", "whole(topk(density=0.1))")),
+    *map(parse, ("gather(qsgd())", "switch(topk(density=0.1), dense())", "flatten(topk(density=0.1))")),
     *map(parse, ("ef(topk(density=0.1))", "ef21(topk(density=0.1))", "scam(topk(density=0.1))", "dgc(topk(k=3))")),
     Exponential(), Fixed(), *CHOOSING[1:2],
 ]  # fmt: skip

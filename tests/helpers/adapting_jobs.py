@@ -71,7 +71,7 @@ def change_to_whole_and_back(driver):
     model = ddp_of(driver, bucket_cap_mb=SMALL_BUCKETS_MB)
     wire = thinwire.attach(model, "ef(topk(density=0.02))")
     carried, waiting = [], []
-    for at, text in enumerate(("ef(whole(topk(density=0.02)))", "ef(topk(density=0.02))")):
+    for at, text in enumerate(("ef(flatten(topk(density=0.02)))", "ef(topk(density=0.02))")):
         train(model, driver, 3, start=3 * at)
         residual = wire.compressed.memory["second.weight"].residual.clone()
         wire.change(text)

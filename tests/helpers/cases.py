@@ -33,7 +33,7 @@ MIXING_TEXTS = [  # ranks end with differing values
     "scam(gossip(topk(density=0.1), rotating()))",
     "dgc(gossip(topk(density=0.1), ring()))",
     'ef(switch(gossip(topk(density=0.1), ring()), gossip(qsgd(), rotating())), residual="int8")',
-    "ef(whole(gossip(topk(density=0.1), ring())))",
+    "ef(flatten(gossip(topk(density=0.1), ring())))",
     "choco(topk(density=0.1), ring())",
     "choco(qsgd(), exponential(), gamma=0.5)",
 ]
@@ -49,10 +49,10 @@ CONTROLLER_TEXTS = [*controller_texts(), *MENU_TEXTS]  # they decide more often 
 COMBINATIONS = [
     "ef(switch(topk(density=0.1), qsgd(), dense()))",
     "ef(adapt(sketch(topk(density=0.1)), dense(), by=fixed(default=1)))",
-    "ef(whole(qsgd()))",
-    "ef(whole(two_hop(topk(density=0.1))))",
-    "ef21(whole(topk(density=0.1)))",
-    "ef(switch(whole(topk(density=0.1)), whole(randomk(density=0.25)), dense()))",
+    "ef(flatten(qsgd()))",
+    "ef(flatten(two_hop(topk(density=0.1))))",
+    "ef21(flatten(topk(density=0.1)))",
+    "ef(switch(flatten(topk(density=0.1)), flatten(randomk(density=0.25)), dense()))",
     "ef(ef21(topk(density=0.1)))",
     "scam(threshold(tau=0.5))",
     "scam(two_hop(topk(density=0.1)))",

@@ -35,7 +35,7 @@ MEMORIES = [
     "scheduled(dgc(topk(density=0.05)))",
     'ef(ef21(topk(density=0.1)), residual="int8")',
     "ef(scam(topk(density=0.05)))",
-    "ef(whole(topk(density=0.05)))",
+    "ef(flatten(topk(density=0.05)))",
     *OBJECTS,
     "topk(density=0.05)",
     "dense()",

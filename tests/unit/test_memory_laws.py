@@ -22,7 +22,7 @@ METHODS = ("target", "hand_over", "adopt", "merge", "give_back")
 KEEP_DIFFERENCES = ("ef21(topk(density=0.05))", "ef21(qsgd())", "switch(ef21(topk(density=0.05)), dgc(topk(density=0.05)))")  # fmt: skip
 KEEP_NOTHING = ("topk(density=0.05)", "dense()", "switch(dense, late(topk))")  # by the plan at the start
 WITH_SERVERS = [
-    text for text in MEMORIES if not any(part in text for part in ("switch", "adapt", "scheduled", "powersgd", "whole"))
+    text for text in MEMORIES if not any(part in text for part in ("switch", "adapt", "scheduled", "powersgd", "flatten"))
 ]
 
 MERGED = [text.replace("lgreco(every=2, start=1, window=1, steps=100)", "accordion(every=2)") for text in MEMORIES]
@@ -117,7 +117,7 @@ def test_payloads_that_are_added_among_ranks_are_gathered_for_a_server():
 def test_what_needs_all_ranks_says_so_by_name(text):
     names = [type(part).__name__ for part in parts_of(composed(text))]
     with pytest.raises(
-        IncompatibleParts, match=r"(Switch|Adapt|Scheduled|PowerSGD|Whole) needs all ranks at once"
+        IncompatibleParts, match=r"(Switch|Adapt|Scheduled|PowerSGD|Flatten) needs all ranks at once"
     ) as told:
         one_way(composed(text))
     assert str(told.value).partition(" ")[0] in names

@@ -2,6 +2,7 @@
 
 from .choco import Choco
 from .dense import Dense
+from .flatten import Flatten
 from .gather_mean import GatherMean
 from .gossip import Gossip
 from .powersgd import PowerSGD
@@ -14,10 +15,9 @@ from .switch import Adapt, Switch
 from .two_hop import TwoHop
 from .union import UnionSum
 from .vote import Vote
-from .whole import Whole
 
 __all__ = [
     "Dense", "GatherMean", "PowerSGD", "SumMean", "TwoHop", "SketchSum", "UnionSum", "Vote",
     "Choco", "Gossip", "RingSum", "Server",
-    "Adapt", "Scheduled", "Switch", "Whole",
+    "Adapt", "Scheduled", "Switch", "Flatten",
 ]  # fmt: skip

@@ -170,7 +170,7 @@ BUILT_IN = (
         "aggregator",
         examples=('powersgd(rank=2, min_saving=1.0), qsgd(), by=lgreco(every=2, start=1, statistics="one")',),
     ),
-    Entry("whole", aggregators.Whole, "aggregator", examples=("topk(density=0.1)",)),
+    Entry("flatten", aggregators.Flatten, "aggregator", examples=("topk(density=0.1)",)),
     Entry(
         "ef",
         feedback.ErrorFeedback,

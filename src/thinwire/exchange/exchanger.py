@@ -43,7 +43,7 @@ class Exchanger:
         aggregator: of all layers, or of each by name.
         controller: chooses for all layers that have a menu; without, that of each composition does.
         seed: of all randomness.
-        waits: whether layers that are exchanged as one (`whole`) wait over several exchanges for the last of them;
+        waits: whether layers that are exchanged as one (`flatten`) wait over several exchanges for the last of them;
             False: what is in one exchange is the whole.
     """
 
@@ -83,7 +83,7 @@ class Exchanger:
         """Every rank's view of the averages of these layers, in the types of their specs.
 
         into: tensors to write them to, which may be the very ones that are exchanged. Layers that are exchanged as one
-        (`whole`) are answered with the last of them.
+        (`flatten`) are answered with the last of them.
         """
         return self._step.exchange(tensors, step, world, into)
 

@@ -37,7 +37,7 @@ REMEMBERED = (
     Method("SCAM(Top-k 10 %)", "scam(topk(density=0.1))"),
     Method("DGC(Top-k 10 %)", "dgc(topk(density=0.1), momentum=0.5)"),
     Method("EF(sign)", "ef(sign())"),
-    Method("EF(whole Top-k 10 %)", "ef(whole(topk(density=0.1)))"),
+    Method("EF(whole Top-k 10 %)", "ef(flatten(topk(density=0.1)))"),
     Method("EF(L-GreCo)", "ef(adapt(topk(density=0.1), qsgd(bits=4), by=lgreco(every=50, start=20)))"),
 )
 EXCHANGED = (

@@ -29,7 +29,7 @@ def test_lossless_feedback_stays_near_plain_ddp_and_saves_bytes(pool):
         assert saving > 2  # biases travel dense and the model is tiny
 
 
-FEEDBACK = pytest.mark.parametrize("composition", ("ef(topk(density=0.05))", "ef(whole(topk(density=0.05)))"))
+FEEDBACK = pytest.mark.parametrize("composition", ("ef(topk(density=0.05))", "ef(flatten(topk(density=0.05)))"))
 
 
 @pytest.mark.parametrize("composition", ("ef(topk(density=0.05))", "ef(powersgd(rank=2))", "qsgd(bits=4)"))

@@ -34,7 +34,7 @@ def test_a_report_has_compositions_and_reasons_and_the_handle_says_what_it_is(po
 
 
 def test_layers_that_are_sent_as_one_are_called_so(pool):
-    text, _ = pool.run(2, jobs.report_of, "ef(whole(topk(density=0.05)))")
+    text, _ = pool.run(2, jobs.report_of, "ef(flatten(topk(density=0.05)))")
     assert "whole (layers sent as one)" in text
     assert "5 layers  dense(): 4 × vector (bias, norm), 1 × fewer than small=1024 elements" in text
 

@@ -9,10 +9,10 @@ METHODS = {
     "both": "ef(adapt(topk(density=0.1), by=lgreco(every=4, start=4, reference=accordion(every=4))))",
     "k-means": "ef(adapt(topk(density=0.1), by=kmeans(every=6, start=4)))",
     "by size": "ef(switch(topk(density=0.1), dense(), by=by_size(elements=500)))",
-    "global": "ef(whole(topk(density=0.1)))",
+    "global": "ef(flatten(topk(density=0.1)))",
     "threshold": "ef(threshold(count=100))",
     "falling": 'ef(scheduled(topk(density=0.1), start=0.25, end=0.05, steps=12, shape="linear"))',
-    "local": "local(every=4, exchange=ef(whole(topk(density=0.1))))",
+    "local": "local(every=4, exchange=ef(flatten(topk(density=0.1))))",
 }
 CONFIG = {
     "name": "rivals", "task": {"name": "digits", "width": 16}, "steps": 20, "record_every": 5, "bucket_mb": 1e-3,

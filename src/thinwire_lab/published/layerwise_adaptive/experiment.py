@@ -54,7 +54,7 @@ def methods(every: int) -> tuple[Method, ...]:
         Method("Accordion", f"ef({adapted(topk, accordion)})"),
         Method("L-GreCo + Accordion", f"ef({adapted(topk, lgreco.replace(')', f', reference={accordion})'))})"),
         Method("k-means", f"ef({adapted(topk, f'kmeans({looks})')})"),
-        Method("global TopK", f"ef(whole({topk}))"),
+        Method("global TopK", f"ef(flatten({topk}))"),
         Method("hard threshold", "ef(threshold(count=10000))"),
         Method("by size", f"ef(switch({topk}, dense(), by=by_size(elements=10000)))"),
         Method("falling density", f"ef(scheduled({topk}, start=0.25, end=0.01, steps={4 * every}))"),

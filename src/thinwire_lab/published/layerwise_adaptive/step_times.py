@@ -28,7 +28,7 @@ WAYS = {
     "TopK": "ef(topk(density=0.05))",
     "L-GreCo TopK": f"ef(adapt(topk(density=0.05), by={_BY}))",
     "L-GreCo TopK, by time": f"ef(adapt(topk(density=0.05), by={_BY_TIME}))",
-    "global TopK": "ef(whole(topk(density=0.05)))",
+    "global TopK": "ef(flatten(topk(density=0.05)))",
     "PowerSGD": "ef(powersgd(rank=4))",
     "L-GreCo PowerSGD": f"ef(adapt(powersgd(rank=4), by={_BY}))",
     "mixture": f"ef(adapt(topk(density=0.05), qsgd(bits=4), powersgd(rank=4), by={_BY}))",

@@ -1,4 +1,4 @@
-"""Layers that are exchanged as one: the same as one long vector, whatever buckets they come in."""
+"""Layers flattened into one vector: the same result as one long layer, whatever buckets they come in."""
 
 import math
 
@@ -13,7 +13,7 @@ from thinwire.testing import assert_same
 LAYERS = [TensorSpec("a", (8, 5)), TensorSpec("b", (30,)), TensorSpec("c", (2, 3, 4))]
 FLAT = TensorSpec("flat", (sum(spec.numel for spec in LAYERS),))
 RANKS = 3
-TEXT = "ef(whole(topk(density=0.1)))"
+TEXT = "ef(flatten(topk(density=0.1)))"
 
 
 def tensors_of(step, rank, layers=LAYERS):
@@ -39,10 +39,10 @@ def in_buckets(exchanger, tensors, buckets, step, world, into=None):
     return gave, exchanger.settle()
 
 
-def run(everybody, step, buckets, given=tensors_of, into=None):
+def run(exchangers, step, buckets, given=tensors_of, into=None):
     programs = [
         in_buckets(e, given(step, r), buckets, step, World(r, RANKS), None if into is None else into[r])
-        for r, e in enumerate(everybody)
+        for r, e in enumerate(exchangers)
     ]
     return lockstep(programs)
 
@@ -50,7 +50,7 @@ def run(everybody, step, buckets, given=tensors_of, into=None):
 @pytest.mark.parametrize("inner", ("topk(density=0.1)", "two_hop(topk(density=0.1))", "sign()", "union(topk(k=5))"))
 def test_it_is_the_exchange_of_one_long_vector(inner):
     """A residual is each coordinate's own, so it does not matter that each layer keeps its own."""
-    by_layer, flat = workers(f"ef(whole({inner}))"), workers(f"ef({inner})", [FLAT])
+    by_layer, flat = workers(f"ef(flatten({inner}))"), workers(f"ef({inner})", [FLAT])
     for step in range(5):
         given = [tensors_of(step, rank) for rank in range(RANKS)]
         outs = lockstep(
@@ -82,9 +82,9 @@ def test_averages_are_written_where_early_buckets_said():
         assert_same(written, {name: expected[name] for name in written})
 
 
-def test_bytes_are_those_of_one_message_and_a_loud_layer_takes_them_all():
-    everybody, meters = workers("whole(topk(k=10))"), [Meter() for _ in range(RANKS)]
-    rounds = [e.round(tensors_of(0, r), 0, World(r, RANKS)) for r, e in enumerate(everybody)]
+def test_bytes_are_those_of_one_message_and_a_layer_of_large_values_takes_them_all():
+    exchangers, meters = workers("flatten(topk(k=10))"), [Meter() for _ in range(RANKS)]
+    rounds = [e.round(tensors_of(0, r), 0, World(r, RANKS)) for r, e in enumerate(exchangers)]
     outs = lockstep(rounds, meters)
     assert meters[0].by("layer").keys() == {"whole", ""}
     assert meters[0].by("kind")["values"].payload_bytes == 40
@@ -93,36 +93,36 @@ def test_bytes_are_those_of_one_message_and_a_loud_layer_takes_them_all():
 
 def test_others_are_not_kept_waiting():
     rules = {"a": parse(TEXT), "b": parse("dense()"), "c": parse(TEXT)}
-    everybody = [Exchanger(LAYERS, rules) for _ in range(RANKS)]
-    ((first, second), good), *_ = run(everybody, 0, [["c", "b"], ["a"]])
+    exchangers = [Exchanger(LAYERS, rules) for _ in range(RANKS)]
+    ((first, second), good), *_ = run(exchangers, 0, [["c", "b"], ["a"]])
     assert good and list(first) == ["b"] and sorted(second) == ["a", "c"]
 
 
 def test_a_bad_number_in_an_early_bucket_spoils_the_step_for_all():
-    everybody = workers()
-    run(everybody, 0, [["a", "b", "c"]])
-    before = [e.state_dict() for e in everybody]
+    exchangers = workers()
+    run(exchangers, 0, [["a", "b", "c"]])
+    before = [e.state_dict() for e in exchangers]
 
     def spoilt(step, rank):
         tensors = tensors_of(step, rank)
         tensors["c"][0] = math.nan if rank == 1 else 1.0
         return tensors
 
-    for (_, last), good in run(everybody, 1, [["c"], ["a", "b"]], spoilt):
+    for (_, last), good in run(exchangers, 1, [["c"], ["a", "b"]], spoilt):
         assert not good
         assert sorted(last) == ["a", "b", "c"] and all(bool(value.isnan().all()) for value in last.values())
-    for exchanger, old in zip(everybody, before, strict=True):
+    for exchanger, old in zip(exchangers, before, strict=True):
         assert_same(exchanger.state_dict(), {**old, "skipped_steps": 1})
 
 
 def test_a_step_in_which_a_layer_never_came_changes_nothing(caplog):
-    everybody = workers()
-    before = everybody[0].state_dict()
-    for _, good in run(everybody, 0, [["c"], ["a"]]):
+    exchangers = workers()
+    before = exchangers[0].state_dict()
+    for _, good in run(exchangers, 0, [["c"], ["a"]]):
         assert not good
     assert "waited in vain for b" in caplog.text
-    assert_same(everybody[0].state_dict(), {**before, "skipped_steps": 1})
-    assert all(good for _, good in run(everybody, 1, [["c"], ["a", "b"]]))
+    assert_same(exchangers[0].state_dict(), {**before, "skipped_steps": 1})
+    assert all(good for _, good in run(exchangers, 1, [["c"], ["a", "b"]]))
 
 
 def test_a_layer_that_waits_is_not_exchanged_twice():
@@ -132,14 +132,14 @@ def test_a_layer_that_waits_is_not_exchanged_twice():
 
 def test_the_widest_type_serves_all():
     layers = [TensorSpec("a", (6,), torch.bfloat16), TensorSpec("b", (7,)), TensorSpec("c", (3,), torch.float16)]
-    everybody = workers(layers=layers)
-    outs = lockstep([e.round(tensors_of(0, r, layers), 0, World(r, RANKS)) for r, e in enumerate(everybody)])
+    exchangers = workers(layers=layers)
+    outs = lockstep([e.round(tensors_of(0, r, layers), 0, World(r, RANKS)) for r, e in enumerate(exchangers)])
     assert [outs[0][spec.name].dtype for spec in layers] == [spec.dtype for spec in layers]
-    assert all(e.memory["a"].residual.dtype == torch.float32 for e in everybody)
+    assert all(e.memory["a"].residual.dtype == torch.float32 for e in exchangers)
 
 
-def test_a_fragment_of_a_local_round_is_a_whole():
-    settings = parse_sync("local(every=2, fragments=2, exchange=ef(whole(topk(density=0.2))))")
+def test_each_fragment_of_a_local_round_is_flattened():
+    settings = parse_sync("local(every=2, fragments=2, exchange=ef(flatten(topk(density=0.2))))")
     weights = [{s.name: torch.zeros(s.shape) for s in LAYERS} for _ in range(RANKS)]
     rounds = [Rounds(settings, mine) for mine in weights]
 
@@ -156,22 +156,22 @@ def test_a_fragment_of_a_local_round_is_a_whole():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("whole(ef(topk(density=0.1)))", r"ErrorFeedback has a memory.*ef\(whole\(topk"),
-        ("whole(powersgd(rank=2))", "PowerSGD has a memory"),
-        ("whole(impk(density=0.1))", "ImpK treats each layer by itself"),
-        ("whole(whole(topk(k=1)))", "Whole treats each layer by itself"),
-        ("whole(switch(topk(k=1), dense()))", "treats each layer by itself"),
-        ("ef(whole(adapt(topk(k=1), qsgd(), by=lgreco())))", "treats each layer by itself"),
+        ("flatten(ef(topk(density=0.1)))", r"ErrorFeedback has state per layer.*ef\(flatten\(topk"),
+        ("flatten(powersgd(rank=2))", "PowerSGD has state per layer"),
+        ("flatten(impk(density=0.1))", "ImpK treats each layer separately"),
+        ("flatten(flatten(topk(k=1)))", "Flatten treats each layer separately"),
+        ("flatten(switch(topk(k=1), dense()))", "treats each layer separately"),
+        ("ef(flatten(adapt(topk(k=1), qsgd(), by=lgreco())))", "treats each layer separately"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name(text, words):
+def test_parts_with_state_or_settings_per_layer_are_refused(text, words):
     with pytest.raises(IncompatibleParts, match=words):
         parse(text)
 
 
-def test_layers_of_two_devices_are_not_taken_for_one():
+def test_layers_of_two_devices_are_not_flattened():
     layers = [TensorSpec("a", (8, 5)), TensorSpec("b", (30,), device=torch.device("meta"))]
     with pytest.raises(IncompatibleParts, match=r"a is on cpu, b on meta.*a pattern of their own"):
         Exchanger(layers, parse(TEXT))
-    each = {"a": parse(TEXT), "b": parse("ef(whole(topk(density=0.2)))")}
+    each = {"a": parse(TEXT), "b": parse("ef(flatten(topk(density=0.2)))")}
     assert Exchanger(layers, each).waits_for == ["a", "b"]

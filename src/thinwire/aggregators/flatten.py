@@ -1,4 +1,4 @@
-"""All layers as one."""
+"""Global compression: concatenate all layers into one vector, so that Top-k selects over the model, not per layer."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from ..core import (
     parts_of,
 )
 
-_BY_LAYER = {Capability.TAKES_IMPORTANCE, Capability.OFFERS_MENU, Capability.FLATTENS_LAYERS}  # cannot stand inside
+_PER_LAYER = {Capability.TAKES_IMPORTANCE, Capability.OFFERS_MENU, Capability.FLATTENS_LAYERS}  # refused inside
 
 
 @dataclass(frozen=True)
-class Whole:
-    """Take all layers that have this part for one vector: whole(topk(density=0.01)) keeps the largest of the model.
+class Flatten:
+    """Concatenate all layers that use this part and aggregate one vector: flatten(topk(density=0.01)) is global Top-k.
 
-    Costs what `inner` costs for that vector. Layers that come earlier wait for the last; a layer may get nothing.
-    Memories stand outside, ef(whole(topk(density=0.01))), and each layer keeps its own: that is the same thing.
+    Costs what `inner` costs for that vector. The exchange starts when the last layer is ready; a layer may receive
+    nothing but zeros. Memories go outside, ef(flatten(topk(density=0.01))): each layer keeps its own residual, which
+    is the same as one residual of the flat vector.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.FLATTENS_LAYERS})
@@ -42,19 +43,20 @@ class Whole:
         name = type(self.inner).__name__
         if flatten_state(self.inner.init(TensorSpec("any", (8, 8)), Key(0))):
             raise IncompatibleParts(
-                f"Whole: {name} has a memory, which each layer should keep for itself; put it outside, as in "
-                "ef(whole(topk(density=0.01)))"
+                f"Flatten: {name} has state per layer and cannot be inside; put it outside, as in "
+                "ef(flatten(topk(density=0.01)))"
             )
         for part in parts_of(self.inner):
-            if capabilities_of(part) & _BY_LAYER:
+            if capabilities_of(part) & _PER_LAYER:
                 raise IncompatibleParts(
-                    f"Whole: {type(part).__name__} treats each layer by itself; use whole(topk(density=0.01))"
+                    f"Flatten: {type(part).__name__} treats each layer separately and cannot be inside; "
+                    "use flatten(topk(density=0.01))"
                 )
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
-        if not ctx.together:  # alone, a layer is the whole
+        if not ctx.together:  # the caller exchanges this layer alone
             return (yield from self.inner.reduce(tensor, spec, state, ctx))
         return (yield Together(self.inner, tensor, spec, ctx))  # type: ignore[no-any-return]
