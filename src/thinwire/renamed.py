@@ -15,8 +15,11 @@ T = TypeVar("T")
 
 PARTS: dict[str, str] = {  # names in composition texts: "maxmin" -> "minmax"
     "whole": "flatten",
+    "server": "parameter_server",
 }
-SETTINGS: dict[str, str] = {}  # of parts, by the part's present name: "switch.by" -> "controller"
+SETTINGS: dict[str, str] = {  # of parts, by the part's present name: "switch.by" -> "controller"
+    "parameter_server.down": "downlink",
+}
 ARGUMENTS: dict[str, str] = {}  # of functions of the API: "attach.small" -> "dense_below"
 FLAGS: dict[str, str] = {}  # of commands: "serve --down" -> "--downlink-compression"
 COMMANDS: dict[str, str] = {}  # of the program: "operators" -> "parts"

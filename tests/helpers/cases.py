@@ -80,10 +80,10 @@ COMBINATIONS = [
     "ef(powersgd(rank=1, dims=(6, 4), halves=true))",
     'ef(powersgd(rank=1, dims=(6, 4), against="mean"))',
     "ef21(powersgd(rank=1))",
-    "ef(server(topk(density=0.1), down=topk(density=0.2), shards=3))",
-    "ef(server(qsgd(), down=sign(), shards=64))",
-    "ef21(server(topk(density=0.1), shards=2))",
-    "scam(server(topk(density=0.1), shards=2))",
+    "ef(parameter_server(topk(density=0.1), downlink=topk(density=0.2), shards=3))",
+    "ef(parameter_server(qsgd(), downlink=sign(), shards=64))",
+    "ef21(parameter_server(topk(density=0.1), shards=2))",
+    "scam(parameter_server(topk(density=0.1), shards=2))",
 ]
 COMPOSITION_TEXTS = list(dict.fromkeys([*composition_texts(), *CONTROLLER_TEXTS, *COMBINATIONS, *MIXING_TEXTS]))
 

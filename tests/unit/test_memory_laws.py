@@ -22,7 +22,9 @@ METHODS = ("target", "hand_over", "adopt", "merge", "give_back")
 KEEP_DIFFERENCES = ("ef21(topk(density=0.05))", "ef21(qsgd())", "switch(ef21(topk(density=0.05)), dgc(topk(density=0.05)))")  # fmt: skip
 KEEP_NOTHING = ("topk(density=0.05)", "dense()", "switch(dense, late(topk))")  # by the plan at the start
 WITH_SERVERS = [
-    text for text in MEMORIES if not any(part in text for part in ("switch", "adapt", "scheduled", "powersgd", "flatten"))
+    text
+    for text in MEMORIES
+    if not any(part in text for part in ("switch", "adapt", "scheduled", "powersgd", "flatten"))
 ]
 
 MERGED = [text.replace("lgreco(every=2, start=1, window=1, steps=100)", "accordion(every=2)") for text in MEMORIES]

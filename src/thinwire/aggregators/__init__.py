@@ -5,10 +5,10 @@ from .dense import Dense
 from .flatten import Flatten
 from .gather_mean import GatherMean
 from .gossip import Gossip
+from .parameter_server import ParameterServer
 from .powersgd import PowerSGD
 from .ring_sum import RingSum
 from .scheduled import Scheduled
-from .server import Server
 from .sketch import SketchSum
 from .sum_mean import SumMean
 from .switch import Adapt, Switch
@@ -18,6 +18,6 @@ from .vote import Vote
 
 __all__ = [
     "Dense", "GatherMean", "PowerSGD", "SumMean", "TwoHop", "SketchSum", "UnionSum", "Vote",
-    "Choco", "Gossip", "RingSum", "Server",
+    "Choco", "Gossip", "RingSum", "ParameterServer",
     "Adapt", "Scheduled", "Switch", "Flatten",
 ]  # fmt: skip

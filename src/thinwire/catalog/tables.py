@@ -142,7 +142,10 @@ BUILT_IN = (
     Entry("union", aggregators.UnionSum, "aggregator", examples=("qsgd()",)),
     Entry("ring_sum", aggregators.RingSum, "aggregator"),
     Entry(
-        "server", aggregators.Server, "aggregator", examples=("identity()", "topk(density=0.1), down=qsgd(), shards=2")
+        "parameter_server",
+        aggregators.ParameterServer,
+        "aggregator",
+        examples=("identity()", "topk(density=0.1), downlink=qsgd(), shards=2"),
     ),
     Entry(
         "gossip",

@@ -47,7 +47,7 @@ EXCHANGED = (
     Method("EF(union of Top-k)", "ef(union(topk(density=0.1)))"),
     Method("EF(sketch of Top-k 5 %)", "ef(sketch(topk(density=0.05)))"),
     Method("round a ring", "ring_sum()"),
-    Method("EF(server, Top-k)", "ef(server(topk(density=0.1)))"),
+    Method("EF(server, Top-k)", "ef(parameter_server(topk(density=0.1)))"),
     Method("EF(gossip of Top-k)", "ef(gossip(topk(density=0.1), ring()))"),
     Method("CHOCO of weights", 'local(every=1, payload="weights", exchange=choco(topk(density=0.1), ring()))'),
 )

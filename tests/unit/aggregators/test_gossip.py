@@ -149,11 +149,17 @@ def test_a_caller_can_ask_what_a_composition_does_to_replicas_and_weights():
         "dense()",
         "identity()",
         "ring_sum()",
-        "server(identity())",
+        "parameter_server(identity())",
         "gossip(identity(), rotating())",
         "ef(dense())",
     )
-    lossy = ("qsgd()", "vote()", "powersgd(rank=1)", "gossip(topk(k=3), ring())", "server(identity(), down=sign())")
+    lossy = (
+        "qsgd()",
+        "vote()",
+        "powersgd(rank=1)",
+        "gossip(topk(k=3), ring())",
+        "parameter_server(identity(), downlink=sign())",
+    )
     for text in exact:
         assert lossless(parse(text)) and takes_weights(parse(text)), text
     for text in lossy:
@@ -170,7 +176,7 @@ def test_a_caller_can_ask_what_a_composition_does_to_replicas_and_weights():
         "choco(topk(density=0.1), exponential(), gamma=0.3)",
         "gossip(identity(), matrix(rows=((0.5, 0.5), (0.5, 0.5))))",
         'gossip(qsgd(), star(center=1), own="exact")',
-        "server(topk(density=0.1), down=qsgd(), shards=2)",
+        "parameter_server(topk(density=0.1), downlink=qsgd(), shards=2)",
         "ring_sum()",
     ),
 )

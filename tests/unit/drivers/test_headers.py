@@ -16,7 +16,7 @@ VARYING = [
     "two_hop(threshold(tau=0.5))",
     "gossip(threshold(tau=0.5), ring())",
     "choco(threshold(tau=0.5), ring())",
-    "server(threshold(tau=0.5))",
+    "parameter_server(threshold(tau=0.5))",
     "ef(gather(threshold(tau=0.5)))",
 ]
 

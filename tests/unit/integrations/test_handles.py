@@ -123,7 +123,9 @@ def test_attach_warns_once_of_a_biased_part_without_a_memory(pool):
         assert f"ef({composition})" in text or (composition == "ef21(qsgd())" and "use ef(qsgd())" in text)
 
 
-@pytest.mark.parametrize("composition", ("ef21(randomk(density=0.1))", "ef21(ternary())", "ef21(flatten(randomk(k=5)))"))
+@pytest.mark.parametrize(
+    "composition", ("ef21(randomk(density=0.1))", "ef21(ternary())", "ef21(flatten(randomk(k=5)))")
+)
 def test_ef21_around_what_is_no_contraction_is_refused(pool, composition):
     (found, *_), *_ = pool.run(1, jobs.refused, [{"composition": composition}])
     ((kind, text),) = found

@@ -31,7 +31,7 @@ class Operator:
     def served(self) -> Method:
         """Under EF21, payloads sent to rank 0, which answers with their mean as it is."""
         if self.label == "dense":
-            return Method(served(self.label), "server(identity())")
+            return Method(served(self.label), "parameter_server(identity())")
         return Method(served(self.methods[1].label), f"ef21(server({self.inside or self.text}))")
 
 

@@ -37,7 +37,7 @@ def test_a_ring_of_equal_pieces_loads_every_rank_alike():
 
 def test_a_server_takes_all_in_and_tells_all():
     size, dense = 5, 400
-    _, kinds = metered("server(identity())", [torch.ones(100) for _ in range(size)])
+    _, kinds = metered("parameter_server(identity())", [torch.ones(100) for _ in range(size)])
     values = [(kind["values"].sent_bytes, kind["values"].received_bytes) for kind in kinds]
     assert values == [((size - 1) * dense, (size - 1) * dense)] + [(dense, dense)] * (size - 1)
 
@@ -45,7 +45,7 @@ def test_a_server_takes_all_in_and_tells_all():
 @pytest.mark.parametrize("shards", (2, 4))
 def test_sharded_servers_share_the_load(shards):
     size, dense = 8, 400
-    _, kinds = metered(f"server(identity(), shards={shards})", [torch.ones(100) for _ in range(size)])
+    _, kinds = metered(f"parameter_server(identity(), shards={shards})", [torch.ones(100) for _ in range(size)])
     piece = dense // shards
     for rank, kind in enumerate(kinds):
         others = (shards - (rank < shards)) * piece  # pieces that others own: sent there, and told back
@@ -56,27 +56,29 @@ def test_sharded_servers_share_the_load(shards):
 @pytest.mark.parametrize("size", (1, 2, 3, 5))
 def test_shards_do_not_change_the_result(size):
     tensors = [draw("gaussian", (33, 5), seed=rank) for rank in range(size)]
-    whole = reduce_all(parse("server(identity())"), tensors)[0].value
+    whole = reduce_all(parse("parameter_server(identity())"), tensors)[0].value
     torch.testing.assert_close(whole, sum(tensors) / size)
     for shards in (2, 3, 64):
-        for out in reduce_all(parse(f"server(identity(), shards={shards})"), tensors):
+        for out in reduce_all(parse(f"parameter_server(identity(), shards={shards})"), tensors):
             assert torch.equal(out.value, whole)
 
 
 def test_a_server_for_every_rank_is_a_two_hop():
     tensors = [draw("gaussian", (60,), seed=rank) for rank in range(4)]
     hop = reduce_all(parse("two_hop(topk(density=0.2))"), tensors)
-    served = reduce_all(parse("server(topk(density=0.2), down=topk(density=0.2), shards=4)"), tensors)
+    served = reduce_all(parse("parameter_server(topk(density=0.2), downlink=topk(density=0.2), shards=4)"), tensors)
     for a, b in zip(hop, served, strict=True):
         assert torch.equal(a.value, b.value) and torch.equal(a.sent, b.sent)
 
 
 def test_shards_are_counted_from_one():
     with pytest.raises(CompositionError, match="shards must be at least 1, got 0"):
-        parse("server(qsgd(), shards=0)")
+        parse("parameter_server(qsgd(), shards=0)")
 
 
-@pytest.mark.parametrize("text", ("ring_sum()", "server(qsgd(), shards=2)", "ef(server(topk(k=3), down=sign()))"))
+@pytest.mark.parametrize(
+    "text", ("ring_sum()", "parameter_server(qsgd(), shards=2)", "ef(parameter_server(topk(k=3), downlink=sign()))")
+)
 def test_layers_travel_together_and_a_bad_rank_is_known_to_all(text):
     layers = [TensorSpec("a", (40,)), TensorSpec("b", (7, 3)), TensorSpec("c", (5,), torch.bfloat16)]
     for size in (1, 2, 4):
@@ -94,7 +96,7 @@ def test_layers_travel_together_and_a_bad_rank_is_known_to_all(text):
 
 @pytest.mark.parametrize("dtype", (torch.float16, torch.float32))
 @pytest.mark.parametrize("size", (2, 3, 5, 6, 7))
-@pytest.mark.parametrize("text", ("ring_sum()", "server(identity())"))
+@pytest.mark.parametrize("text", ("ring_sum()", "parameter_server(identity())"))
 def test_the_average_of_the_largest_numbers_stays_finite(text, size, dtype):
     most = torch.finfo(dtype).max
     tensor = torch.tensor([most, -most] * 4, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Workers and servers: all send to who owns a piece, the owner answers all."""
+"""Parameter server (Li et al., 2014): every rank sends its payload to the owner of a shard, which returns the average."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .pieces import Pieces, decoded_pieces, encode_pieces, leaving_labels, mean_
 
 
 @dataclass(frozen=True)
-class Server:
+class ParameterServer:
     """Send payloads to rank 0, which averages and answers all: a worker sends one, the server takes n − 1 in and out.
 
     The answer is the average as it is, or encoded by `down`; what that loses, the server takes into its own `sent`.
@@ -42,12 +42,14 @@ class Server:
     capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR})
 
     compressor: Compressor
-    down: Compressor | None = None
+    downlink: Compressor | None = None
     shards: int = 1
 
     def __post_init__(self) -> None:
         if self.shards < 1:
-            raise CompositionError(f"Server: shards must be at least 1, got {self.shards}; 1 is a single server")
+            raise CompositionError(
+                f"ParameterServer: shards must be at least 1, got {self.shards}; 1 is a single server"
+            )
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()
@@ -88,9 +90,9 @@ class Server:
 
     def _encode(self, mean: Tensor, spec: TensorSpec, ctx: Context, owner: int, owners: int) -> Payload:
         short = narrow(mean, spec.dtype)
-        if self.down is None:
+        if self.downlink is None:
             return Payload((short,))
-        return share_of(self.down, owners).encode(short, second_key(ctx, spec.name, owner))
+        return share_of(self.downlink, owners).encode(short, second_key(ctx, spec.name, owner))
 
     def _form(self, spec: TensorSpec, ctx: Context, owners: int) -> Payload:
         """What an answer looks like, for who has none to send: the types of its parts follow from the operator."""
@@ -98,11 +100,11 @@ class Server:
         return self._encode(nothing, spec, ctx, 0, owners)
 
     def _decode(self, answer: Payload, spec: TensorSpec, ctx: Context, owner: int, owners: int) -> Tensor:
-        if self.down is None:
-            (plain,) = expect_parts(answer, 1, "Server")
-            return expect_vector(plain, spec.dtype, spec.numel, "Server").to(spec.device, spec.work_dtype)
+        if self.downlink is None:
+            (plain,) = expect_parts(answer, 1, "ParameterServer")
+            return expect_vector(plain, spec.dtype, spec.numel, "ParameterServer").to(spec.device, spec.work_dtype)
         key = second_key(ctx, spec.name, owner)
-        return share_of(self.down, owners).decode(answer.to(spec.device), spec, key).to(spec.work_dtype)
+        return share_of(self.downlink, owners).decode(answer.to(spec.device), spec, key).to(spec.work_dtype)
 
 
 def with_own(others: Gathered, own: Payload, rank: int) -> Gathered:
