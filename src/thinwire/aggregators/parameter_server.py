@@ -1,4 +1,4 @@
-"""Parameter server (Li et al., 2014): every rank sends its payload to the owner of a shard, which returns the average."""
+"""Parameter server (Li et al., 2014): ranks send payloads to the owner of each shard, which returns the average."""
 
 from __future__ import annotations
 
@@ -27,16 +27,25 @@ from ..core import (
     types_of,
 )
 from ..wire import expect_parts, expect_vector
-from .pieces import Pieces, decoded_pieces, encode_pieces, leaving_labels, mean_of_pieces, second_key, share_of
+from .shards import (
+    ShardLayout,
+    answer_key,
+    average_shard,
+    compressor_for_shard,
+    decode_shards,
+    encode_shards,
+    outgoing_labels,
+)
 
 
 @dataclass(frozen=True)
 class ParameterServer:
-    """Send payloads to rank 0, which averages and answers all: a worker sends one, the server takes n − 1 in and out.
+    """Send payloads to rank 0, which averages and answers all: a worker sends one payload, the server n − 1 answers.
 
-    The answer is the average as it is, or encoded by `down`; what that loses, the server takes into its own `sent`.
-    With `shards`, ranks 0, 1 ... own a piece each: the same result, the load shared. Servers are workers, too, so there
-    are at most as many as ranks. A sparse operator chooses over the whole tensor.
+    The answer is the dense average, or its encoding by `downlink`; the error of that encoding is subtracted from the
+    server's own `sent`. With `shards`, ranks 0, 1, ... own one shard each: the same result, the load is shared. Servers
+    are ranks that also train, so there are at most as many shards as ranks. A sparse compressor selects over the whole
+    tensor.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR})
@@ -57,56 +66,60 @@ class ParameterServer:
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         rank, size = ctx.world
         owners = min(self.shards, size)
-        cut, everybody = Pieces(spec, owners), [r for r in range(size) if r != rank]
-        mine = encode_pieces(self.compressor, tensor, cut, ctx.key(spec.name, rank))
-        boxes: Gathered = yield Swap(
-            outgoing=tuple((to, payload) for to, payload in enumerate(mine) if to != rank),
-            sources=tuple(everybody) if rank < owners else (),
-            form=types_of(mine[0]),
+        layout, others = ShardLayout(spec, owners), [r for r in range(size) if r != rank]
+        payloads = encode_shards(self.compressor, tensor, layout, ctx.key(spec.name, rank))
+        received: Gathered = yield Swap(
+            outgoing=tuple((owner, payload) for owner, payload in enumerate(payloads) if owner != rank),
+            sources=tuple(others) if rank < owners else (),
+            form=types_of(payloads[0]),
             among=f"workers to servers ({owners})",
             expects=spec.nbytes,
-            labels=leaving_labels(spec.name, mine, rank) or payload_labels(spec.name, mine[0]),
+            labels=outgoing_labels(spec.name, payloads, rank) or payload_labels(spec.name, payloads[0]),
         )
         mean, answer = None, None
         if rank < owners:
-            mean = mean_of_pieces(self.compressor, with_own(boxes, mine[rank], rank), cut.specs[rank], ctx, rank)
-            answer = self._encode(mean, cut.specs[rank], ctx, rank, owners)
-        form = answer or self._form(cut.specs[0], ctx, owners)
-        told: Gathered = yield Swap(
-            outgoing=tuple((to, answer) for to in everybody) if answer is not None else (),
+            owned = layout.specs[rank]
+            mean = average_shard(self.compressor, insert_own(received, payloads[rank], rank), owned, ctx, rank)
+            answer = self._encode_answer(mean, owned, ctx, rank, owners)
+        example = answer or self._example_answer(layout.specs[0], ctx, owners)
+        answers: Gathered = yield Swap(
+            outgoing=tuple((to, answer) for to in others) if answer is not None else (),
             sources=tuple(owner for owner in range(owners) if owner != rank),
-            form=types_of(form),
+            form=types_of(example),
             among=f"servers to workers ({owners})",
-            expects=cut.specs[0].numel * spec.work_dtype.itemsize,
-            labels=payload_labels(spec.name, form),
+            expects=layout.specs[0].numel * spec.work_dtype.itemsize,
+            labels=payload_labels(spec.name, example),
         )
-        answers = told if answer is None else with_own(told, answer, rank)
-        value = torch.cat([self._decode(a, cut.specs[o], ctx, o, owners) for o, a in enumerate(answers)])
-        sent = decoded_pieces(self.compressor, mine, cut, ctx, rank)
+        if answer is not None:
+            answers = insert_own(answers, answer, rank)
+        value = torch.cat([self._decode_answer(a, layout.specs[o], ctx, o, owners) for o, a in enumerate(answers)])
+        sent = decode_shards(self.compressor, payloads, layout, ctx, rank)
         if mean is not None:
-            at = cut.starts[rank]
-            sent[at : at + mean.numel()] -= size * (mean - value[at : at + mean.numel()])
+            start = layout.starts[rank]
+            sent[start : start + mean.numel()] -= size * (mean - value[start : start + mean.numel()])
         return Reduced(value.view(spec.shape), saturate(sent).view(spec.shape), state)
 
-    def _encode(self, mean: Tensor, spec: TensorSpec, ctx: Context, owner: int, owners: int) -> Payload:
-        short = narrow(mean, spec.dtype)
+    def _encode_answer(self, mean: Tensor, spec: TensorSpec, ctx: Context, owner: int, owners: int) -> Payload:
+        rounded = narrow(mean, spec.dtype)
         if self.downlink is None:
-            return Payload((short,))
-        return share_of(self.downlink, owners).encode(short, second_key(ctx, spec.name, owner))
+            return Payload((rounded,))
+        return compressor_for_shard(self.downlink, owners).encode(rounded, answer_key(ctx, spec.name, owner))
 
-    def _form(self, spec: TensorSpec, ctx: Context, owners: int) -> Payload:
-        """What an answer looks like, for who has none to send: the types of its parts follow from the operator."""
-        nothing = torch.zeros(spec.shape, dtype=spec.dtype, device=spec.device)
-        return self._encode(nothing, spec, ctx, 0, owners)
+    def _example_answer(self, spec: TensorSpec, ctx: Context, owners: int) -> Payload:
+        """An answer of zeros: ranks that send none learn from it which dtypes the parts of an answer have."""
+        zeros = torch.zeros(spec.shape, dtype=spec.dtype, device=spec.device)
+        return self._encode_answer(zeros, spec, ctx, 0, owners)
 
-    def _decode(self, answer: Payload, spec: TensorSpec, ctx: Context, owner: int, owners: int) -> Tensor:
+    def _decode_answer(self, answer: Payload, spec: TensorSpec, ctx: Context, owner: int, owners: int) -> Tensor:
         if self.downlink is None:
-            (plain,) = expect_parts(answer, 1, "ParameterServer")
-            return expect_vector(plain, spec.dtype, spec.numel, "ParameterServer").to(spec.device, spec.work_dtype)
-        key = second_key(ctx, spec.name, owner)
-        return share_of(self.downlink, owners).decode(answer.to(spec.device), spec, key).to(spec.work_dtype)
+            (dense,) = expect_parts(answer, 1, "ParameterServer")
+            return expect_vector(dense, spec.dtype, spec.numel, "ParameterServer").to(spec.device, spec.work_dtype)
+        decoded = compressor_for_shard(self.downlink, owners).decode(
+            answer.to(spec.device), spec, answer_key(ctx, spec.name, owner)
+        )
+        return decoded.to(spec.work_dtype)
 
 
-def with_own(others: Gathered, own: Payload, rank: int) -> Gathered:
-    """In the order of ranks: what the others sent, and this rank's own in its place."""
+def insert_own(others: Gathered, own: Payload, rank: int) -> Gathered:
+    """Payloads of all ranks in rank order: those received from the others, and this rank's own at its index."""
     return Gathered((*others[:rank], own, *others[rank:]))

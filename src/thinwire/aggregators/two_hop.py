@@ -1,4 +1,4 @@
-"""Traffic that does not grow with the workers: every rank owns a piece, adds it up, and tells all the result."""
+"""Compressed all-reduce in two hops (1-bit Adam, Tang et al., 2021): shards to their owners, encoded averages to all."""
 
 from __future__ import annotations
 
@@ -26,15 +26,23 @@ from ..core import (
     payload_labels,
     saturate,
 )
-from .pieces import Pieces, decoded_pieces, encode_pieces, leaving_labels, mean_of_pieces, second_key, share_of
+from .shards import (
+    ShardLayout,
+    answer_key,
+    average_shard,
+    compressor_for_shard,
+    decode_shards,
+    encode_shards,
+    outgoing_labels,
+)
 
 
 @dataclass(frozen=True)
 class TwoHop:
-    """Owners of a piece average it, encode it again and tell all: about two payloads a rank, however many ranks.
+    """Each rank averages one shard, encodes the average again and sends it to all: about 2 payloads per rank for any n.
 
-    A sparse operator chooses over the whole tensor; an owner then keeps no more than its share of what the operator
-    would keep. What the second encoding loses, the owner takes into its own `sent`, so nothing goes missing.
+    A sparse compressor selects over the whole tensor; an owner then keeps its share of what the compressor would keep.
+    The error of the second encoding is subtracted from the owner's `sent`, so error feedback loses nothing.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR})
@@ -44,30 +52,33 @@ class TwoHop:
     def __post_init__(self) -> None:
         if adds_up(self.compressor):
             name = type(self.compressor).__name__
-            raise IncompatibleParts(f"TwoHop encodes twice, {name}'s payloads can be added at once; use sum of {name}")
+            raise IncompatibleParts(
+                f"TwoHop encodes twice; {name}'s payloads can be added by one all-reduce. Use SumMean({name}(...))"
+            )
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         rank, size = ctx.world
-        cut = Pieces(spec, size)
-        mine = encode_pieces(self.compressor, tensor, cut, ctx.key(spec.name, rank))
-        boxes: Gathered = yield AllToAll(mine, leaving_labels(spec.name, mine, rank), expects=spec.nbytes)
-        sent = decoded_pieces(self.compressor, mine, cut, ctx, rank)
-        owned = cut.specs[rank]
-        mean = mean_of_pieces(self.compressor, boxes, owned, ctx, rank)
-        again, keys = share_of(self.compressor, size), [second_key(ctx, spec.name, r) for r in range(size)]
-        answer = again.encode(narrow(mean, spec.dtype), keys[rank])
+        layout = ShardLayout(spec, size)
+        payloads = encode_shards(self.compressor, tensor, layout, ctx.key(spec.name, rank))
+        received: Gathered = yield AllToAll(payloads, outgoing_labels(spec.name, payloads, rank), expects=spec.nbytes)
+        sent = decode_shards(self.compressor, payloads, layout, ctx, rank)
+        owned = layout.specs[rank]
+        mean = average_shard(self.compressor, received, owned, ctx, rank)
+        second = compressor_for_shard(self.compressor, size)
+        keys = [answer_key(ctx, spec.name, r) for r in range(size)]
+        answer = second.encode(narrow(mean, spec.dtype), keys[rank])
         answers: Gathered = yield AllGather(answer, payload_labels(spec.name, answer), expects=spec.nbytes)
 
-        def whole(out: Tensor | None) -> Tensor:
+        def decode_answers(out: Tensor | None) -> Tensor:
             del out
-            triples = zip(answers, cut.specs, keys, strict=True)
-            return torch.cat([again.decode(a.to(spec.device), s, k).to(spec.work_dtype) for a, s, k in triples])
+            triples = zip(answers, layout.specs, keys, strict=True)
+            return torch.cat([second.decode(a.to(spec.device), s, k).to(spec.work_dtype) for a, s, k in triples])
 
-        value = answers.own("value", whole)
-        at = cut.starts[rank]
-        lost = mean - value[at : at + owned.numel]
-        sent[at : at + owned.numel] -= size * lost  # the mean over ranks divides it by the world's size again
+        value = answers.own("value", decode_answers)
+        start = layout.starts[rank]
+        lost = mean - value[start : start + owned.numel]
+        sent[start : start + owned.numel] -= size * lost  # times n, because the mean over ranks divides by n
         return Reduced(value.view(spec.shape), saturate(sent).view(spec.shape), state)
