@@ -19,6 +19,7 @@ PARTS: dict[str, str] = {  # names in composition texts: "maxmin" -> "minmax"
 }
 SETTINGS: dict[str, str] = {  # of parts, by the part's present name: "switch.by" -> "controller"
     "parameter_server.down": "downlink",
+    "gossip.own": "self_term",
 }
 ARGUMENTS: dict[str, str] = {}  # of functions of the API: "attach.small" -> "dense_below"
 FLAGS: dict[str, str] = {}  # of commands: "serve --down" -> "--downlink-compression"

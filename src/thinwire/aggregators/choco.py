@@ -26,7 +26,7 @@ from ..core import (
     neighbours,
     saturate,
 )
-from .partners import decoded, swap_with
+from .neighbors import decode_from, make_exchange
 
 
 class ChocoState(NamedTuple):
@@ -70,14 +70,14 @@ class Choco(OwnState):
         near = neighbours(self.topology, ctx.world, ctx.step)
         news = narrow(saturate(wide - state.own), spec.dtype)
         mine = self.compressor.encode(news, ctx.key(spec.name, rank))
-        answers: Gathered = yield swap_with(near, mine, self.topology, spec)
+        answers: Gathered = yield make_exchange(near, mine, self.topology, spec)
         mixed = state.mixed
         for source, payload in zip(near.incoming, answers, strict=True):
             if source not in answers.absent:  # who was bad keeps its belief of itself, so we keep ours of it
-                theirs = decoded(self.compressor, payload, spec, ctx, source)
+                theirs = decode_from(self.compressor, payload, spec, ctx, source)
                 mixed = saturate(mixed + theirs * near.incoming[source])
         heard = ChocoState(state.own, mixed)
-        ours = decoded(self.compressor, mine, spec, ctx, rank)
+        ours = decode_from(self.compressor, mine, spec, ctx, rank)
         after = ChocoState(saturate(state.own + ours), saturate(mixed + ours * near.own))
         value = saturate(wide + (after.mixed - after.own) * self.gamma)
         return Reduced(value, wide, after, heard)

@@ -1,4 +1,4 @@
-"""Everybody hears a few."""
+"""Gossip averaging (D-PSGD, Lian et al., 2017): x_i ← Σ_j K_ij C(x_j), one payload to each neighbor."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from ..core import (
     saturate,
     subtracts_sent,
 )
-from .partners import decoded, swap_with
+from .neighbors import decode_from, make_exchange
 
-OWN = ("decoded", "exact")
+SELF_TERMS = ("decoded", "exact")
 
 
 @dataclass(frozen=True)
 class Gossip:
-    """Mix with the partners a topology names, Σ K_ij C(x_j): one payload to each, ranks end with differing values.
+    """Mix each rank's tensor with its neighbors', x_i ← Σ_j K_ij C(x_j): one payload per neighbor; ranks differ after it.
 
-    Over all ranks the mean of values is the mean of what was sent, because the columns of K sum to one. A rank's own
-    term is decoded like the others'; own="exact" takes its tensor as it is, so that only what partners hear is lossy.
-    A partner whose tensor is bad is left out: its weight falls to the rank's own, which keeps the others' mean where K
-    is symmetric.
+    K is the topology's doubly stochastic matrix, so the mean of `value` over ranks is the mean of `sent`. A rank's own
+    term is C(x_i), like the others'; self_term="exact" uses x_i instead, so that only what neighbors receive is lossy.
+    A neighbor whose tensor is not finite is left out: its weight is added to the rank's own, which keeps the mean of
+    the others where K is symmetric.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset(
@@ -49,52 +49,57 @@ class Gossip:
 
     compressor: Compressor
     topology: Topology
-    own: str = "decoded"
+    self_term: str = "decoded"
 
     def __post_init__(self) -> None:
-        if self.own not in OWN:
-            raise CompositionError(f"Gossip: own must be one of {', '.join(OWN)}, got {self.own!r}")
+        if self.self_term not in SELF_TERMS:
+            raise CompositionError(
+                f"Gossip: self_term must be one of {', '.join(SELF_TERMS)}, got {self.self_term!r}; decoded is usual"
+            )
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
-        mine = self.compressor.encode(tensor, ctx.key(spec.name, ctx.world.rank))
-        return (yield from self._mix(tensor, mine, spec, state, ctx))
+        payload = self.compressor.encode(tensor, ctx.key(spec.name, ctx.world.rank))
+        return (yield from self._mix(tensor, payload, spec, state, ctx))
 
     def reduce_with_residual(
         self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context
     ) -> Program[tuple[Reduced[tuple[()]], Tensor]]:
-        if subtracts_sent(self.compressor) and self.own == "decoded":
-            mine, rest = self.compressor.encode_with_residual(tensor, residual, ctx.key(spec.name, ctx.world.rank))
-            return (yield from self._mix(tensor, mine, spec, state, ctx)), rest
+        if subtracts_sent(self.compressor) and self.self_term == "decoded":
+            key = ctx.key(spec.name, ctx.world.rank)
+            payload, new_residual = self.compressor.encode_with_residual(tensor, residual, key)
+            return (yield from self._mix(tensor, payload, spec, state, ctx)), new_residual
         return (yield from reduce_and_subtract(self, tensor, residual, spec, state, ctx))
 
     def _mix(
-        self, tensor: Tensor, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context
+        self, tensor: Tensor, payload: Payload, spec: TensorSpec, state: tuple[()], ctx: Context
     ) -> Program[Reduced[tuple[()]]]:
         rank = ctx.world.rank
         near = neighbours(self.topology, ctx.world, ctx.step)
-        answers: Gathered = yield swap_with(near, mine, self.topology, spec)
-        heard, near = dict(zip(near.incoming, answers, strict=True)), without(near, answers.absent)
-        ours = cache(lambda: decoded(self.compressor, mine, spec, ctx, rank))
-        own = ours() if self.own == "decoded" else tensor.to(spec.work_dtype)
+        answers: Gathered = yield make_exchange(near, payload, self.topology, spec)
+        received, near = dict(zip(near.incoming, answers, strict=True)), drop_absent(near, answers.absent)
+        own_decoded = cache(lambda: decode_from(self.compressor, payload, spec, ctx, rank))
+        own_term = own_decoded() if self.self_term == "decoded" else tensor.to(spec.work_dtype)
         value = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
-        for r in sorted((rank, *near.incoming)):  # in rank order: a complete graph gives the bits of a gather
+        for r in sorted((rank, *near.incoming)):  # in rank order, so that a complete graph gives the bits of a gather
             if r == rank:
-                value += own * near.own
+                value += own_term * near.own
             else:
-                value += decoded(self.compressor, heard[r], spec, ctx, r) * near.incoming[r]
+                value += decode_from(self.compressor, received[r], spec, ctx, r) * near.incoming[r]
 
         def sent() -> Tensor:
-            """Of a rank's tensor its own weight counts as it is, the rest as the others decoded it."""
-            return ours() if self.own == "decoded" else saturate(ours() + (own - ours()) * near.own)
+            """With an exact self term, K_ii of the tensor counts as it is and 1 − K_ii as the neighbors decoded it."""
+            if self.self_term == "decoded":
+                return own_decoded()
+            return saturate(own_decoded() + (own_term - own_decoded()) * near.own)
 
         return Reduced(saturate(value), sent, state)
 
 
-def without(near: Neighbours, absent: frozenset[int]) -> Neighbours:
-    """The same place in the graph if these ranks were not heard: their weight falls to the rank's own."""
-    kept = {source: weight for source, weight in near.incoming.items() if source not in absent}
+def drop_absent(near: Neighbours, absent: frozenset[int]) -> Neighbours:
+    """The same weights without these sources: their weight is added to the rank's own."""
+    present = {source: weight for source, weight in near.incoming.items() if source not in absent}
     lost = sum(weight for source, weight in near.incoming.items() if source in absent)
-    return near._replace(own=near.own + lost, incoming=kept)
+    return near._replace(own=near.own + lost, incoming=present)

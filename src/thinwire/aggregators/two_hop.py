@@ -1,4 +1,4 @@
-"""Compressed all-reduce in two hops (1-bit Adam, Tang et al., 2021): shards to their owners, encoded averages to all."""
+"""Compressed two-hop all-reduce (1-bit Adam, Tang et al., 2021): shards to owners, encoded averages to all ranks."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ BUILT_IN = (
             "identity(), complete()",
             "threshold(tau=0.5), rotating()",
             "qsgd(), rotating(pair=true)",
-            'topk(density=0.1), star(), own="exact"',
+            'topk(density=0.1), star(), self_term="exact"',
         ),
     ),
     Entry(

@@ -67,7 +67,7 @@ def test_values_are_the_matrix_times_the_tensors(name):
 
 def test_ones_own_tensor_may_be_taken_as_it_is():
     tensors = [draw("gaussian", (50,), torch.float64, rank) for rank in range(4)]
-    exact = reduce_all(parse('gossip(topk(k=5), ring(), own="exact")'), tensors)
+    exact = reduce_all(parse('gossip(topk(k=5), ring(), self_term="exact")'), tensors)
     lossy = reduce_all(parse("gossip(topk(k=5), ring())"), tensors)
     for tensor, a, b in zip(tensors, exact, lossy, strict=True):
         torch.testing.assert_close(a.value, b.value + (tensor - b.sent) / 3)
@@ -175,7 +175,7 @@ def test_a_caller_can_ask_what_a_composition_does_to_replicas_and_weights():
         "gossip(threshold(tau=0.01), rotating(pair=true))",
         "choco(topk(density=0.1), exponential(), gamma=0.3)",
         "gossip(identity(), matrix(rows=((0.5, 0.5), (0.5, 0.5))))",
-        'gossip(qsgd(), star(center=1), own="exact")',
+        'gossip(qsgd(), star(center=1), self_term="exact")',
         "parameter_server(topk(density=0.1), downlink=qsgd(), shards=2)",
         "ring_sum()",
     ),

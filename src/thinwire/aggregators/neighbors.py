@@ -1,0 +1,38 @@
+"""One payload to every neighbor of a topology, and decoding of theirs (`gossip`, `choco`)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..core import (
+    Compressor,
+    Context,
+    Neighbours,
+    Payload,
+    Swap,
+    TensorSpec,
+    Topology,
+    payload_labels,
+    types_of,
+)
+
+
+def make_exchange(near: Neighbours, own: Payload, topology: Topology, spec: TensorSpec) -> Swap:
+    """The request that sends `own` to all receivers and asks for the payloads of all sources.
+
+    The payload is labelled once, however many ranks receive it.
+    """
+    return Swap(
+        outgoing=tuple((to, own) for to in near.receivers),
+        sources=tuple(near.incoming),
+        form=types_of(own),
+        among=repr(topology),
+        forgiving=True,
+        expects=spec.nbytes,
+        labels=payload_labels(spec.name, own),
+    )
+
+
+def decode_from(compressor: Compressor, payload: Payload, spec: TensorSpec, ctx: Context, rank: int) -> Tensor:
+    """The tensor that `rank` sent, in the dtype of sums."""
+    return compressor.decode(payload.to(spec.device), spec, ctx.key(spec.name, rank)).to(spec.work_dtype)
