@@ -20,6 +20,8 @@ PARTS: dict[str, str] = {  # names in composition texts: "maxmin" -> "minmax"
 SETTINGS: dict[str, str] = {  # of parts, by the part's present name: "switch.by" -> "controller"
     "parameter_server.down": "downlink",
     "gossip.own": "self_term",
+    "ef.residual": "residual_dtype",
+    "scam.residual": "residual_dtype",
 }
 ARGUMENTS: dict[str, str] = {}  # of functions of the API: "attach.small" -> "dense_below"
 FLAGS: dict[str, str] = {}  # of commands: "serve --down" -> "--downlink-compression"

@@ -9,7 +9,7 @@ from thinwire.core import derive_key
 from thinwire.testing import AGGREGATOR_LAWS, MEMORY_LAWS, reduce_all
 
 # short residuals keep the law in the mean only, see tests/unit/feedback/test_residuals.py
-EXACT_FEEDBACK = [text for text in COMPOSITION_TEXTS if text.startswith("ef(") and "residual=" not in text]
+EXACT_FEEDBACK = [text for text in COMPOSITION_TEXTS if text.startswith("ef(") and "residual_dtype=" not in text]
 BELIEF = "ef(ef21(topk(density=0.1)))"  # there `sent` is a belief, not a message: the law is not its own
 
 

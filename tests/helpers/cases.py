@@ -32,7 +32,7 @@ MIXING_TEXTS = [  # ranks end with differing values
     "ef(gossip(randomk(density=0.25), torus()))",
     "scam(gossip(topk(density=0.1), rotating()))",
     "dgc(gossip(topk(density=0.1), ring()))",
-    'ef(switch(gossip(topk(density=0.1), ring()), gossip(qsgd(), rotating())), residual="int8")',
+    'ef(switch(gossip(topk(density=0.1), ring()), gossip(qsgd(), rotating())), residual_dtype="int8")',
     "ef(flatten(gossip(topk(density=0.1), ring())))",
     "choco(topk(density=0.1), ring())",
     "choco(qsgd(), exponential(), gamma=0.5)",

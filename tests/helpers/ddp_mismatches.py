@@ -19,7 +19,7 @@ COMPOSITIONS = {  # what all ranks have, what rank 1 has, and what the error mus
     "no memory": (EF_TOPK, "topk(density=0.05)", "ef("),
     "operator": ("randomk(density=0.05)", "topk(density=0.05)", "randomk"),
     "values": ("topk(density=0.05)", 'topk(density=0.05, values="bf16")', "bf16"),
-    "residual": (EF_TOPK, 'ef(topk(density=0.05), residual="bf16")', "residual"),
+    "residual_dtype": (EF_TOPK, 'ef(topk(density=0.05), residual_dtype="bf16")', "residual_dtype"),
     "bits": ("qsgd(bits=4)", "qsgd(bits=8)", "bits=8"),
     "block": ("qsgd(bits=4)", "qsgd(bits=4, block=64)", "block=64"),
     "matrix rank": ("ef(powersgd(rank=4))", "ef(powersgd(rank=2))", "rank=2"),

@@ -20,8 +20,8 @@ from thinwire.sync.optimizers import Adam
 LAYERS = [TensorSpec("w", (12, 10)), TensorSpec("v", (7,)), TensorSpec("h", (6, 4), torch.bfloat16)]
 COMPOSITIONS = {
     "ef-topk": "ef(topk(density=0.1))",
-    "ef-topk-int8": 'ef(topk(density=0.1), residual="int8")',
-    "ef-qsgd-bf16": 'ef(qsgd(bits=4), residual="bf16")',
+    "ef-topk-int8": 'ef(topk(density=0.1), residual_dtype="int8")',
+    "ef-qsgd-bf16": 'ef(qsgd(bits=4), residual_dtype="bf16")',
     "ef-powersgd": "ef(powersgd(rank=2))",
     "ef21": "ef21(topk(density=0.1))",
     "ef-ef21": "ef(ef21(topk(density=0.1)))",

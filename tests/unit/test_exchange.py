@@ -217,7 +217,7 @@ def test_a_run_with_importance_resumes_bit_for_bit(text):
 
 
 def test_targets_are_what_a_memory_wishes_to_send():
-    for text, residual in (("ef(topk(k=1))", 1.0), ('scam(topk(k=1), residual="int8")', 1.0), ("topk(k=1)", 0.0)):
+    for text, residual in (("ef(topk(k=1))", 1.0), ('scam(topk(k=1), residual_dtype="int8")', 1.0), ("topk(k=1)", 0.0)):
         exchanger = Exchanger([W], parse(text))
         sent_by(exchanger)
         torch.testing.assert_close(exchanger.targets({"w": torch.ones(6)})["w"][1:], torch.full((5,), 1 + residual))

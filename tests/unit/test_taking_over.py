@@ -56,7 +56,10 @@ def test_the_same_composition_goes_on_bit_for_bit(text):
 
 
 def test_powersgds_factors_stay_where_the_part_stays():
-    (old, _), new = trained("ef(powersgd(rank=1))"), Exchanger(LAYERS, parse('ef(powersgd(rank=1), residual="bf16")'))
+    (old, _), new = (
+        trained("ef(powersgd(rank=1))"),
+        Exchanger(LAYERS, parse('ef(powersgd(rank=1), residual_dtype="bf16")')),
+    )
     assert new.take_over(old, 4, World(0, 2)) == []
     assert torch.equal(new.memory["w"].inner.right, old.memory["w"].inner.right)
 

@@ -178,7 +178,7 @@ BUILT_IN = (
         "ef",
         feedback.ErrorFeedback,
         "memory",
-        examples=("dense()", 'topk(density=0.1), residual="bf16"', 'qsgd(), residual="int8"'),
+        examples=("dense()", 'topk(density=0.1), residual_dtype="bf16"', 'qsgd(), residual_dtype="int8"'),
     ),
     Entry(
         "ef21",

@@ -55,7 +55,7 @@ class DGC(ResidualMemory):
     masking: bool = True
     clip: float | None = None
 
-    residual = "fp32"  # its form; no setting
+    residual_dtype = "fp32"  # no setting
 
     def __post_init__(self) -> None:
         check_inner("DGC", self.inner, follows=True)

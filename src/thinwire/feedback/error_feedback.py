@@ -1,4 +1,4 @@
-"""What was not sent is sent later."""
+"""Error feedback (Seide et al., 2014; Karimireddy et al., 2019): send C(g + e), keep e ← g + e − C(g + e)."""
 
 from __future__ import annotations
 
@@ -22,20 +22,29 @@ from ..core import (
     saturate,
     target_of,
 )
-from .residuals import Kept, ResidualMemory, check_form, keep_for, no_residual, recall
+from .residuals import (
+    Int8Residual,
+    ResidualMemory,
+    check_residual_dtype,
+    dequantize_residual,
+    quantize_layer_residual,
+    zero_residual,
+)
 
 
-class FeedbackState(NamedTuple):
-    residual: Tensor | Kept
+class ErrorFeedbackState(NamedTuple):
+    """The residual e and the state of the inner aggregator."""
+
+    residual: Tensor | Int8Residual
     inner: Any
 
 
 @dataclass(frozen=True)
 class ErrorFeedback(ResidualMemory):
-    """Add what earlier steps did not send, keep what this one does not: sum of sent + residual = sum of tensors.
+    """Send C(g + e) and keep the residual e ← g + e − C(g + e): the sum of sent + e is the sum of all gradients.
 
-    The residual is float32 or wider, so that what half precision rounds away is not lost either. residual="bf16" keeps
-    it in half the memory, "int8" in a quarter; rounded by chance, so that the sums are then equal in the mean.
+    The residual is float32 or wider, so that what half precision rounds away is kept as well. residual_dtype="bf16"
+    stores it in half the memory, "int8" in a quarter, by stochastic rounding; the sums are then equal in expectation.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset(
@@ -43,22 +52,24 @@ class ErrorFeedback(ResidualMemory):
     )
 
     inner: Aggregator[Any]
-    residual: str = "fp32"
+    residual_dtype: str = "fp32"
 
     def __post_init__(self) -> None:
         check_inner("ErrorFeedback", self.inner)
-        check_form("ErrorFeedback", self.residual)
+        check_residual_dtype("ErrorFeedback", self.residual_dtype)
 
-    def init(self, spec: TensorSpec, key: Key) -> FeedbackState:
-        return FeedbackState(no_residual(spec, self.residual), self.inner.init(spec, key))
+    def init(self, spec: TensorSpec, key: Key) -> ErrorFeedbackState:
+        return ErrorFeedbackState(zero_residual(spec, self.residual_dtype), self.inner.init(spec, key))
 
     def reduce(
-        self, tensor: Tensor, spec: TensorSpec, state: FeedbackState, ctx: Context
-    ) -> Program[Reduced[FeedbackState]]:
-        before = recall(state.residual, spec)
-        out, rest = yield from reduce_with_residual(self.inner, tensor, before, spec, state.inner, ctx)
-        return out.with_state(FeedbackState(keep_for(spec.name, rest, self.residual, ctx), out.state))
+        self, tensor: Tensor, spec: TensorSpec, state: ErrorFeedbackState, ctx: Context
+    ) -> Program[Reduced[ErrorFeedbackState]]:
+        residual = dequantize_residual(state.residual, spec)
+        out, unsent = yield from reduce_with_residual(self.inner, tensor, residual, spec, state.inner, ctx)
+        stored = quantize_layer_residual(spec.name, unsent, self.residual_dtype, ctx)
+        return out.with_state(ErrorFeedbackState(stored, out.state))
 
-    def target(self, tensor: Tensor, spec: TensorSpec, state: FeedbackState, ctx: Context) -> Tensor:
-        wide = saturate(narrow(tensor, spec.dtype) + recall(state.residual, spec))
+    def target(self, tensor: Tensor, spec: TensorSpec, state: ErrorFeedbackState, ctx: Context) -> Tensor:
+        """What the compressor receives: g + e."""
+        wide = saturate(narrow(tensor, spec.dtype) + dequantize_residual(state.residual, spec))
         return target_of(self.inner, wide, spec, state.inner, ctx)

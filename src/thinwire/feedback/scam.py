@@ -28,11 +28,18 @@ from ..core import (
     saturate,
     wraps_compressor,
 )
-from .residuals import Kept, ResidualMemory, check_form, keep_for, no_residual, recall
+from .residuals import (
+    Int8Residual,
+    ResidualMemory,
+    check_residual_dtype,
+    dequantize_residual,
+    quantize_layer_residual,
+    zero_residual,
+)
 
 
 class SCAMState(NamedTuple):
-    residual: Tensor | Kept
+    residual: Tensor | Int8Residual
     inner: Any
 
 
@@ -42,7 +49,7 @@ class SCAM(ResidualMemory):
 
     As published, sending does not change the residual on the coordinates sent, which may grow without bound.
     discharge=True forgets it there; decay < 1 forgets a part of it everywhere, at every step. `inner` is an aggregator
-    of a compressor that chooses (Top-k, thresholds). residual="bf16" or "int8" keeps it in less memory.
+    of a compressor that chooses (Top-k, thresholds). residual_dtype="bf16" or "int8" keeps it in less memory.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.CORRECTS_LOSS})
@@ -50,7 +57,7 @@ class SCAM(ResidualMemory):
     inner: Aggregator[Any]
     discharge: bool = False
     decay: float = 1.0
-    residual: str = "fp32"
+    residual_dtype: str = "fp32"
 
     def __post_init__(self) -> None:
         check_inner("SCAM", self.inner)
@@ -63,13 +70,13 @@ class SCAM(ResidualMemory):
             )
         if not 0 < self.decay <= 1:
             raise CompositionError(f"SCAM: decay must be in (0, 1], got {self.decay}; 1 keeps the residual whole")
-        check_form("SCAM", self.residual)
+        check_residual_dtype("SCAM", self.residual_dtype)
 
     def init(self, spec: TensorSpec, key: Key) -> SCAMState:
-        return SCAMState(no_residual(spec, self.residual), self.inner.init(spec, key))
+        return SCAMState(zero_residual(spec, self.residual_dtype), self.inner.init(spec, key))
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: SCAMState, ctx: Context) -> Program[Reduced[SCAMState]]:
-        rank, inner, before = ctx.world.rank, self.inner, recall(state.residual, spec)
+        rank, inner, before = ctx.world.rank, self.inner, dequantize_residual(state.residual, spec)
         chooser: Chooser = inner.compressor  # type: ignore[attr-defined]
         positions = chooser.choose(saturate(before + tensor).flatten(), ctx.key(spec.name, rank))
         there = replace(inner, compressor=Chosen(chooser, positions))  # type: ignore[type-var]
@@ -77,12 +84,12 @@ class SCAM(ResidualMemory):
         rest = saturate(before + (tensor - out.sent))  # so bracketed, `before` stays to the bit where all was sent
         if self.discharge:
             rest = rest.flatten().index_fill(0, positions, 0).view(spec.shape)
-        residual = keep_for(spec.name, rest * self.decay, self.residual, ctx)
+        residual = quantize_layer_residual(spec.name, rest * self.decay, self.residual_dtype, ctx)
         return Reduced(out.value, out.sent, SCAMState(residual, out.state))
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: SCAMState, ctx: Context) -> Tensor:
         """What coordinates are chosen by; of the tensor itself the numbers there are sent."""
-        return saturate(recall(state.residual, spec) + narrow(tensor, spec.dtype))
+        return saturate(dequantize_residual(state.residual, spec) + narrow(tensor, spec.dtype))
 
 
 @dataclass(frozen=True, eq=False)

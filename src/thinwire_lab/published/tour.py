@@ -32,7 +32,7 @@ QUANTISED = (
 )
 REMEMBERED = (
     Method("EF(Top-k 10 %)", "ef(topk(density=0.1))"),
-    Method("EF(Top-k, 2 bits)", 'ef(topk(density=0.1, values=uniform(bits=2)), residual="bf16")'),
+    Method("EF(Top-k, 2 bits)", 'ef(topk(density=0.1, values=uniform(bits=2)), residual_dtype="bf16")'),
     Method("EF21(Top-k 10 %)", "ef21(topk(density=0.1))"),
     Method("SCAM(Top-k 10 %)", "scam(topk(density=0.1))"),
     Method("DGC(Top-k 10 %)", "dgc(topk(density=0.1), momentum=0.5)"),

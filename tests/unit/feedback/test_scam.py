@@ -9,7 +9,7 @@ from thinwire.aggregators import Dense, GatherMean
 from thinwire.compressors import QSGD, RandomK, TopK
 from thinwire.core import Context, chooses_coordinates, derive_key
 from thinwire.feedback import EF21, SCAM
-from thinwire.feedback.residuals import recall
+from thinwire.feedback.residuals import dequantize_residual
 from thinwire.feedback.scam import Chosen
 
 SPEC = TensorSpec("layer", (50,), torch.float64)
@@ -83,13 +83,13 @@ def test_published_residuals_grow_and_the_variants_do_not():
 
 
 @pytest.mark.parametrize(("form", "apart"), [("bf16", 0.01), ("int8", 0.05)])
-def test_a_short_residual_is_nearly_the_whole_one(form, apart):
+def test_a_quantized_residual_is_close_to_the_exact_one(form, apart):
     spec = TensorSpec("layer", (2000,))
     given = sent = torch.zeros(spec.shape)
-    for tensor, _, out in steps(SCAM(GatherMean(TopK(density=0.1)), residual=form), 20, spec=spec):
+    for tensor, _, out in steps(SCAM(GatherMean(TopK(density=0.1)), residual_dtype=form), 20, spec=spec):
         given, sent = given + tensor, sent + out.sent
-    whole = given - sent
-    assert float((recall(out.state.residual, spec) - whole).norm()) < apart * float(whole.norm())
+    exact = given - sent
+    assert float((dequantize_residual(out.state.residual, spec) - exact).norm()) < apart * float(exact.norm())
 
 
 def test_two_hops_send_the_tensor_where_the_residual_chose():

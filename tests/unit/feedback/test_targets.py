@@ -44,8 +44,8 @@ class ChoosingSpy(TopK):
 MEMORIES = {
     "none": Spy(),
     "ef": ErrorFeedback(Spy()),
-    "ef bf16": ErrorFeedback(Spy(), residual="bf16"),
-    "ef int8": ErrorFeedback(Spy(), residual="int8"),
+    "ef bf16": ErrorFeedback(Spy(), residual_dtype="bf16"),
+    "ef int8": ErrorFeedback(Spy(), residual_dtype="int8"),
     "dgc": DGC(Spy()),
     "dgc with clip": DGC(Spy(), clip=0.5),
     "ef21": EF21(Spy()),

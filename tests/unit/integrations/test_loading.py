@@ -12,10 +12,10 @@ EF = "ef(topk(density=0.05))"
 @pytest.mark.parametrize(
     ("before", "after", "share"),
     [
-        ('ef(topk(density=0.05), residual="int8")', EF, 1e-6),
-        (EF, 'ef(topk(density=0.05), residual="int8")', 1 / 127),
-        (EF, 'ef(topk(density=0.05), residual="bf16")', 1 / 127),
-        ('ef(topk(density=0.05), residual="bf16")', EF, 1e-6),
+        ('ef(topk(density=0.05), residual_dtype="int8")', EF, 1e-6),
+        (EF, 'ef(topk(density=0.05), residual_dtype="int8")', 1 / 127),
+        (EF, 'ef(topk(density=0.05), residual_dtype="bf16")', 1 / 127),
+        ('ef(topk(density=0.05), residual_dtype="bf16")', EF, 1e-6),
         ("switch(ef(topk(density=0.05)), ef(qsgd()))", "ef(powersgd(rank=1))", 1e-6),
         (EF, "switch(dense(), ef(topk(density=0.1)))", 1e-6),
         ("adapt(ef(topk(density=0.05)), by=lgreco())", "ef(topk(density=0.05))", 1e-6),
@@ -68,7 +68,7 @@ def test_not_strict_takes_over_what_fits_and_says_what_it_drops(pool):
     for dropped, texts, apart, step in pool.run(2, jobs.load_another, "dgc(topk(density=0.05))", EF, False):
         assert len(dropped) == 1 and "DGC's velocity" in dropped[0] and apart == 0 and step == 4
         assert texts == [f"load_state_dict: {dropped[0]}"]
-    for dropped, _, apart, _ in pool.run(2, jobs.load_another, EF, 'ef(qsgd(), residual="int8")', False):
+    for dropped, _, apart, _ in pool.run(2, jobs.load_another, EF, 'ef(qsgd(), residual_dtype="int8")', False):
         assert dropped == [] and 0 < apart < 0.1
     for dropped, _, apart, _ in pool.run(2, jobs.load_another, EF, EF, False):
         assert dropped == [] and apart == 0
@@ -96,7 +96,7 @@ def test_resuming_without_the_handles_state_is_told_once(pool, kind):
 
 
 @pytest.mark.parametrize(("before", "after"), ((4, 2), (2, 4), (3, 1)))
-@pytest.mark.parametrize("composition", (EF, 'ef(qsgd(bits=4), residual="int8")'))
+@pytest.mark.parametrize("composition", (EF, 'ef(qsgd(bits=4), residual_dtype="int8")'))
 def test_torchs_checkpoints_serve_another_number_of_ranks(pool, tmp_path, composition, before, after):
     saved = pool.run(before, jobs.save_dcp, composition, str(tmp_path))
     loaded = pool.run(after, jobs.load_dcp, composition, str(tmp_path))
@@ -113,7 +113,7 @@ def test_torchs_checkpoint_of_another_composition_or_place_is_told(pool, tmp_pat
     pool.run(2, jobs.save_dcp, EF, str(tmp_path))
     for kind, text in pool.run(2, jobs.load_dcp, "ef21(topk(density=0.05))", str(tmp_path)):
         assert kind == "ConfigMismatch" and "strict=False" in text
-    for _, step, dropped in pool.run(2, jobs.load_dcp, 'ef(qsgd(), residual="int8")', str(tmp_path), False):
+    for _, step, dropped in pool.run(2, jobs.load_dcp, 'ef(qsgd(), residual_dtype="int8")', str(tmp_path), False):
         assert step == 4 and dropped == []
     for kind, text in pool.run(1, jobs.load_dcp, EF, str(tmp_path), True, "wires"):
         assert kind == "CheckpointError" and "'wires'" in text and "model, wire" in text

@@ -21,13 +21,15 @@ def test_a_resumed_job_continues_bit_for_bit_with_every_composition(pool, group,
 
 
 @pytest.mark.parametrize("stop", (1, 3, 5))
-@pytest.mark.parametrize("composition", ("ef(powersgd(rank=2))", 'ef(qsgd(bits=4), residual="int8")', "dgc(topk(k=9))"))
+@pytest.mark.parametrize(
+    "composition", ("ef(powersgd(rank=2))", 'ef(qsgd(bits=4), residual_dtype="int8")', "dgc(topk(k=9))")
+)
 def test_it_does_not_matter_when_a_job_was_stopped(pool, composition, stop):
     assert pool.run(2, jobs.resume, composition, 0.002, 6, stop) == [True, True]
 
 
 @pytest.mark.parametrize(
-    "composition", ("ef(topk(density=0.05))", 'ef(qsgd(bits=4), residual="int8")', "ef21(topk(density=0.05))")
+    "composition", ("ef(topk(density=0.05))", 'ef(qsgd(bits=4), residual_dtype="int8")', "ef21(topk(density=0.05))")
 )
 @pytest.mark.parametrize(("before", "after"), ((4, 2), (2, 4), (4, 3), (3, 1)))
 def test_another_world_size_keeps_the_mean_of_what_was_not_sent(pool, composition, before, after):
@@ -49,7 +51,7 @@ def test_every_rank_gets_all_ranks_states(pool):
             assert torch.equal(residual, states[rank][f"rank{rank}"]["layers"]["second.weight"]["residual"])
 
 
-@pytest.mark.parametrize("composition", ("ef(topk(density=0.05))", 'ef(qsgd(bits=4), residual="int8")'))
+@pytest.mark.parametrize("composition", ("ef(topk(density=0.05))", 'ef(qsgd(bits=4), residual_dtype="int8")'))
 def test_torchs_distributed_checkpoints_take_a_wire_as_it_is(pool, tmp_path, composition):
     assert pool.run(2, jobs.resume_by_dcp, composition, str(tmp_path)) == [(True, 6, True)] * 2
 
