@@ -22,6 +22,7 @@ SETTINGS: dict[str, str] = {  # of parts, by the part's present name: "switch.by
     "gossip.own": "self_term",
     "ef.residual": "residual_dtype",
     "scam.residual": "residual_dtype",
+    "scam.discharge": "reset_selected",
 }
 ARGUMENTS: dict[str, str] = {}  # of functions of the API: "attach.small" -> "dense_below"
 FLAGS: dict[str, str] = {}  # of commands: "serve --down" -> "--downlink-compression"

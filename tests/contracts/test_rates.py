@@ -82,7 +82,7 @@ def test_ef21_keeps_its_linear_rate_at_every_step(dimension, k):
 
 
 @pytest.mark.parametrize(
-    ("form", "least_delta", "end"), [("", 0, 1e-3), (", discharge=true", 0.1, 1e-9), (", decay=0.9", 0.1, 1e-9)]
+    ("form", "least_delta", "end"), [("", 0, 1e-3), (", reset_selected=true", 0.1, 1e-9), (", decay=0.9", 0.1, 1e-9)]
 )
 def test_scam_alone_descends_by_what_it_sends(form, least_delta, end):
     """f+ <= f - gamma (1 - L gamma / 2) |sent|^2; if |sent|^2 >= delta |g|^2 always, f - f* falls with that rate.

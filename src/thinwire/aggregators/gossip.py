@@ -35,7 +35,7 @@ SELF_TERMS = ("decoded", "exact")
 
 @dataclass(frozen=True)
 class Gossip:
-    """Mix each rank's tensor with its neighbors': x_i ← Σ_j K_ij C(x_j), one payload per neighbor; results differ by rank.
+    """Mix each rank's tensor with its neighbors': x_i ← Σ_j K_ij C(x_j), one payload per neighbor. Ranks end different.
 
     K is the topology's doubly stochastic matrix, so the mean of `value` over ranks is the mean of `sent`. A rank's own
     term is C(x_i), like the others'; self_term="exact" uses x_i instead, so that only what neighbors receive is lossy.

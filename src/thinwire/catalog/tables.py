@@ -190,7 +190,7 @@ BUILT_IN = (
         "scam",
         feedback.SCAM,
         "memory",
-        examples=("topk(density=0.1)", "topk(density=0.1), discharge=true", "topk(k=3), decay=0.9"),
+        examples=("topk(density=0.1)", "topk(density=0.1), reset_selected=true", "topk(k=3), decay=0.9"),
     ),
     Entry(
         "dgc",

@@ -1,4 +1,4 @@
-"""What was not sent helps to choose what is."""
+"""SCAM (Khafizov, 2025): select coordinates by |residual + gradient|, send the plain gradient there, keep the rest."""
 
 from __future__ import annotations
 
@@ -39,66 +39,68 @@ from .residuals import (
 
 
 class SCAMState(NamedTuple):
+    """The residual e and the state of the inner aggregator."""
+
     residual: Tensor | Int8Residual
     inner: Any
 
 
 @dataclass(frozen=True)
 class SCAM(ResidualMemory):
-    """Choose coordinates by residual + tensor, send the pure tensor there: as published, nothing is lost, but kept.
+    """Select coordinates by |e + g|, send the plain g there, add the rest of g to e: sum of sent + e = sum of gradients.
 
-    As published, sending does not change the residual on the coordinates sent, which may grow without bound.
-    discharge=True forgets it there; decay < 1 forgets a part of it everywhere, at every step. `inner` is an aggregator
-    of a compressor that chooses (Top-k, thresholds). residual_dtype="bf16" or "int8" keeps it in less memory.
+    As published, sending a coordinate does not change its residual, which may grow without bound. reset_selected=True
+    sets it to zero there; decay < 1 multiplies all of it by `decay` at every step; either gives up the identity.
+    `inner` is an aggregator of a compressor that selects coordinates (Top-k, thresholds). residual_dtype="bf16" or
+    "int8" stores e in less memory.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.CORRECTS_LOSS})
 
     inner: Aggregator[Any]
-    discharge: bool = False
+    reset_selected: bool = False
     decay: float = 1.0
     residual_dtype: str = "fp32"
 
     def __post_init__(self) -> None:
         check_inner("SCAM", self.inner)
-        encodes = self.inner.compressor if wraps_compressor(self.inner) else self.inner
-        if not chooses_coordinates(encodes):
-            name = type(encodes).__name__
+        encoder = self.inner.compressor if wraps_compressor(self.inner) else self.inner
+        if not chooses_coordinates(encoder):
             raise IncompatibleParts(
-                "SCAM chooses coordinates by residual + tensor and sends the tensor; "
-                f"{name} does not choose: use scam(topk(...))"
+                "SCAM selects coordinates by residual + gradient and sends the gradient there; "
+                f"{type(encoder).__name__} does not select coordinates. Use scam(topk(...))"
             )
         if not 0 < self.decay <= 1:
-            raise CompositionError(f"SCAM: decay must be in (0, 1], got {self.decay}; 1 keeps the residual whole")
+            raise CompositionError(f"SCAM: decay must be in (0, 1], got {self.decay}; 1 keeps all of the residual")
         check_residual_dtype("SCAM", self.residual_dtype)
 
     def init(self, spec: TensorSpec, key: Key) -> SCAMState:
         return SCAMState(zero_residual(spec, self.residual_dtype), self.inner.init(spec, key))
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: SCAMState, ctx: Context) -> Program[Reduced[SCAMState]]:
-        rank, inner, before = ctx.world.rank, self.inner, dequantize_residual(state.residual, spec)
-        chooser: Chooser = inner.compressor  # type: ignore[attr-defined]
-        positions = chooser.choose(saturate(before + tensor).flatten(), ctx.key(spec.name, rank))
-        there = replace(inner, compressor=Chosen(chooser, positions))  # type: ignore[type-var]
-        out = yield from there.reduce(tensor, spec, state.inner, ctx)
-        rest = saturate(before + (tensor - out.sent))  # so bracketed, `before` stays to the bit where all was sent
-        if self.discharge:
-            rest = rest.flatten().index_fill(0, positions, 0).view(spec.shape)
-        residual = quantize_layer_residual(spec.name, rest * self.decay, self.residual_dtype, ctx)
+        inner, old = self.inner, dequantize_residual(state.residual, spec)
+        selector: Chooser = inner.compressor  # type: ignore[attr-defined]
+        positions = selector.choose(saturate(old + tensor).flatten(), ctx.key(spec.name, ctx.world.rank))
+        sender = replace(inner, compressor=FixedSelection(selector, positions))  # type: ignore[type-var]
+        out = yield from sender.reduce(tensor, spec, state.inner, ctx)
+        new = saturate(old + (tensor - out.sent))  # in this order, `old` keeps its bits where all was sent
+        if self.reset_selected:
+            new = new.flatten().index_fill(0, positions, 0).view(spec.shape)
+        residual = quantize_layer_residual(spec.name, new * self.decay, self.residual_dtype, ctx)
         return Reduced(out.value, out.sent, SCAMState(residual, out.state))
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: SCAMState, ctx: Context) -> Tensor:
-        """What coordinates are chosen by; of the tensor itself the numbers there are sent."""
+        """e + g, by which coordinates are selected; the values sent there are those of g."""
         return saturate(dequantize_residual(state.residual, spec) + narrow(tensor, spec.dtype))
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
-    """A compressor whose choice was made already, by another tensor than the one it is given to send."""
+class FixedSelection:
+    """A sparse compressor with given positions: they were selected by another tensor than the one it encodes."""
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.CHOOSES_COORDINATES})
 
-    chooser: Chooser
+    selector: Chooser
     positions: Tensor
 
     def choose(self, scores: Tensor, key: Key) -> Tensor:
@@ -106,26 +108,26 @@ class Chosen:
         return self.positions
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
-        kept = self.take(tensor.flatten(), self.positions)
-        return self.encode_at(kept, self.positions, tensor.numel(), key)
+        values = self.take(tensor.flatten(), self.positions)
+        return self.encode_at(values, self.positions, tensor.numel(), key)
 
     def take(self, flat: Tensor, positions: Tensor) -> Tensor:
-        return self.chooser.take(flat, positions)
+        return self.selector.take(flat, positions)
 
     def encode_at(self, kept: Tensor, positions: Tensor, numel: int, key: Key) -> Payload:
-        return self.chooser.encode_at(kept, positions, numel, key)
+        return self.selector.encode_at(kept, positions, numel, key)
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
-        return self.chooser.decode(payload, spec, key)
+        return self.selector.decode(payload, spec, key)
 
     def decode_at(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
-        return self.chooser.decode_at(payload, spec, key)
+        return self.selector.decode_at(payload, spec, key)
 
     def share(self, pieces: int) -> Compressor:
-        return self.chooser.share(pieces)  # which chooses by what it is given: a second hop sees other tensors
+        return self.selector.share(pieces)  # which selects anew: a second hop encodes other tensors
 
     def contract(self, spec: TensorSpec) -> Contract:
-        return self.chooser.contract(spec)
+        return self.selector.contract(spec)
 
     def nbytes(self, spec: TensorSpec) -> float:
-        return self.chooser.nbytes(spec)
+        return self.selector.nbytes(spec)

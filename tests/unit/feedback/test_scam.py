@@ -10,7 +10,7 @@ from thinwire.compressors import QSGD, RandomK, TopK
 from thinwire.core import Context, chooses_coordinates, derive_key
 from thinwire.feedback import EF21, SCAM
 from thinwire.feedback.residuals import dequantize_residual
-from thinwire.feedback.scam import Chosen
+from thinwire.feedback.scam import FixedSelection
 
 SPEC = TensorSpec("layer", (50,), torch.float64)
 
@@ -33,7 +33,7 @@ def test_published_form_loses_nothing_over_a_thousand_steps(text):
     torch.testing.assert_close(sent + out.state.residual, given, rtol=1e-9, atol=1e-9)
 
 
-def test_residual_and_tensor_choose_and_the_tensor_is_sent():
+def test_selects_by_residual_plus_gradient_and_sends_the_gradient():
     for tensor, before, out in steps(parse("scam(topk(k=5))"), 50):
         chosen = (before + tensor).abs().topk(5).indices.sort().values
         assert torch.equal(out.sent.nonzero().flatten(), chosen)
@@ -47,15 +47,15 @@ def test_published_form_leaves_the_residual_as_it_was_where_it_sent():
 
 
 @pytest.mark.parametrize("inner", ["topk(k=5)", "square(k=5)", "adaptive(density=0.1, sample=0.5)"])
-def test_discharge_forgets_the_residual_where_it_sent_and_only_there(inner):
-    for tensor, before, out in steps(parse(f"scam({inner}, discharge=true)"), 50):
+def test_reset_selected_clears_the_residual_where_it_sent_and_only_there(inner):
+    for tensor, before, out in steps(parse(f"scam({inner}, reset_selected=true)"), 50):
         there = out.sent != 0
         assert bool(there.any()) and bool((out.state.residual[there] == 0).all())
         assert torch.equal(out.state.residual[~there], (before + tensor)[~there])
 
 
-def test_discharge_forgets_what_was_chosen_even_if_nothing_was_there_to_send():
-    aggregator, spec = parse("scam(topk(k=1), discharge=true)"), TensorSpec("layer", (3,))
+def test_reset_selected_clears_selected_coordinates_even_if_the_gradient_is_zero_there():
+    aggregator, spec = parse("scam(topk(k=1), reset_selected=true)"), TensorSpec("layer", (3,))
     state = aggregator.init(spec, derive_key(0))._replace(residual=torch.tensor([1.0, 5.0, 2.0]))
     out = loopback(aggregator.reduce(torch.tensor([0.5, 0.0, 0.5]), spec, state, Context(0, World(0, 1))))
     assert out.sent.tolist() == [0, 0, 0]
@@ -68,7 +68,7 @@ def test_decay_shrinks_the_whole_residual():
 
 
 def test_published_residuals_grow_and_the_variants_do_not():
-    """A tensor that is always the same: published SCAM never discharges what it has waiting."""
+    """A tensor that is always the same: published SCAM never clears its residual."""
 
     def largest_after(text, count):
         aggregator, tensor = parse(text), torch.linspace(0.5, 1.5, 50, dtype=torch.float64)
@@ -78,7 +78,7 @@ def test_published_residuals_grow_and_the_variants_do_not():
         return float(state.residual.abs().max())
 
     assert largest_after("scam(topk(k=5))", 400) > 1.8 * largest_after("scam(topk(k=5))", 200)
-    for text in ("scam(topk(k=5), discharge=true)", "scam(topk(k=5), decay=0.9)"):
+    for text in ("scam(topk(k=5), reset_selected=true)", "scam(topk(k=5), decay=0.9)"):
         assert largest_after(text, 400) < 30
 
 
@@ -92,7 +92,7 @@ def test_a_quantized_residual_is_close_to_the_exact_one(form, apart):
     assert float((dequantize_residual(out.state.residual, spec) - exact).norm()) < apart * float(exact.norm())
 
 
-def test_two_hops_send_the_tensor_where_the_residual_chose():
+def test_two_hops_send_the_gradient_at_the_selected_coordinates():
     """k=12 of 12 leaves nothing to lose in the second hop; k=4 still loses nothing over ranks."""
     for k in (12, 4):
         aggregator, spec, size = parse(f"scam(two_hop(topk(k={k})))"), TensorSpec("layer", (12,), torch.float64), 3
@@ -117,8 +117,10 @@ def test_two_hops_send_the_tensor_where_the_residual_chose():
         (EF21(GatherMean(TopK(k=3))), "EF21"),
     ],
 )
-def test_parts_that_do_not_choose_are_refused_by_name(inner, name):
-    with pytest.raises(IncompatibleParts, match=rf"SCAM chooses .*; {name} does not choose: use scam\(topk"):
+def test_parts_that_do_not_select_coordinates_are_refused(inner, name):
+    with pytest.raises(
+        IncompatibleParts, match=rf"SCAM selects .*; {name} does not select coordinates\. Use scam\(topk"
+    ):
         SCAM(inner)
 
 
@@ -128,12 +130,12 @@ def test_decay_out_of_range_is_refused(decay):
         SCAM(GatherMean(TopK(k=3)), decay=decay)
 
 
-def test_what_was_chosen_is_a_chooser_itself():
-    chosen = Chosen(TopK(k=2), torch.tensor([0, 3]))
-    assert chooses_coordinates(chosen)
-    assert chosen.share(2) == TopK(k=1)
+def test_a_fixed_selection_selects_coordinates_itself():
+    fixed = FixedSelection(TopK(k=2), torch.tensor([0, 3]))
+    assert chooses_coordinates(fixed)
+    assert fixed.share(2) == TopK(k=1)
     spec, key, tensor = TensorSpec("layer", (4,)), derive_key(0), torch.tensor([1.0, 9.0, 9.0, 2.0])
-    assert chosen.decode(chosen.encode(tensor, key), spec, key).tolist() == [1, 0, 0, 2]
+    assert fixed.decode(fixed.encode(tensor, key), spec, key).tolist() == [1, 0, 0, 2]
     one = torch.tensor([1])
-    assert chosen.decode_at(chosen.encode_at(tensor[one], one, 4, key), spec, key).tolist() == [0, 9, 0, 0]
-    assert (chosen.contract(spec), chosen.nbytes(spec)) == (TopK(k=2).contract(spec), TopK(k=2).nbytes(spec))
+    assert fixed.decode_at(fixed.encode_at(tensor[one], one, 4, key), spec, key).tolist() == [0, 9, 0, 0]
+    assert (fixed.contract(spec), fixed.nbytes(spec)) == (TopK(k=2).contract(spec), TopK(k=2).nbytes(spec))
