@@ -43,6 +43,6 @@ def test_ef21_shares_the_mean_of_all_beliefs_at_every_step():
     for step in range(300):
         outs = reduce_all(aggregator, target, states, step)
         states = [out.state for out in outs]
-        mean = sum(state.local for state in states) / 4
-        torch.testing.assert_close(states[0].shared, mean)
-    torch.testing.assert_close(states[0].local, target[0])  # beliefs reach a tensor that does not change
+        mean = sum(state.own_estimate for state in states) / 4
+        torch.testing.assert_close(states[0].mean_estimate, mean)
+    torch.testing.assert_close(states[0].own_estimate, target[0])  # estimates reach a tensor that does not change

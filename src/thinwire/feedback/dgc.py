@@ -1,4 +1,4 @@
-"""Momentum before compression: what waits in the residual waits with its velocity."""
+"""Deep Gradient Compression (Lin et al., 2018): momentum correction, factor masking, clipping; sends C(e + u)."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ from .residuals import ResidualMemory
 
 
 class DGCState(NamedTuple):
+    """Velocity u, residual e and the state of the inner aggregator."""
+
     velocity: Tensor
     residual: Tensor
     inner: Any
@@ -43,11 +45,11 @@ _ALWAYS = frozenset({Capability.CORRECTS_LOSS, Capability.KEEPS_UNSENT})
 
 @dataclass(frozen=True)
 class DGC(ResidualMemory):
-    """Add up momentum on each worker and send that, keep what was not sent; the optimizer must then have no momentum.
+    """Momentum on each worker before compression: u ← momentum·u + g, send C(e + u), keep e ← e + u − sent.
 
-    u <- momentum·u + g; v <- v + u; send C(v); v <- v - sent. masking forgets u where something was sent, lest old
-    velocity carry a coordinate on; made for sparse inner parts, since a dense one would forget all of u at every step.
-    clip bounds each layer's g to the norm clip / sqrt(ranks) first. Deep Gradient Compression, arXiv 1712.01887.
+    The optimizer must then have no momentum of its own. masking sets u to zero where something was sent, so that stale
+    velocity does not move a coordinate on; it is meant for sparse inner parts, because a dense one would clear all of u
+    at every step. clip bounds each layer's g to the norm clip / sqrt(ranks) first. arXiv 1712.01887.
     """
 
     inner: Aggregator[Any]
@@ -62,12 +64,12 @@ class DGC(ResidualMemory):
         if not 0 <= self.momentum < 1:
             raise CompositionError(f"DGC: momentum must be in [0, 1), got {self.momentum}; 0.9 is usual")
         if self.clip is not None and not 0 < self.clip < math.inf:
-            raise CompositionError(f"DGC: clip must be positive and finite, got {self.clip}; none does not clip")
+            raise CompositionError(f"DGC: clip must be positive and finite, got {self.clip}; None disables clipping")
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        forgets = self.masking and self.clip is None  # where all is sent, nothing of the velocity stays
-        return _ALWAYS | {Capability.LOSSLESS} if forgets else _ALWAYS
+        clears = self.masking and self.clip is None  # where all is sent, no velocity remains
+        return _ALWAYS | {Capability.LOSSLESS} if clears else _ALWAYS
 
     def init(self, spec: TensorSpec, key: Key) -> DGCState:
         zeros = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
@@ -82,36 +84,38 @@ class DGC(ResidualMemory):
         return Reduced(out.value, out.sent, DGCState(velocity, saturate(target - out.sent), out.state))
 
     def _velocity(self, tensor: Tensor, spec: TensorSpec, state: DGCState, ctx: Context) -> Tensor:
-        fresh = tensor.to(spec.work_dtype)
+        gradient = tensor.to(spec.work_dtype)
         if self.clip is not None:
-            fresh = clipped(fresh, self.clip / math.sqrt(ctx.world.size))
-        return saturate(self.momentum * state.velocity + fresh)
+            gradient = clip_norm(gradient, self.clip / math.sqrt(ctx.world.size))
+        return saturate(self.momentum * state.velocity + gradient)
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: DGCState, ctx: Context) -> Tensor:
+        """What the compressor receives: e + u."""
         velocity = self._velocity(narrow(tensor, spec.dtype), spec, state, ctx)
         return target_of(self.inner, saturate(state.residual + velocity), spec, state.inner, ctx)
 
     def hand_over(self, state: DGCState, spec: TensorSpec) -> list[Held]:
+        """Residual and velocity, and what the memories inside hold."""
         unsent, *inside = super().hand_over(state, spec)
-        lost = "momentum that was gathered is forgotten; give the optimizer a momentum of its own"
+        lost = "accumulated momentum is lost; give the optimizer a momentum of its own"
         return [unsent, Held("velocity", self, state.velocity, lost), *inside]
 
     def adopt(
         self, state: DGCState, spec: TensorSpec, held: Sequence[Held], ctx: Context
     ) -> tuple[DGCState, list[Held]]:
-        """All velocities of `held` are added to its own, too."""
+        """Add all residuals and velocities of `held` to the own ones; return the new state and what was not used."""
         velocities, rest = split_kind(held, "velocity")
         velocity = state.velocity
-        for one in velocities:
-            velocity = saturate(velocity + one.value)
+        for item in velocities:
+            velocity = saturate(velocity + item.value)
         return super().adopt(state._replace(velocity=velocity), spec, rest, ctx)
 
 
-def clipped(tensor: Tensor, norm: float) -> Tensor:
-    """The tensor, scaled down to this Euclidean norm if it is longer."""
+def clip_norm(tensor: Tensor, max_norm: float) -> Tensor:
+    """The tensor, scaled down to this Euclidean norm if its norm is larger."""
     if tensor.numel() == 0:
         return tensor
     wide = tensor.double()
     peak = wide.abs().amax().clamp(min=torch.finfo(torch.float64).tiny)
-    length = tree_sum((wide / peak).flatten().square()).sqrt()  # of a tensor scaled to 1, so no square overflows
-    return (wide * (norm / peak / length).clamp(max=1.0)).to(tensor.dtype)
+    norm = tree_sum((wide / peak).flatten().square()).sqrt()  # of the tensor scaled to 1, so that no square overflows
+    return (wide * (max_norm / peak / norm).clamp(max=1.0)).to(tensor.dtype)

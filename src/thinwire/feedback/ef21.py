@@ -1,4 +1,4 @@
-"""Send how the tensor changed, keep what everybody believes it to be."""
+"""EF21 (Richtárik et al., 2021): send C(g_i − h_i); each rank keeps its h_i and the mean of all h_i."""
 
 from __future__ import annotations
 
@@ -36,14 +36,19 @@ from ..core import (
 
 
 class EF21State(NamedTuple):
-    local: Tensor  # what the others believe this rank's tensor to be
-    shared: Tensor  # the average of all ranks' `local`, the same everywhere
+    """Estimates of the ranks' gradients, and the state of the inner aggregator."""
+
+    own_estimate: Tensor  # h_i: what the other ranks know of this rank's gradient
+    mean_estimate: Tensor  # h, the mean of all h_i: the same on all ranks
     inner: Any
 
 
 @dataclass(frozen=True)
 class EF21:
-    """Send the compressed difference to what was believed before; every rank's `shared` is the mean of all `local`."""
+    """Send c_i = C(g_i − h_i), then h_i ← h_i + c_i; all ranks use h ← h + mean of c_i, which is the mean of all h_i.
+
+    Needs a contractive C (delta > 0). With a gradient that does not change, h becomes exact.
+    """
 
     capabilities: ClassVar[Capabilities] = frozenset(
         {Capability.CORRECTS_LOSS, Capability.SENDS_DIFFERENCES, Capability.CARRIES_PAIRS}
@@ -55,8 +60,8 @@ class EF21:
         check_inner("EF21", self.inner, follows=True)
         if (topology := mixes(self.inner)) is not None:
             raise IncompatibleParts(
-                f"EF21 keeps the mean of all ranks' beliefs, over {type(topology).__name__} each rank hears others; "
-                "use ef(gossip(...)), or choco(...) on a fixed graph"
+                f"EF21 needs the mean over all ranks; over {type(topology).__name__} each rank receives another mean. "
+                "Use ef(gossip(...)), or choco(...) on a fixed graph"
             )
 
     def init(self, spec: TensorSpec, key: Key) -> EF21State:
@@ -64,37 +69,44 @@ class EF21:
         return EF21State(zeros, zeros, self.inner.init(spec, key))
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: EF21State, ctx: Context) -> Program[Reduced[EF21State]]:
-        news = narrow(saturate(tensor - state.local), spec.dtype)
-        out = yield from self.inner.reduce(news, spec, state.inner, ctx)
-        local, shared = saturate(state.local + out.sent), saturate(state.shared + out.value)
-        return Reduced(shared, local, EF21State(local, shared, out.state))
+        difference = narrow(saturate(tensor - state.own_estimate), spec.dtype)
+        out = yield from self.inner.reduce(difference, spec, state.inner, ctx)
+        own, mean = saturate(state.own_estimate + out.sent), saturate(state.mean_estimate + out.value)
+        return Reduced(mean, own, EF21State(own, mean, out.state))
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: EF21State, ctx: Context) -> Tensor:
-        return target_of(self.inner, saturate(narrow(tensor, spec.dtype) - state.local), spec, state.inner, ctx)
+        """What the compressor receives: g_i − h_i."""
+        difference = saturate(narrow(tensor, spec.dtype) - state.own_estimate)
+        return target_of(self.inner, difference, spec, state.inner, ctx)
 
     def hand_over(self, state: EF21State, spec: TensorSpec) -> list[Held]:
-        lost = "nothing that was to be sent is lost; what ranks knew of each other's tensors is"
-        return [Held("estimate", self, (state.local, state.shared), lost), *held_by(self.inner, state.inner, spec)]
+        """Both estimates, and what the memories inside hold."""
+        lost = "the ranks' estimates of each other's gradients are lost; nothing unsent is"
+        estimates = Held("estimate", self, (state.own_estimate, state.mean_estimate), lost)
+        return [estimates, *held_by(self.inner, state.inner, spec)]
 
     def adopt(
         self, state: EF21State, spec: TensorSpec, held: Sequence[Held], ctx: Context
     ) -> tuple[EF21State, list[Held]]:
-        """One estimate: two cannot be added. All ranks take the same one, so `shared` stays the mean of all `local`."""
+        """Take one estimate: two cannot be added. All ranks take the same one, so h stays the mean of all h_i."""
         (*estimates,), rest = split_kind(held, "estimate")
-        local, shared = estimates.pop(0).value if estimates else (state.local, state.shared)
+        own, mean = estimates.pop(0).value if estimates else (state.own_estimate, state.mean_estimate)
         inner, rest = adopt_into(self.inner, state.inner, spec, [*estimates, *rest], ctx)
-        return EF21State(local, shared, inner), rest
+        return EF21State(own, mean, inner), rest
 
     def merge(self, states: Sequence[EF21State], spec: TensorSpec) -> EF21State:
-        local, shared = (mean_state([state[at] for state in states]) for at in range(2))
-        return EF21State(local, shared, merge_memories(self.inner, [state.inner for state in states], spec))
+        """One state for those of several ranks: the mean of each field."""
+        own, mean = (mean_state([state[field] for state in states]) for field in range(2))
+        return EF21State(own, mean, merge_memories(self.inner, [state.inner for state in states], spec))
 
     def give_back(self, tensor: Tensor, spec: TensorSpec, state: EF21State, ctx: Context) -> EF21State:
-        return state  # the next message says what changed since the last one that was accepted: nothing is lost
+        return state  # the next message has the difference to the last accepted one: nothing is lost
 
     def send_form(self) -> SendForm:
-        """The server adds differences to its estimate of the worker; if it has lost that, all in here begins anew."""
+        """The server adds differences to its estimate of a worker; if it has lost that, the worker restarts at zero."""
         form = send_form_of(self.inner)
         if form.believes:
-            raise IncompatibleParts("EF21 inside EF21: a server keeps one belief of each worker; one EF21 would do")
+            raise IncompatibleParts(
+                "EF21 inside EF21: a server keeps one estimate of each worker. Use a single ef21(...)"
+            )
         return SendForm(form.compressor, lambda sender: replace(self, inner=form.assemble(sender)), believes=True)

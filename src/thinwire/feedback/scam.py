@@ -47,7 +47,7 @@ class SCAMState(NamedTuple):
 
 @dataclass(frozen=True)
 class SCAM(ResidualMemory):
-    """Select coordinates by |e + g|, send the plain g there, add the rest of g to e: sum of sent + e = sum of gradients.
+    """Select coordinates by |e + g|, send the plain g there, add the rest of g to e: sum of sent + e = sum of all g.
 
     As published, sending a coordinate does not change its residual, which may grow without bound. reset_selected=True
     sets it to zero there; decay < 1 multiplies all of it by `decay` at every step; either gives up the identity.

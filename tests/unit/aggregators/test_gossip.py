@@ -132,9 +132,7 @@ def test_traffic_is_one_payload_for_each_partner():
 
 
 def test_memories_that_need_one_mean_for_all_refuse_gossip():
-    with pytest.raises(
-        IncompatibleParts, match=r"EF21 keeps the mean of all ranks' beliefs, over Ring .*use ef\(gossip"
-    ):
+    with pytest.raises(IncompatibleParts, match=r"EF21 needs the mean over all ranks; over Ring .*Use ef\(gossip"):
         parse("ef21(gossip(topk(density=0.1), ring()))")
     for memory in ("ef", "dgc", "ef21"):
         with pytest.raises(IncompatibleParts, match="CHOCO loses nothing of what it is given"):

@@ -9,7 +9,7 @@ from helpers.cases import draw
 from thinwire import CompositionError, TensorSpec, World, lockstep, loopback, parse
 from thinwire.core import Context, derive_key
 from thinwire.feedback import DGC
-from thinwire.feedback.dgc import clipped
+from thinwire.feedback.dgc import clip_norm
 
 
 def steps(text, count, dtype=torch.float32, shape=(50,)):
@@ -78,11 +78,11 @@ def test_clipping_stands_the_largest_and_the_smallest_numbers(dtype):
     limits = torch.finfo(dtype)
     for value in (limits.max, -limits.max, limits.tiny, 0.0):
         for norm in (1e-3, 1.0):
-            got = clipped(torch.full((9,), value, dtype=dtype), norm)
+            got = clip_norm(torch.full((9,), value, dtype=dtype), norm)
             expected = math.copysign(min(abs(value), norm / 3), value)
             assert got.dtype == dtype and got.tolist() == pytest.approx([expected] * 9, rel=1e-6, abs=0)
-    assert clipped(torch.zeros(0, dtype=dtype), 1.0).numel() == 0
-    assert clipped(torch.tensor(5.0, dtype=dtype), 1.0).tolist() == 1.0
+    assert clip_norm(torch.zeros(0, dtype=dtype), 1.0).numel() == 0
+    assert clip_norm(torch.tensor(5.0, dtype=dtype), 1.0).tolist() == 1.0
 
 
 @pytest.mark.parametrize(

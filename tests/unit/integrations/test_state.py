@@ -36,7 +36,7 @@ def test_another_world_size_keeps_the_mean_of_what_was_not_sent(pool, compositio
     stored = pool.run(before, jobs.save_state, composition)[0]
     resumed = pool.run(after, jobs.load_state, composition, stored)
     for name, memory in stored["rank0"]["layers"].items():
-        for leaf in (leaf for leaf in memory if leaf in ("residual", "local")):
+        for leaf in (leaf for leaf in memory if leaf in ("residual", "own_estimate")):
             old = sum(stored[f"rank{r}"]["layers"][name][leaf].double() for r in range(before)) / before
             new = sum(state["layers"][name][leaf].double() for state in resumed) / after
             torch.testing.assert_close(new, old, rtol=1e-6, atol=1e-6 * float(old.abs().max() + 1e-30))

@@ -230,7 +230,7 @@ def test_under_ef21_a_refused_update_changes_no_belief_on_either_side():
         server.version += step % 3 == 2
         worker.settle(server.handle(message, 0.0))
         for name in SHAPES:
-            assert torch.equal(server.intake.beliefs["w0"][name], worker.uplink.exchanger.memory[name].local)
+            assert torch.equal(server.intake.beliefs["w0"][name], worker.uplink.exchanger.memory[name].own_estimate)
 
 
 @pytest.mark.parametrize("pace", [Pace(bound=0), Pace(bound=2), Pace()])
@@ -443,7 +443,7 @@ def test_a_worker_without_its_memory_begins_anew_under_ef21():
     assert again.step == 1 and "w0" not in server.intake.beliefs
     assert begin(server, again)
     again.settle(server.handle(again.push(gradient("w0", 1, again.weights)), 0.0))
-    assert torch.equal(server.intake.beliefs["w0"]["a"], again.uplink.exchanger.memory["a"].local)
+    assert torch.equal(server.intake.beliefs["w0"]["a"], again.uplink.exchanger.memory["a"].own_estimate)
 
 
 def test_a_worker_is_not_stored_while_its_update_is_unanswered():
