@@ -1,4 +1,4 @@
-"""Whole weights through a lossy gossip: send how they differ from what partners believe."""
+"""CHOCO-Gossip (Koloskova et al., 2019): send C(x_i − h_i) to neighbors, which keep h_i; mix the estimates h."""
 
 from __future__ import annotations
 
@@ -30,17 +30,19 @@ from .neighbors import decode_from, make_exchange
 
 
 class ChocoState(NamedTuple):
-    own: Tensor  # what partners believe this rank's tensor to be
-    mixed: Tensor  # Σ K_ij of what this rank believes of all it hears, its own included
+    """Estimates of this rank's and its neighbors' tensors."""
+
+    own_estimate: Tensor  # h_i: what the neighbors know of this rank's tensor
+    mixed_estimate: Tensor  # Σ_j K_ij h_j over this rank and its neighbors
 
 
 @dataclass(frozen=True)
 class Choco(OwnState):
-    """Send the compressed difference to what partners believe, move by gamma towards their mean. Fixed graphs only.
+    """Gossip of whole weights: send C(x_i − h_i), then x_i ← x_i + gamma Σ_j K_ij (h_j − h_i). Fixed topologies only.
 
-    b_i ← b_i + C(x_i − b_i) on i and on all who hear it; x_i ← x_i + gamma Σ K_ij (b_j − b_i). Beliefs reach tensors
-    that rest, so that nothing is lost of them, however few bits are sent; the mean over ranks does not move. Stable
-    while gamma is small against the contract's delta. CHOCO-SGD, arXiv 1902.00340.
+    h_i ← h_i + C(x_i − h_i) on rank i and on all ranks that receive from it. The estimates h converge to tensors that
+    do not change, so nothing is lost, however few bits are sent; the mean over ranks does not move. Stable while gamma
+    is small against the contract's delta. CHOCO-SGD, arXiv 1902.00340.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset(
@@ -57,8 +59,8 @@ class Choco(OwnState):
         if self.topology.changes:
             name = type(self.topology).__name__
             raise IncompatibleParts(
-                f"Choco remembers what its partners hold, {name} changes partners; "
-                "use a fixed graph such as ring(), or gossip of what changed since the last round"
+                f"Choco keeps an estimate of each neighbor's tensor; {name} changes neighbors from step to step. "
+                "Use a fixed topology such as ring(), or gossip(...) of the change since the last round"
             )
 
     def init(self, spec: TensorSpec, key: Key) -> ChocoState:
@@ -68,19 +70,20 @@ class Choco(OwnState):
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: ChocoState, ctx: Context) -> Program[Reduced[ChocoState]]:
         rank, wide = ctx.world.rank, tensor.to(spec.work_dtype)
         near = neighbours(self.topology, ctx.world, ctx.step)
-        news = narrow(saturate(wide - state.own), spec.dtype)
-        mine = self.compressor.encode(news, ctx.key(spec.name, rank))
-        answers: Gathered = yield make_exchange(near, mine, self.topology, spec)
-        mixed = state.mixed
-        for source, payload in zip(near.incoming, answers, strict=True):
-            if source not in answers.absent:  # who was bad keeps its belief of itself, so we keep ours of it
-                theirs = decode_from(self.compressor, payload, spec, ctx, source)
-                mixed = saturate(mixed + theirs * near.incoming[source])
-        heard = ChocoState(state.own, mixed)
-        ours = decode_from(self.compressor, mine, spec, ctx, rank)
-        after = ChocoState(saturate(state.own + ours), saturate(mixed + ours * near.own))
-        value = saturate(wide + (after.mixed - after.own) * self.gamma)
-        return Reduced(value, wide, after, heard)
+        difference = narrow(saturate(wide - state.own_estimate), spec.dtype)
+        payload = self.compressor.encode(difference, ctx.key(spec.name, rank))
+        answers: Gathered = yield make_exchange(near, payload, self.topology, spec)
+        mixed = state.mixed_estimate
+        for source, received in zip(near.incoming, answers, strict=True):
+            if source not in answers.absent:  # an excluded neighbor keeps its h_j, so its share here stays as well
+                change = decode_from(self.compressor, received, spec, ctx, source)
+                mixed = saturate(mixed + change * near.incoming[source])
+        if_excluded = ChocoState(state.own_estimate, mixed)
+        own_change = decode_from(self.compressor, payload, spec, ctx, rank)
+        new = ChocoState(saturate(state.own_estimate + own_change), saturate(mixed + own_change * near.own))
+        value = saturate(wide + (new.mixed_estimate - new.own_estimate) * self.gamma)
+        return Reduced(value, wide, new, if_excluded)
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: ChocoState, ctx: Context) -> Tensor:
-        return saturate(tensor.to(spec.work_dtype) - state.own)
+        """What the compressor receives: x_i − h_i."""
+        return saturate(tensor.to(spec.work_dtype) - state.own_estimate)

@@ -1,4 +1,4 @@
-"""CHOCO: consensus on whole tensors over a lossy gossip."""
+"""CHOCO: consensus on whole tensors over compressed gossip."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def test_ranks_reach_consensus_at_the_mean_they_started_with(text):
     assert consensus(tensors) < 1e-3 * apart
 
 
-def test_plain_lossy_gossip_of_the_same_tensors_does_not():
+def test_plain_lossy_gossip_of_the_same_tensors_does_not_reach_consensus():
     aggregator = parse("gossip(topk(density=0.1), ring())")
     tensors = [draw("gaussian", (50,), torch.float64, rank) for rank in range(6)]
     mean = sum(tensors) / 6
@@ -35,30 +35,30 @@ def test_plain_lossy_gossip_of_the_same_tensors_does_not():
     assert float((sum(tensors) / 6 - mean).norm()) > 0.5 * float(mean.norm())
 
 
-def test_it_is_the_recursion_of_the_paper():
+def test_values_follow_the_recursion_of_the_paper():
     """Against every rank's copies kept one by one, in matrices."""
     aggregator, states, k = parse("choco(topk(k=4), ring(), gamma=0.3)"), None, mixing_matrix(Ring(), 5)
     tensors = [draw("gaussian", (20,), torch.float64, rank) for rank in range(5)]
-    x, belief = torch.stack(tensors), torch.zeros(5, 20, dtype=torch.float64)
+    x, estimate = torch.stack(tensors), torch.zeros(5, 20, dtype=torch.float64)
     for step in range(10):
         outs = reduce_all(aggregator, list(x), states, step)
         states = [out.state for out in outs]
-        news = x - belief
-        largest = news.abs().topk(4, dim=1).indices
-        belief = belief + torch.zeros_like(news).scatter(1, largest, news.gather(1, largest))
-        x = x + 0.3 * (k @ belief - belief)
+        difference = x - estimate
+        largest = difference.abs().topk(4, dim=1).indices
+        estimate = estimate + torch.zeros_like(difference).scatter(1, largest, difference.gather(1, largest))
+        x = x + 0.3 * (k @ estimate - estimate)
         torch.testing.assert_close(torch.stack([out.value for out in outs]), x)
-        torch.testing.assert_close(torch.stack([state.own for state in states]), belief)
+        torch.testing.assert_close(torch.stack([state.own_estimate for state in states]), estimate)
 
 
-def test_partners_that_change_are_refused_by_name():
+def test_topologies_that_change_are_refused():
     for topology, name in (("rotating()", "Rotating"), ("exponential(one_peer=true)", "Exponential")):
-        with pytest.raises(IncompatibleParts, match=f"Choco remembers what its partners hold, {name} changes partners"):
+        with pytest.raises(IncompatibleParts, match=f"Choco keeps an estimate .*; {name} changes neighbors"):
             parse(f"choco(topk(density=0.1), {topology})")
 
 
-def test_copies_stay_true_through_a_bad_step_of_one_rank():
-    """What a rank believes of its neighbourhood is what those ranks believe of themselves, whoever was bad when."""
+def test_estimates_stay_consistent_through_a_bad_step_of_one_rank():
+    """A rank's mixed estimate is K times the ranks' own estimates, whichever rank was excluded at which step."""
     size, layers = 5, [TensorSpec("w", (30,), torch.float64)]
     exchangers = [Exchanger(layers, parse("choco(topk(k=3), ring())")) for _ in range(size)]
     k = mixing_matrix(Ring(), size)
@@ -71,5 +71,5 @@ def test_copies_stay_true_through_a_bad_step_of_one_rank():
         )
         bad = [bool(out["w"].isnan().any()) for out in outs]
         assert bad == [step % 3 == 1 and rank == step % size for rank in range(size)]
-        own = torch.stack([e.memory["w"].own for e in exchangers])
-        torch.testing.assert_close(torch.stack([e.memory["w"].mixed for e in exchangers]), k @ own)
+        own = torch.stack([e.memory["w"].own_estimate for e in exchangers])
+        torch.testing.assert_close(torch.stack([e.memory["w"].mixed_estimate for e in exchangers]), k @ own)
