@@ -23,6 +23,8 @@ SETTINGS: dict[str, str] = {  # of parts, by the part's present name: "switch.by
     "ef.residual": "residual_dtype",
     "scam.residual": "residual_dtype",
     "scam.discharge": "reset_selected",
+    "union.false_positives": "false_positive_rate",
+    "sketch.false_positives": "false_positive_rate",
 }
 ARGUMENTS: dict[str, str] = {}  # of functions of the API: "attach.small" -> "dense_below"
 FLAGS: dict[str, str] = {}  # of commands: "serve --down" -> "--downlink-compression"

@@ -37,16 +37,16 @@ from ..core import (
 )
 from ..kernels import Order, cells_for, median_estimate, peel, peeling_order, sketch, table_cells
 from ..kernels.sketch import ROWS
-from .support import (
-    Bitmap,
-    Index,
-    agree_on_support,
+from .sparse_index import (
+    BitmapIndex,
+    SparseIndex,
+    all_reduce_positions,
     check_index,
-    expected_index_bytes,
+    compress_own,
     expected_union,
-    index_for,
-    kept,
-    mark_request,
+    expected_union_index_bytes,
+    index_request,
+    make_index,
 )
 
 log = logging.getLogger("thinwire")
@@ -115,13 +115,13 @@ class SketchSum:
     compressor: Compressor
     cells: float | None = None
     index: str = "bitmap"
-    false_positives: float = 0.001
+    false_positive_rate: float = 0.001
     lanes: int = 1
     exact: bool = False
     on_failure: str = "values"
 
     def __post_init__(self) -> None:
-        check_index("SketchSum", self.index, self.false_positives)
+        check_index("SketchSum", self.index, self.false_positive_rate)
         if self.cells is not None and not 0 < self.cells < 1:
             raise CompositionError(
                 f"SketchSum: cells must be a share of the tensor between 0 and 1, got {self.cells}; 1.5 times the "
@@ -149,7 +149,7 @@ class SketchSum:
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
         """As if ranks chose independently of each other; what a sketch of fixed size cannot hold is sent once more."""
         union, item = expected_union(self.compressor, spec, size), 4 if self.exact else spec.work_dtype.itemsize
-        index = expected_index_bytes(union, self.index, self.false_positives, spec, size)
+        index = expected_union_index_bytes(union, self.index, self.false_positive_rate, spec, size)
         if self.cells is None:
             cells = cells_for(math.ceil(union))
             return index + reduced_bytes(item * (cells if cells < spec.numel else union), size)
@@ -167,7 +167,7 @@ class SketchSum:
     def reduce(
         self, tensor: Tensor, spec: TensorSpec, state: SketchState, ctx: Context
     ) -> Program[Reduced[SketchState]]:
-        flat = kept(self.compressor, tensor, spec, ctx)
+        flat = compress_own(self.compressor, tensor, spec, ctx)
         value = torch.zeros_like(flat)
         if not spec.numel:
             return Reduced(value.view(spec.shape), flat.view(spec.shape), state)
@@ -195,7 +195,7 @@ class SketchSum:
         self, flat: Tensor, units: Units, spec: TensorSpec, ctx: Context
     ) -> Program[tuple[Tensor, Sketched | None]]:
         """First where, then the sketch that is long enough for it; none if that would be longer than the tensor."""
-        positions = yield from agree_on_support(flat, self.index, self.false_positives, spec, ctx)
+        positions = yield from all_reduce_positions(flat, self.index, self.false_positive_rate, spec, ctx)
         cells = table_cells(positions, self.lanes)
         if cells >= spec.numel or not positions.numel():
             return positions, None
@@ -214,13 +214,13 @@ class SketchSum:
         cells = self.fixed_cells(spec.numel)
         if cells >= spec.numel:
             return torch.arange(spec.numel, device=flat.device), None
-        index: Index = Bitmap(spec.numel)
+        index: SparseIndex = BitmapIndex(spec.numel)
         if self.index == "bloom":
-            index = index_for(cells * 10 // 13, self.false_positives, spec, ctx)  # the sketch can hold no more
+            index = make_index(cells * 10 // 13, self.false_positive_rate, spec, ctx)  # the sketch can hold no more
         key = derive_key(ctx.key(spec.name), "sketch", 0)
-        requests = mark_request(index, flat, spec), self._sketch(flat, cells, units, spec, key)
-        marks, table = yield from fuse([_asked(request) for request in requests])
-        positions = index.read(marks)
+        requests = index_request(index, flat, spec), self._sketch(flat, cells, units, spec, key)
+        bits, table = yield from fuse([_asked(request) for request in requests])
+        positions = index.decode(bits)
         return positions, Sketched(table, peeling_order(positions, cells, key, self.lanes), key)
 
     def fixed_cells(self, numel: int) -> int:

@@ -1,4 +1,4 @@
-"""Sparse tensors that are added on the wire where any of them is not zero."""
+"""Sparse all-reduce on the union of supports: a bitmap of nonzero positions by OR, then the sum of the values there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ from ..core import (
     reduce_labels,
     reduced_bytes,
 )
-from .support import agree_on_support, check_index, expected_index_bytes, expected_union, kept
+from .sparse_index import (
+    all_reduce_positions,
+    check_index,
+    compress_own,
+    expected_union,
+    expected_union_index_bytes,
+)
 
 _ALWAYS = frozenset(
     {Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR, Capability.ADDS_NONZEROS, Capability.VARIES_IN_SIZE}
@@ -31,18 +37,18 @@ _ALWAYS = frozenset(
 
 @dataclass(frozen=True)
 class UnionSum:
-    """Agree where any rank sends something (d bits, OR), then add the n values there: d + b·n bits by all-reduce.
+    """All-reduce a bitmap of nonzero positions by OR, then the n values of their union: d + b·n bits by all-reduce.
 
-    Exactly what `gather` would give, whatever the compressor. It pays where ranks send the same coordinates.
-    index="bloom" is shorter than a bitmap where little is sent; `false_positives` of the zeros then travel, too.
+    The result is that of `gather`, with any compressor. It pays where ranks send the same coordinates. index="bloom" is
+    shorter than a bitmap where few coordinates are sent; false_positive_rate of the zeros are then sent as well.
     """
 
     compressor: Compressor
     index: str = "bitmap"
-    false_positives: float = 0.001
+    false_positive_rate: float = 0.001
 
     def __post_init__(self) -> None:
-        check_index("UnionSum", self.index, self.false_positives)
+        check_index("UnionSum", self.index, self.false_positive_rate)
 
     @cached_property
     def capabilities(self) -> Capabilities:
@@ -53,15 +59,15 @@ class UnionSum:
 
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
         union = expected_union(self.compressor, spec, size)
-        index = expected_index_bytes(union, self.index, self.false_positives, spec, size)
+        index = expected_union_index_bytes(union, self.index, self.false_positive_rate, spec, size)
         return index + reduced_bytes(union * spec.work_dtype.itemsize, size)
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
-        flat = kept(self.compressor, tensor, spec, ctx)
-        value = torch.zeros_like(flat)
+        own = compress_own(self.compressor, tensor, spec, ctx)
+        value = torch.zeros_like(own)
         if spec.numel:
-            positions = yield from agree_on_support(flat, self.index, self.false_positives, spec, ctx)
+            positions = yield from all_reduce_positions(own, self.index, self.false_positive_rate, spec, ctx)
             if positions.numel():
-                share = flat[positions] / ctx.world.size
+                share = own[positions] / ctx.world.size
                 value[positions] = yield AllReduce(share, labels=reduce_labels(spec.name, share))
-        return Reduced(value.view(spec.shape), flat.view(spec.shape), state)
+        return Reduced(value.view(spec.shape), own.view(spec.shape), state)

@@ -136,7 +136,7 @@ BUILT_IN = (
             "topk(density=0.1), cells=0.7",
             "topk(k=2), lanes=2",
             "randomk(density=0.2), cells=0.4, exact=true",
-            'topk(density=0.1), index="bloom", false_positives=0.1, exact=true',
+            'topk(density=0.1), index="bloom", false_positive_rate=0.1, exact=true',
         ),
     ),
     Entry("union", aggregators.UnionSum, "aggregator", examples=("qsgd()",)),

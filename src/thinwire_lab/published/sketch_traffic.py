@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from thinwire.aggregators.support import INDEXES
+from thinwire.aggregators.sparse_index import INDEXES
 from thinwire.core import CompositionError
 from thinwire.kernels import bloom_form, cells_for
 from thinwire.wire import expected_index_bytes, packed_bytes

@@ -37,7 +37,7 @@ def sparse(workers, count, numel, overlap, dtype=torch.float64):
 ADDED = (
     "sketch(identity())",
     "sketch(identity(), cells=0.6)",
-    'sketch(identity(), index="bloom", false_positives=0.01)',
+    'sketch(identity(), index="bloom", false_positive_rate=0.01)',
     "sketch(identity(), lanes=4)",
     "union(identity())",
     'union(identity(), index="bloom")',
@@ -224,7 +224,10 @@ def test_any_compressor_will_do_and_schedules_reach_it():
         ("sketch(topk(k=3), lanes=0)", "lanes must be at least 1, got 0"),
         ('sketch(topk(k=3), on_failure="hope")', "on_failure must be one of values, median, got 'hope'"),
         ('union(topk(k=3), index="list")', "index must be one of bitmap, bloom, got 'list'"),
-        ('union(topk(k=3), index="bloom", false_positives=0.0)', "false_positives must be between 0 and 1, got 0.0"),
+        (
+            'union(topk(k=3), index="bloom", false_positive_rate=0.0)',
+            "false_positive_rate must be between 0 and 1, got 0.0",
+        ),
         ("sketch(dense())", "a compressor is needed here"),
     ],
 )
