@@ -14,7 +14,7 @@ from ..core import (
     Label,
     Payload,
     TensorSpec,
-    chooses_coordinates,
+    selects_coordinates,
     derive_key,
     payload_labels,
     saturate,
@@ -38,9 +38,9 @@ def encode_pieces(compressor: Compressor, tensor: Tensor, cut: Pieces, key: Key)
     """One payload an owner. A sparse operator chooses over the whole tensor, before it is cut."""
     pieces = cut.of(tensor)
     keys = [derive_key(key, to) for to in range(len(pieces))]
-    if not chooses_coordinates(compressor):
+    if not selects_coordinates(compressor):
         return tuple(compressor.encode(piece, k) for piece, k in zip(pieces, keys, strict=True))
-    positions = compressor.choose(tensor.flatten(), key)
+    positions = compressor.select(tensor.flatten(), key)
     kept = compressor.take(tensor.flatten(), positions)
     payloads = []
     for start, piece, k in zip(cut.starts, pieces, keys, strict=True):
@@ -51,7 +51,7 @@ def encode_pieces(compressor: Compressor, tensor: Tensor, cut: Pieces, key: Key)
 
 def decode_piece(compressor: Compressor, payload: Payload, spec: TensorSpec, key: Key, to: int) -> Tensor:
     """What the rank with this key sent to owner `to`; `spec` is the piece's."""
-    decode = compressor.decode_at if chooses_coordinates(compressor) else compressor.decode
+    decode = compressor.decode_at if selects_coordinates(compressor) else compressor.decode
     return decode(payload.to(spec.device), spec, derive_key(key, to)).to(spec.work_dtype)
 
 
@@ -77,7 +77,7 @@ def decoded_pieces(
 
 def share_of(compressor: Compressor, pieces: int) -> Compressor:
     """The operator for one piece: one that chooses keeps its share of what it would keep of the whole."""
-    return compressor.share(pieces) if chooses_coordinates(compressor) else compressor
+    return compressor.for_shard(pieces) if selects_coordinates(compressor) else compressor
 
 
 def second_key(ctx: Context, name: str, owner: int) -> Key:

@@ -17,7 +17,7 @@ from ..core import (
     Op,
     Program,
     TensorSpec,
-    chooses_coordinates,
+    selects_coordinates,
     counts_coordinates,
     derive_key,
     reduce_labels,
@@ -83,7 +83,7 @@ def expected_union(compressor: Compressor, spec: TensorSpec, size: int) -> float
     sent = float(spec.numel)
     if counts_coordinates(compressor):
         sent = compressor.count(spec.numel)
-    elif chooses_coordinates(compressor):
+    elif selects_coordinates(compressor):
         sent = compressor.nbytes(spec) / spec.dtype.itemsize
     return spec.numel * (1 - (1 - min(1.0, sent / max(1, spec.numel))) ** size)
 

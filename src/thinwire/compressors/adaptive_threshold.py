@@ -48,7 +48,7 @@ class AdaptiveThreshold(Sparse):
             return kept_count(self.density, None, numel), numel
         return kept_count(self.density / 2, None, numel), kept_count(min(1.0, 2 * self.density), None, numel)
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         numel = scores.numel()
         if numel == 0:
             return torch.arange(0, device=scores.device)

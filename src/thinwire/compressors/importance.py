@@ -46,9 +46,9 @@ class Important(Counted):
     def given(self, importance: Tensor) -> Compressor:
         return replace(self, importance=importance.detach().flatten())
 
-    def share(self, pieces: int) -> Compressor:
+    def for_shard(self, num_shards: int) -> Compressor:
         """A second hop sees averages of what was weighed already: it keeps the largest and weighs nothing again."""
-        return TopK(self.density, self.k, self.values).share(pieces)
+        return TopK(self.density, self.k, self.values).for_shard(num_shards)
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()  # nothing holds for every w: it may be zero just where x is not
@@ -105,7 +105,7 @@ class ImpK(Weighted):
 
     weights: str = "clamped"
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
         importance, magnitudes = self.importance_of(scores), scores.abs()
         return largest_magnitudes(
@@ -128,7 +128,7 @@ class Greedy(Weighted):
         if self.among is not None and not 1 <= self.among < math.inf:
             raise CompositionError(f"Greedy: among must be at least 1, got {self.among}; 2 chooses among 2k")
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
         importance, magnitudes = self.importance_of(scores), scores.abs()
         count = self.count(scores.numel())
@@ -164,7 +164,7 @@ class Stochastic(Important):
     def bounds(self, numel: int) -> tuple[int, int]:
         return (0, numel) if self.poisson else super().bounds(numel)
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         if self.poisson:
             return (uniforms(key, scores) < self.chances(scores)).nonzero().flatten()
         importance = self.importance_of(scores)

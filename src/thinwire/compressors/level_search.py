@@ -33,7 +33,7 @@ class LevelSearch(Sparse):
         if not 0 < self.zeros < 1:
             raise CompositionError(f"LevelSearch: zeros must be between 0 and 1, got {self.zeros}; 0.8 is usual")
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
         return reaching(scores, self.level(scores))
 

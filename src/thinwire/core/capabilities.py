@@ -36,8 +36,8 @@ class Capability(Enum):
         "sends every coordinate",
         "most coordinates arrive, each by itself: senders can be compared coordinate by coordinate",
     )
-    CHOOSES_COORDINATES = (
-        "chooses coordinates",
+    SELECTS_COORDINATES = (
+        "selects coordinates",
         "some coordinates travel; choosing them and encoding them are separate methods",
     )
     COUNTS_COORDINATES = ("counts coordinates", "`count(numel)` coordinates travel, always or on average")

@@ -44,14 +44,14 @@ class Compressor(Protocol):
         ...
 
 
-class Chooser(Compressor, Protocol):
+class CoordinateSelector(Compressor, Protocol):
     """A compressor that sends some coordinates and not others, in two steps that can be taken apart.
 
     Memories choose by one tensor and send another (SCAM); two-hop exchanges cut what was chosen by owners. So what is
     taken is settled over the whole tensor, before it is cut: operators may weigh it.
     """
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         """Positions to send, ascending, for a flat tensor."""
         ...
 
@@ -67,7 +67,7 @@ class Chooser(Compressor, Protocol):
         """What `encode_at` wrote, however many positions it was given."""
         ...
 
-    def share(self, pieces: int) -> Compressor:
+    def for_shard(self, num_shards: int) -> Compressor:
         """This operator for one of so many equal pieces of a tensor."""
         ...
 
@@ -80,7 +80,7 @@ class CountsCoordinates(Compressor, Protocol):
         ...
 
 
-class CodesPositions(Chooser, Protocol):
+class CodesPositions(CoordinateSelector, Protocol):
     """A compressor whose payload is the positions it chose, coded, and the payload of `values` for what is there."""
 
     @property
@@ -207,8 +207,8 @@ def adds_up(part: Compressor) -> bool:
     return has(part, Capability.ADDS_ON_WIRE)
 
 
-def chooses_coordinates(part: Any) -> TypeGuard[Chooser]:
-    return has(part, Capability.CHOOSES_COORDINATES)
+def selects_coordinates(part: Any) -> TypeGuard[CoordinateSelector]:
+    return has(part, Capability.SELECTS_COORDINATES)
 
 
 def counts_coordinates(part: Compressor) -> TypeGuard[CountsCoordinates]:

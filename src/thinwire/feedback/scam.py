@@ -11,7 +11,7 @@ from ..core import (
     Aggregator,
     Capabilities,
     Capability,
-    Chooser,
+    CoordinateSelector,
     CompositionError,
     Compressor,
     Context,
@@ -23,7 +23,7 @@ from ..core import (
     Reduced,
     TensorSpec,
     check_inner,
-    chooses_coordinates,
+    selects_coordinates,
     narrow,
     saturate,
     wraps_compressor,
@@ -55,10 +55,10 @@ class SCAM(ResidualMemory):
     def __post_init__(self) -> None:
         check_inner("SCAM", self.inner)
         encodes = self.inner.compressor if wraps_compressor(self.inner) else self.inner
-        if not chooses_coordinates(encodes):
+        if not selects_coordinates(encodes):
             name = type(encodes).__name__
             raise IncompatibleParts(
-                "SCAM chooses coordinates by residual + tensor and sends the tensor; "
+                "SCAM selects coordinates by residual + tensor and sends the tensor; "
                 f"{name} does not choose: use scam(topk(...))"
             )
         if not 0 < self.decay <= 1:
@@ -70,8 +70,8 @@ class SCAM(ResidualMemory):
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: SCAMState, ctx: Context) -> Program[Reduced[SCAMState]]:
         rank, inner, before = ctx.world.rank, self.inner, recall(state.residual, spec)
-        chooser: Chooser = inner.compressor  # type: ignore[attr-defined]
-        positions = chooser.choose(saturate(before + tensor).flatten(), ctx.key(spec.name, rank))
+        chooser: CoordinateSelector = inner.compressor  # type: ignore[attr-defined]
+        positions = chooser.select(saturate(before + tensor).flatten(), ctx.key(spec.name, rank))
         there = replace(inner, compressor=Chosen(chooser, positions))  # type: ignore[type-var]
         out = yield from there.reduce(tensor, spec, state.inner, ctx)
         rest = saturate(before + (tensor - out.sent))  # so bracketed, `before` stays to the bit where all was sent
@@ -89,12 +89,12 @@ class SCAM(ResidualMemory):
 class Chosen:
     """A compressor whose choice was made already, by another tensor than the one it is given to send."""
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.CHOOSES_COORDINATES})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.SELECTS_COORDINATES})
 
-    chooser: Chooser
+    chooser: CoordinateSelector
     positions: Tensor
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         del scores, key
         return self.positions
 
@@ -114,8 +114,8 @@ class Chosen:
     def decode_at(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         return self.chooser.decode_at(payload, spec, key)
 
-    def share(self, pieces: int) -> Compressor:
-        return self.chooser.share(pieces)  # which chooses by what it is given: a second hop sees other tensors
+    def for_shard(self, num_shards: int) -> Compressor:
+        return self.chooser.for_shard(num_shards)  # which chooses by what it is given: a second hop sees other tensors
 
     def contract(self, spec: TensorSpec) -> Contract:
         return self.chooser.contract(spec)

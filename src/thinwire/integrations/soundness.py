@@ -112,4 +112,4 @@ def _is_biased(part: Any, spec: TensorSpec) -> bool:
         return False
     if promise.delta is not None:
         return promise.delta < NEARLY_EXACT
-    return has(part, Capability.CHOOSES_COORDINATES) or has(part, Capability.LOSES_UNBOUNDED)
+    return has(part, Capability.SELECTS_COORDINATES) or has(part, Capability.LOSES_UNBOUNDED)

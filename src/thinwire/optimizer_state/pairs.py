@@ -102,7 +102,7 @@ class Paired(PairSettings):
             # one key for both: what is drawn by chance is drawn alike
             return self.compressor.encode(m, key), self.compressor.encode(u, key)
         flat = m.flatten()
-        positions = sparse.choose(flat, key)
+        positions = sparse.select(flat, key)
         of_m = sparse.encode_at(sparse.take(flat, positions), positions, flat.numel(), key)
         return of_m, sparse.values.encode(u.flatten()[positions], values_key(key))
 

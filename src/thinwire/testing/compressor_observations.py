@@ -58,11 +58,11 @@ def sends_every_coordinate(part: Compressor) -> bool | None:
     return True
 
 
-def chooses_coordinates(part: Any) -> bool:
+def selects_coordinates(part: Any) -> bool:
     if not has_methods(part, "choose", "take", "encode_at", "decode_at", "share"):
         return False
     flat = gaussian(165)
-    positions = part.choose(flat, KEY)
+    positions = part.select(flat, KEY)
     return _same(part.encode(flat, KEY), part.encode_at(part.take(flat, positions), positions, flat.numel(), KEY))
 
 
@@ -70,18 +70,18 @@ def counts_coordinates(part: Any) -> bool:
     if not has_methods(part, "count"):
         return False
     flat, expected = gaussian(2000), part.count(2000)
-    if chooses_coordinates(part):
-        sent = [part.choose(flat, key_at(i)).numel() for i in range(8)]
+    if selects_coordinates(part):
+        sent = [part.select(flat, key_at(i)).numel() for i in range(8)]
     else:
         sent = [int(torch.count_nonzero(through(part, flat, key_at(i)))) for i in range(8)]
     return bool(abs(sum(sent) / len(sent) - expected) <= NEAR * expected + 1)
 
 
 def codes_positions(part: Any) -> bool:
-    if not chooses_coordinates(part) or not has_methods(part, "bounds") or not hasattr(part, "values"):
+    if not selects_coordinates(part) or not has_methods(part, "bounds") or not hasattr(part, "values"):
         return False
     flat = gaussian(165)
-    positions = part.choose(flat, KEY)
+    positions = part.select(flat, KEY)
     values = part.values.encode(part.take(flat, positions), values_key(KEY))
     indices = encode_indices(positions, flat.numel()).tensor
     return _same(part.encode(flat, KEY), Payload((indices, *values.parts)))
@@ -97,9 +97,9 @@ def takes_importance(part: Any) -> bool:
 
 
 def scales_kept(part: Any) -> bool:
-    if chooses_coordinates(part):
+    if selects_coordinates(part):
         flat = gaussian(165)
-        positions = part.choose(flat, KEY)
+        positions = part.select(flat, KEY)
         return not torch.allclose(part.take(flat, positions), flat[positions], rtol=1e-5)
     x = gaussian(33, 5)
     peaks = [float(through(part, x, key_at(i)).abs().max()) for i in range(40)]
@@ -109,7 +109,7 @@ def scales_kept(part: Any) -> bool:
 def loses_unbounded(part: Compressor) -> bool:
     x = gaussian(33, 5)
     promise = part.contract(TensorSpec.of("x", x))
-    if chooses_coordinates(part) or promise.delta is not None or promise.omega is not None:
+    if selects_coordinates(part) or promise.delta is not None or promise.omega is not None:
         return False
     return bias_energy(x, [through(part, x, key_at(i)) for i in range(20)]) > BIAS
 
@@ -176,7 +176,7 @@ COMPRESSOR_OBSERVATIONS = {
     Capability.LOSSLESS: is_exact,
     Capability.ADDS_ON_WIRE: adds_on_wire,
     Capability.SENDS_EVERY_COORDINATE: sends_every_coordinate,
-    Capability.CHOOSES_COORDINATES: chooses_coordinates,
+    Capability.SELECTS_COORDINATES: selects_coordinates,
     Capability.COUNTS_COORDINATES: counts_coordinates,
     Capability.CODES_POSITIONS: codes_positions,
     Capability.TAKES_IMPORTANCE: takes_importance,

@@ -8,7 +8,7 @@ import torch
 from helpers.cases import KINDS, draw
 from thinwire import CompositionError, Exchanger, IncompatibleParts, TensorSpec, World, lockstep, parse
 from thinwire.catalog import parse_compressor
-from thinwire.core import Contract, chooses_coordinates, derive_key, takes_importance
+from thinwire.core import Contract, selects_coordinates, derive_key, takes_importance
 
 KEY = derive_key("importance")
 SHAPES = ((1,), (7,), (33, 5), (600,))
@@ -36,7 +36,7 @@ def cases():
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_choose_and_take_w(name):
     part = parse_compressor(f"{name}(k=3)")
-    assert chooses_coordinates(part) and takes_importance(part)
+    assert selects_coordinates(part) and takes_importance(part)
     assert part.given(torch.ones(4)) == part
 
 
@@ -75,7 +75,7 @@ def test_unweighted_operators_send_x_itself_so_they_are_never_longer(name):
         part = parse_compressor(text).given(w)
         c = through(part, x)
         assert bool(((c == x) | (c == 0)).all()) and c.norm() <= x.norm() + 1e-12
-        assert part.choose(x.flatten(), KEY).numel() == math.ceil(0.1 * x.numel())
+        assert part.select(x.flatten(), KEY).numel() == math.ceil(0.1 * x.numel())
 
 
 @pytest.mark.parametrize("name", ("impk", "greedy"))
@@ -104,17 +104,17 @@ def test_values_are_weighed_first_and_encoded_then():
 
 def test_greedy_takes_the_largest_w_and_of_equals_the_largest_x():
     x, w = torch.tensor([1.0, -5.0, 3.0, 4.0, 9.0]), torch.tensor([2.0, 1.0, 2.0, 2.0, 0.0])
-    choose = parse_compressor("greedy(k=2)").given(w).choose
+    choose = parse_compressor("greedy(k=2)").given(w).select
     assert choose(x, KEY).tolist() == [2, 3]
-    assert parse_compressor("greedy(k=4)").given(w).choose(x, KEY).tolist() == [0, 1, 2, 3]
-    assert parse_compressor("greedy(k=2)").given(torch.zeros(5)).choose(x, KEY).tolist() == [1, 4]
+    assert parse_compressor("greedy(k=4)").given(w).select(x, KEY).tolist() == [0, 1, 2, 3]
+    assert parse_compressor("greedy(k=2)").given(torch.zeros(5)).select(x, KEY).tolist() == [1, 4]
 
 
 def test_greedy_among_looks_at_the_largest_x_only():
     x, w = torch.tensor([1.0, -5.0, 3.0, 4.0, 9.0]), torch.tensor([9.0, 1.0, 8.0, 2.0, 0.0])
-    assert parse_compressor("greedy(k=1, among=2)").given(w).choose(x, KEY).tolist() == [1]
-    assert parse_compressor("greedy(k=2, among=2)").given(w).choose(x, KEY).tolist() == [2, 3]
-    assert parse_compressor("greedy(k=1)").given(w).choose(x, KEY).tolist() == [0]
+    assert parse_compressor("greedy(k=1, among=2)").given(w).select(x, KEY).tolist() == [1]
+    assert parse_compressor("greedy(k=2, among=2)").given(w).select(x, KEY).tolist() == [2, 3]
+    assert parse_compressor("greedy(k=1)").given(w).select(x, KEY).tolist() == [0]
 
 
 def test_stochastic_draws_in_proportion_to_w_and_zeros_last():
@@ -122,10 +122,10 @@ def test_stochastic_draws_in_proportion_to_w_and_zeros_last():
     part = parse_compressor("stochastic(k=1)").given(w)
     counts = torch.zeros(4)
     for i in range(draws):
-        counts[part.choose(torch.ones(4), derive_key(i))] += 1
+        counts[part.select(torch.ones(4), derive_key(i))] += 1
     assert counts[2] == 0
     assert bool(((counts / draws - w / 8).abs() < 4 * (0.25 / draws) ** 0.5).all())
-    assert parse_compressor("stochastic(k=4)").given(w).choose(torch.ones(4), KEY).tolist() == [0, 1, 2, 3]
+    assert parse_compressor("stochastic(k=4)").given(w).select(torch.ones(4), KEY).tolist() == [0, 1, 2, 3]
 
 
 def test_poisson_draws_are_unbiased_with_the_stated_variance_for_a_w_that_is_zero_in_places():

@@ -7,7 +7,7 @@ from helpers.cases import draw
 from thinwire import CompositionError, IncompatibleParts, TensorSpec, World, lockstep, loopback, parse
 from thinwire.aggregators import Dense, GatherMean
 from thinwire.compressors import QSGD, RandomK, TopK
-from thinwire.core import Context, chooses_coordinates, derive_key
+from thinwire.core import Context, selects_coordinates, derive_key
 from thinwire.feedback import EF21, SCAM
 from thinwire.feedback.residuals import recall
 from thinwire.feedback.scam import Chosen
@@ -130,8 +130,8 @@ def test_decay_out_of_range_is_refused(decay):
 
 def test_what_was_chosen_is_a_chooser_itself():
     chosen = Chosen(TopK(k=2), torch.tensor([0, 3]))
-    assert chooses_coordinates(chosen)
-    assert chosen.share(2) == TopK(k=1)
+    assert selects_coordinates(chosen)
+    assert chosen.for_shard(2) == TopK(k=1)
     spec, key, tensor = TensorSpec("layer", (4,)), derive_key(0), torch.tensor([1.0, 9.0, 9.0, 2.0])
     assert chosen.decode(chosen.encode(tensor, key), spec, key).tolist() == [1, 0, 0, 2]
     one = torch.tensor([1])

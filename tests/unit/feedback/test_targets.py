@@ -36,9 +36,9 @@ class Spy:
 class ChoosingSpy(TopK):
     """A compressor that notes what it chooses by, which is what SCAM would like to send."""
 
-    def choose(self, scores, key):
+    def select(self, scores, key):
         GIVEN[0 if 0 not in GIVEN else 1] = scores.clone()
-        return super().choose(scores, key)
+        return super().select(scores, key)
 
 
 MEMORIES = {
