@@ -70,8 +70,8 @@ def test_topologies_and_controllers_do_what_they_declare_and_declare_what_they_d
 
 @pytest.mark.parametrize("part", [part for part in compressors() if takes_importance(part)], ids=repr)
 def test_an_importance_makes_a_part_scale_what_it_keeps_only_where_it_says_so(part):
-    weighed = part.given(1 + torch.arange(165.0) % 7)
-    assert has(weighed, Capability.SCALES_KEPT) == scales_kept(weighed)
+    weighted = part.with_importance(1 + torch.arange(165.0) % 7)
+    assert has(weighted, Capability.SCALES_KEPT) == scales_kept(weighted)
 
 
 def test_every_capability_is_seen_on_some_part_of_the_catalog():

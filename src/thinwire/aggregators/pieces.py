@@ -14,10 +14,10 @@ from ..core import (
     Label,
     Payload,
     TensorSpec,
-    selects_coordinates,
     derive_key,
     payload_labels,
     saturate,
+    selects_coordinates,
     shard_sizes,
 )
 

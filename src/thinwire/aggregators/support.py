@@ -17,11 +17,11 @@ from ..core import (
     Op,
     Program,
     TensorSpec,
-    selects_coordinates,
     counts_coordinates,
     derive_key,
     reduce_labels,
     reduced_bytes,
+    selects_coordinates,
 )
 from ..kernels import bloom_bits, bloom_form, bloom_positions
 from ..wire import pack_bits, packed_bytes, unpack_bits

@@ -43,7 +43,7 @@ class Important(Counted):
 
     importance: Tensor | None = field(default=None, compare=False, repr=False)
 
-    def given(self, importance: Tensor) -> Compressor:
+    def with_importance(self, importance: Tensor) -> Compressor:
         return replace(self, importance=importance.detach().flatten())
 
     def for_shard(self, num_shards: int) -> Compressor:

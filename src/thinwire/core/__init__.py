@@ -23,7 +23,7 @@ from .choosing import (
     takes_menus,
 )
 from .closing import ClosedOnExit
-from .composition import parts_of, rebuilt, weighed
+from .composition import parts_of, rebuilt, with_importance
 from .context import Context, Key, Plan, derive_key
 from .errors import (
     AuthenticationError,
@@ -86,25 +86,25 @@ from .options import (
     check_timeout,
 )
 from .parts import (
+    AcceptsImportance,
     Aggregator,
-    CoordinateSelector,
     CodesPositions,
     Compressor,
     Contract,
+    CoordinateSelector,
     CountsCoordinates,
     DecodesMean,
     FusesResidual,
     Reduced,
     SubtractsSent,
-    Weighable,
     WrapsCompressor,
     adds_up,
-    selects_coordinates,
     codes_positions,
     counts_coordinates,
     decodes_mean,
     reduce_and_subtract,
     reduce_with_residual,
+    selects_coordinates,
     subtracts_sent,
     takes_importance,
     wraps_compressor,
@@ -148,7 +148,7 @@ __all__ = [
     "ReduceScatter", "Work", "combine", "payload_labels", "reduce_labels", "shard_sizes", "tree_children", "types_of",
     "drive", "fuse", "fuse_flagged", "loopback", "stamped", "timed",
     "Context", "Key", "Plan", "derive_key",
-    "Contract", "Compressor", "CoordinateSelector", "Weighable", "Aggregator", "Controller", "FusesResidual",
+    "Contract", "Compressor", "CoordinateSelector", "AcceptsImportance", "Aggregator", "Controller", "FusesResidual",
     "Menu", "Choices", "OffersMenu", "TakesMenus", "PricedAlong", "ExpectsBytes", "Explains", "MeasuresWorld",
     "compressor_errors_along", "plans_of_tensors", "plans_to_tensors", "reduced_bytes",
     "DecodesMean", "SubtractsSent", "Reduced", "Seen", "adds_up", "decodes_mean", "subtracts_sent",
@@ -158,7 +158,7 @@ __all__ = [
     "selects_coordinates", "codes_positions", "counts_coordinates", "takes_importance", "wraps_compressor",
     "estimates_errors", "expects_bytes", "offers_menu", "takes_menus", "explains", "measures_world", "has_period",
     "CodesPositions", "CountsCoordinates", "WrapsCompressor",
-    "parts_of", "rebuilt", "weighed", "signature_of", "closest", "did_you_mean",
+    "parts_of", "rebuilt", "with_importance", "signature_of", "closest", "did_you_mean",
     "check_int", "check_number", "check_timeout", "check_choice", "check_flag", "check_scaler",
     "Together", "Waiting",
     "Topology", "Neighbours", "neighbours", "mixes", "lossless", "keeps_copies", "takes_weights", "check_inner",

@@ -45,7 +45,10 @@ class Capability(Enum):
         "codes positions",
         "a payload is the coded positions, then the payload of `values` for what stands there",
     )
-    TAKES_IMPORTANCE = ("takes importance", "`given(w)` is the same compressor with an importance for each coordinate")
+    TAKES_IMPORTANCE = (
+        "takes importance",
+        "`with_importance(w)` is the same compressor with an importance for each coordinate",
+    )
     SCALES_KEPT = (
         "scales what it keeps",
         "what travels is multiplied, so that a mean over draws is right, or by an importance",

@@ -91,10 +91,10 @@ class CodesPositions(CoordinateSelector, Protocol):
         ...
 
 
-class Weighable(Compressor, Protocol):
+class AcceptsImportance(Compressor, Protocol):
     """A compressor that is told how much each coordinate is worth. Settings again, not memory: w is given to it."""
 
-    def given(self, importance: Tensor) -> Compressor:
+    def with_importance(self, importance: Tensor) -> Compressor:
         """The same operator with w >= 0, one number a coordinate. Never given one, it takes all for equal: w = 1."""
         ...
 
@@ -219,7 +219,7 @@ def codes_positions(part: Compressor) -> TypeGuard[CodesPositions]:
     return has(part, Capability.CODES_POSITIONS)
 
 
-def takes_importance(part: Any) -> TypeGuard[Weighable]:
+def takes_importance(part: Any) -> TypeGuard[AcceptsImportance]:
     return has(part, Capability.TAKES_IMPORTANCE)
 
 

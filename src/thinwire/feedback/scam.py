@@ -11,11 +11,11 @@ from ..core import (
     Aggregator,
     Capabilities,
     Capability,
-    CoordinateSelector,
     CompositionError,
     Compressor,
     Context,
     Contract,
+    CoordinateSelector,
     IncompatibleParts,
     Key,
     Payload,
@@ -23,9 +23,9 @@ from ..core import (
     Reduced,
     TensorSpec,
     check_inner,
-    selects_coordinates,
     narrow,
     saturate,
+    selects_coordinates,
     wraps_compressor,
 )
 from .residuals import Kept, ResidualMemory, check_form, keep_for, no_residual, recall

@@ -88,12 +88,12 @@ def codes_positions(part: Any) -> bool:
 
 
 def takes_importance(part: Any) -> bool:
-    if not has_methods(part, "given"):
+    if not has_methods(part, "with_importance"):
         return False
     x = gaussian(165)
     first = torch.zeros_like(x)
     first[: x.numel() // 2] = 1 + torch.arange(x.numel() // 2)
-    return not torch.equal(through(part.given(first), x), through(part.given(first.flip(0)), x))
+    return not torch.equal(through(part.with_importance(first), x), through(part.with_importance(first.flip(0)), x))
 
 
 def scales_kept(part: Any) -> bool:

@@ -7,7 +7,7 @@ from helpers.cases import draw
 from thinwire import CompositionError, IncompatibleParts, TensorSpec, World, lockstep, loopback, parse
 from thinwire.aggregators import Dense, GatherMean
 from thinwire.compressors import QSGD, RandomK, TopK
-from thinwire.core import Context, selects_coordinates, derive_key
+from thinwire.core import Context, derive_key, selects_coordinates
 from thinwire.feedback import EF21, SCAM
 from thinwire.feedback.residuals import recall
 from thinwire.feedback.scam import Chosen
