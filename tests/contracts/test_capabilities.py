@@ -112,7 +112,7 @@ def test_a_part_that_declares_everything_is_told_what_it_does_not_do(part):
 
 def test_a_scaled_compressor_without_the_flag_passes_where_it_must_not_and_is_caught_here():
     """REVIEW: without the flag nothing refuses it, and v is too large for many steps."""
-    silent = with_capabilities(RandomK(density=0.25), {Capability.EXPECTS_BYTES, Capability.ADDS_ON_WIRE})
+    silent = with_capabilities(RandomK(density=0.25), {Capability.EXPECTS_BYTES, Capability.ADDITIVE})
     with pytest.raises(IncompatibleParts, match="RandomK multiplies what it sends"):
         Paired(RandomK(density=0.25))
     pair = torch.ones(2, 20, 50)

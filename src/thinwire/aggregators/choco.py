@@ -44,7 +44,7 @@ class Choco(OwnState):
     """
 
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.WRAPS_COMPRESSOR, Capability.KEEPS_PEER_COPIES, Capability.CORRECTS_LOSS}
+        {Capability.WRAPS_COMPRESSOR, Capability.TRACKS_PEER_COPIES, Capability.CORRECTS_ERROR}
     )
 
     compressor: Compressor

@@ -25,10 +25,10 @@ from ..core import (
     TensorSpec,
     compressor_errors_along,
     decodes_mean,
-    passed_on,
+    encodes_with_residual,
+    inherit_capabilities,
     payload_labels,
     reduce_and_subtract,
-    subtracts_sent,
 )
 
 _ALWAYS = frozenset(
@@ -44,7 +44,7 @@ class GatherMean:
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        return _ALWAYS | passed_on(self.compressor, Capability.ESTIMATES_ERRORS, Capability.EXPECTS_BYTES)
+        return _ALWAYS | inherit_capabilities(self.compressor, Capability.ESTIMATES_ERRORS, Capability.EXPECTS_BYTES)
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()
@@ -56,7 +56,7 @@ class GatherMean:
     def reduce_with_residual(
         self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context
     ) -> Program[tuple[Reduced[tuple[()]], Tensor]]:
-        if subtracts_sent(self.compressor):
+        if encodes_with_residual(self.compressor):
             mine, rest = self.compressor.encode_with_residual(tensor, residual, ctx.key(spec.name, ctx.world.rank))
             return (yield from self._gather(mine, spec, state, ctx)), rest
         return (yield from reduce_and_subtract(self, tensor, residual, spec, state, ctx))

@@ -23,10 +23,10 @@ from ..core import (
     Reduced,
     TensorSpec,
     Topology,
+    encodes_with_residual,
     neighbours,
     reduce_and_subtract,
     saturate,
-    subtracts_sent,
 )
 from .partners import decoded, swap_with
 
@@ -65,7 +65,7 @@ class Gossip:
     def reduce_with_residual(
         self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context
     ) -> Program[tuple[Reduced[tuple[()]], Tensor]]:
-        if subtracts_sent(self.compressor) and self.own == "decoded":
+        if encodes_with_residual(self.compressor) and self.own == "decoded":
             mine, rest = self.compressor.encode_with_residual(tensor, residual, ctx.key(spec.name, ctx.world.rank))
             return (yield from self._mix(tensor, mine, spec, state, ctx)), rest
         return (yield from reduce_and_subtract(self, tensor, residual, spec, state, ctx))

@@ -64,7 +64,7 @@ class PowerSGD:
 
     tunable = RANK
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.FUSES_RESIDUAL, Capability.ESTIMATES_ERRORS, Capability.EXPECTS_BYTES, Capability.LOSES_UNBOUNDED}
+        {Capability.FUSES_RESIDUAL, Capability.ESTIMATES_ERRORS, Capability.EXPECTS_BYTES, Capability.UNBOUNDED_BIAS}
     )
 
     rank: int = 4

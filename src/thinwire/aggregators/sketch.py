@@ -29,8 +29,8 @@ from ..core import (
     compressor_errors_along,
     derive_key,
     fuse,
+    inherit_capabilities,
     narrow,
-    passed_on,
     reduce_labels,
     reduced_bytes,
     saturate,
@@ -97,7 +97,7 @@ class Units(NamedTuple):
         return saturate(narrow(totals.double() * self.down, spec.work_dtype)).to(spec.device)
 
 
-_ALWAYS = frozenset({Capability.WRAPS_COMPRESSOR, Capability.ADDS_NONZEROS})
+_ALWAYS = frozenset({Capability.WRAPS_COMPRESSOR, Capability.SUMS_NONZEROS})
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,10 @@ class SketchSum:
     def capabilities(self) -> Capabilities:
         found, guesses = _ALWAYS, self.cells is not None and self.on_failure == "median"
         if self.lanes == 1:  # what filling up the lanes costs is not expected
-            found |= passed_on(self.compressor, Capability.EXPECTS_BYTES)
+            found |= inherit_capabilities(self.compressor, Capability.EXPECTS_BYTES)
         if not guesses:
-            found |= passed_on(self.compressor, Capability.ESTIMATES_ERRORS)
-        return found if guesses and self.index == "bitmap" else found | {Capability.VARIES_IN_SIZE}
+            found |= inherit_capabilities(self.compressor, Capability.ESTIMATES_ERRORS)
+        return found if guesses and self.index == "bitmap" else found | {Capability.VARIABLE_SIZE}
 
     def init(self, spec: TensorSpec, key: Key) -> SketchState:
         return SketchState()

@@ -114,7 +114,7 @@ class Delegates:
 class Switch(Delegates):
     """Delegate each layer to the menu entry a controller chose; memories outside it survive a change of plan."""
 
-    capabilities: ClassVar[Capabilities] = Delegates.capabilities | frozenset({Capability.CARRIES_PAIRS})
+    capabilities: ClassVar[Capabilities] = Delegates.capabilities | frozenset({Capability.ACCEPTS_MOMENT_PAIRS})
 
     menu: tuple[Aggregator[Any], ...]
     by: Controller[Any] | None = None

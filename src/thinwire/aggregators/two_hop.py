@@ -21,7 +21,7 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
-    adds_up,
+    is_additive,
     narrow,
     payload_labels,
     saturate,
@@ -42,7 +42,7 @@ class TwoHop:
     compressor: Compressor
 
     def __post_init__(self) -> None:
-        if adds_up(self.compressor):
+        if is_additive(self.compressor):
             name = type(self.compressor).__name__
             raise IncompatibleParts(f"TwoHop encodes twice, {name}'s payloads can be added at once; use sum of {name}")
 

@@ -18,14 +18,14 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
-    passed_on,
+    inherit_capabilities,
     reduce_labels,
     reduced_bytes,
 )
 from .support import agree_on_support, check_index, expected_index_bytes, expected_union, kept
 
 _ALWAYS = frozenset(
-    {Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR, Capability.ADDS_NONZEROS, Capability.VARIES_IN_SIZE}
+    {Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR, Capability.SUMS_NONZEROS, Capability.VARIABLE_SIZE}
 )
 
 
@@ -46,7 +46,7 @@ class UnionSum:
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        return _ALWAYS | passed_on(self.compressor, Capability.EXPECTS_BYTES)
+        return _ALWAYS | inherit_capabilities(self.compressor, Capability.EXPECTS_BYTES)
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()

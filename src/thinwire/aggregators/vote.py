@@ -37,7 +37,7 @@ class Vote:
     between the votes' mean and the verdict upon themselves, so that error feedback loses nothing.
     """
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSES_UNBOUNDED})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.UNBOUNDED_BIAS})
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()

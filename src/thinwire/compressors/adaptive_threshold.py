@@ -25,7 +25,7 @@ class AdaptiveThreshold(Sparse):
     """
 
     tunable = DENSITY
-    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIES_IN_SIZE, Capability.EXPECTS_BYTES}
+    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIABLE_SIZE, Capability.EXPECTS_BYTES}
 
     density: float = 0.01
     sample: float = 1.0

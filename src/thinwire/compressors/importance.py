@@ -159,7 +159,7 @@ class Stochastic(Important):
 
     @cached_property
     def capabilities(self) -> Capabilities:  # type: ignore[override]
-        return _SCALES | {Capability.VARIES_IN_SIZE} if self.poisson else Important.capabilities
+        return _SCALES | {Capability.VARIABLE_SIZE} if self.poisson else Important.capabilities
 
     def bounds(self, numel: int) -> tuple[int, int]:
         return (0, numel) if self.poisson else super().bounds(numel)

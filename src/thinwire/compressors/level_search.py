@@ -24,7 +24,7 @@ class LevelSearch(Sparse):
     leave too many zeros, the first is taken.
     """
 
-    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIES_IN_SIZE}
+    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIABLE_SIZE}
 
     zeros: float = 0.8
     values: Compressor = Identity()

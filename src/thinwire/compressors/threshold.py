@@ -23,7 +23,7 @@ class Threshold(Sparse):
     many are sent varies, and may be none.
     """
 
-    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIES_IN_SIZE}
+    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIABLE_SIZE}
 
     tau: float | None = None
     count: int | None = None

@@ -128,7 +128,7 @@ def _fixed_bytes(menu: _Identical, spec: TensorSpec, size: int) -> list[float | 
 def size_varies(entry: Any) -> bool:
     """Whether what it sends depends on the numbers, with no expectation of it: then only a tensor can tell."""
     inside = map(capabilities_of, parts_of(entry))
-    return any(Capability.VARIES_IN_SIZE in can and Capability.EXPECTS_BYTES not in can for can in inside)
+    return any(Capability.VARIABLE_SIZE in can and Capability.EXPECTS_BYTES not in can for can in inside)
 
 
 def tried_bytes(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, size: int, key: Key, step: int = 0) -> float:

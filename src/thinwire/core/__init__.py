@@ -1,6 +1,6 @@
 """The vocabulary: what is sent, what may be asked, what parts promise. Imports nothing of the other rooms."""
 
-from .capabilities import Capabilities, Capability, capabilities_of, has, labels, passed_on
+from .capabilities import Capabilities, Capability, capabilities_of, has, inherit_capabilities, labels
 from .choosing import (
     Choices,
     Controller,
@@ -94,18 +94,18 @@ from .parts import (
     CoordinateSelector,
     CountsCoordinates,
     DecodesMean,
-    FusesResidual,
+    FusedResidualAggregator,
+    FusedResidualEncoder,
     Reduced,
-    SubtractsSent,
     WrapsCompressor,
-    adds_up,
     codes_positions,
     counts_coordinates,
     decodes_mean,
+    encodes_with_residual,
+    is_additive,
     reduce_and_subtract,
     reduce_with_residual,
     selects_coordinates,
-    subtracts_sent,
     takes_importance,
     wraps_compressor,
 )
@@ -148,13 +148,13 @@ __all__ = [
     "ReduceScatter", "Work", "combine", "payload_labels", "reduce_labels", "shard_sizes", "tree_children", "types_of",
     "drive", "fuse", "fuse_flagged", "loopback", "stamped", "timed",
     "Context", "Key", "Plan", "derive_key",
-    "Contract", "Compressor", "CoordinateSelector", "AcceptsImportance", "Aggregator", "Controller", "FusesResidual",
+    "Contract", "Compressor", "CoordinateSelector", "AcceptsImportance", "Aggregator", "Controller", "FusedResidualAggregator",
     "Menu", "Choices", "OffersMenu", "TakesMenus", "PricedAlong", "ExpectsBytes", "Explains", "MeasuresWorld",
     "compressor_errors_along", "plans_of_tensors", "plans_to_tensors", "reduced_bytes",
-    "DecodesMean", "SubtractsSent", "Reduced", "Seen", "adds_up", "decodes_mean", "subtracts_sent",
+    "DecodesMean", "FusedResidualEncoder", "Reduced", "Seen", "is_additive", "decodes_mean", "encodes_with_residual",
     "reduce_and_subtract", "reduce_with_residual",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
-    "Capability", "Capabilities", "capabilities_of", "has", "labels", "passed_on",
+    "Capability", "Capabilities", "capabilities_of", "has", "labels", "inherit_capabilities",
     "selects_coordinates", "codes_positions", "counts_coordinates", "takes_importance", "wraps_compressor",
     "estimates_errors", "expects_bytes", "offers_menu", "takes_menus", "explains", "measures_world", "has_period",
     "CodesPositions", "CountsCoordinates", "WrapsCompressor",

@@ -83,7 +83,7 @@ def lossless(aggregator: Aggregator[Any]) -> bool:
 
 def keeps_copies(aggregator: Aggregator[Any]) -> bool:
     """Whether ranks remember what their partners hold and send differences to that, as CHOCO does."""
-    return any(has(part, Capability.KEEPS_PEER_COPIES) for part in parts_of(aggregator))
+    return any(has(part, Capability.TRACKS_PEER_COPIES) for part in parts_of(aggregator))
 
 
 def takes_weights(aggregator: Aggregator[Any]) -> bool:
@@ -103,7 +103,7 @@ def check_inner(memory: str, inner: Aggregator[Any], follows: bool = False) -> N
             f"as GatherMean({type(inner).__name__}(...)), which a text gives it by itself"
         )
     for part in parts_of(inner):
-        if has(part, Capability.KEEPS_UNSENT) or (follows and has(part, Capability.SENDS_DIFFERENCES)):
+        if has(part, Capability.KEEPS_RESIDUAL) or (follows and has(part, Capability.SENDS_DIFFERENCES)):
             name = type(part).__name__
             raise IncompatibleParts(
                 f"{memory} around {name}: both remember the same loss, which is then sent twice and grows without "

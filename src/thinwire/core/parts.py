@@ -99,7 +99,7 @@ class AcceptsImportance(Compressor, Protocol):
         ...
 
 
-class SubtractsSent(Compressor, Protocol):
+class FusedResidualEncoder(Compressor, Protocol):
     """A compressor that can add a residual and work out the next one with fewer passes over the tensor."""
 
     def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
@@ -175,7 +175,7 @@ class WrapsCompressor(Protocol):
     def compressor(self) -> Compressor: ...
 
 
-class FusesResidual(Protocol[S]):
+class FusedResidualAggregator(Protocol[S]):
     """An aggregator that can add a residual and work out the next one with fewer passes over the tensor."""
 
     def reduce_with_residual(
@@ -188,7 +188,7 @@ class FusesResidual(Protocol[S]):
 def reduce_and_subtract(
     inner: Aggregator[S], tensor: Tensor, residual: Tensor, spec: TensorSpec, state: S, ctx: Context
 ) -> Program[tuple[Reduced[S], Tensor]]:
-    """What FusesResidual promises, in as many passes as it takes: its definition."""
+    """What FusedResidualAggregator promises, in as many passes as it takes: its definition."""
     target = saturate(tensor + residual)
     out = yield from inner.reduce(narrow(target, spec.dtype), spec, state, ctx)
     return out, saturate(target - out.sent)
@@ -197,14 +197,14 @@ def reduce_and_subtract(
 def reduce_with_residual(
     inner: Aggregator[S], tensor: Tensor, residual: Tensor, spec: TensorSpec, state: S, ctx: Context
 ) -> Program[tuple[Reduced[S], Tensor]]:
-    """What FusesResidual promises, for any aggregator: its own way if it has one."""
-    if fuses_residual(inner) and tensor.dtype == residual.dtype:
+    """What FusedResidualAggregator promises, for any aggregator: its own way if it has one."""
+    if reduces_with_residual(inner) and tensor.dtype == residual.dtype:
         return (yield from inner.reduce_with_residual(tensor, residual, spec, state, ctx))
     return (yield from reduce_and_subtract(inner, tensor, residual, spec, state, ctx))
 
 
-def adds_up(part: Compressor) -> bool:
-    return has(part, Capability.ADDS_ON_WIRE)
+def is_additive(part: Compressor) -> bool:
+    return has(part, Capability.ADDITIVE)
 
 
 def selects_coordinates(part: Any) -> TypeGuard[CoordinateSelector]:
@@ -223,7 +223,7 @@ def takes_importance(part: Any) -> TypeGuard[AcceptsImportance]:
     return has(part, Capability.TAKES_IMPORTANCE)
 
 
-def subtracts_sent(part: Compressor) -> TypeGuard[SubtractsSent]:
+def encodes_with_residual(part: Compressor) -> TypeGuard[FusedResidualEncoder]:
     return has(part, Capability.FUSES_RESIDUAL)
 
 
@@ -235,5 +235,5 @@ def wraps_compressor(part: Any) -> TypeGuard[WrapsCompressor]:
     return has(part, Capability.WRAPS_COMPRESSOR)
 
 
-def fuses_residual(part: Aggregator[S]) -> TypeGuard[FusesResidual[S]]:
+def reduces_with_residual(part: Aggregator[S]) -> TypeGuard[FusedResidualAggregator[S]]:
     return has(part, Capability.FUSES_RESIDUAL)

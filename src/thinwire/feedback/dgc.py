@@ -38,7 +38,7 @@ class DGCState(NamedTuple):
     inner: Any
 
 
-_ALWAYS = frozenset({Capability.CORRECTS_LOSS, Capability.KEEPS_UNSENT})
+_ALWAYS = frozenset({Capability.CORRECTS_ERROR, Capability.KEEPS_RESIDUAL})
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class EF21:
     """Send the compressed difference to what was believed before; every rank's `shared` is the mean of all `local`."""
 
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.CORRECTS_LOSS, Capability.SENDS_DIFFERENCES, Capability.CARRIES_PAIRS}
+        {Capability.CORRECTS_ERROR, Capability.SENDS_DIFFERENCES, Capability.ACCEPTS_MOMENT_PAIRS}
     )
 
     inner: Aggregator[Any]

@@ -39,7 +39,7 @@ class ErrorFeedback(ResidualMemory):
     """
 
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.LOSSLESS, Capability.CORRECTS_LOSS, Capability.KEEPS_UNSENT, Capability.CARRIES_PAIRS}
+        {Capability.LOSSLESS, Capability.CORRECTS_ERROR, Capability.KEEPS_RESIDUAL, Capability.ACCEPTS_MOMENT_PAIRS}
     )
 
     inner: Aggregator[Any]

@@ -45,7 +45,7 @@ class SCAM(ResidualMemory):
     of a compressor that chooses (Top-k, thresholds). residual="bf16" or "int8" keeps it in less memory.
     """
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.CORRECTS_LOSS})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.CORRECTS_ERROR})
 
     inner: Aggregator[Any]
     discharge: bool = False

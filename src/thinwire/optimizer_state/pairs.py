@@ -24,8 +24,8 @@ from ..core import (
     codes_positions,
     counts_coordinates,
     has,
+    inherit_capabilities,
     narrow,
-    passed_on,
     saturate,
 )
 from ..kernels import scatter
@@ -89,7 +89,7 @@ class Paired(PairSettings):
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        return passed_on(self.compressor, Capability.EXPECTS_BYTES, Capability.VARIES_IN_SIZE)
+        return inherit_capabilities(self.compressor, Capability.EXPECTS_BYTES, Capability.VARIABLE_SIZE)
 
     @property
     def _sparse(self) -> CodesPositions | None:

@@ -21,9 +21,9 @@ from ..core import (
     Together,
     World,
     has,
+    inherit_capabilities,
     mixes,
     parts_of,
-    passed_on,
     reduce_and_subtract,
 )
 from ..topologies import mixing_matrix
@@ -66,7 +66,7 @@ def _average(part: Any, tensors: list[Tensor], rank: int, step: int) -> Tensor:
     return sum((w * t.double() for w, t in zip(weights, tensors, strict=True)), torch.zeros(()))
 
 
-def loses_unbounded(part: Any) -> bool | None:
+def has_unbounded_bias(part: Any) -> bool | None:
     made = made_exact(part) if is_leaf(part) else None
     if made is None:
         return None
@@ -96,7 +96,7 @@ class _Watched:
 
     @property
     def capabilities(self) -> Capabilities:
-        return passed_on(self.inner, Capability.ADDS_ON_WIRE)
+        return inherit_capabilities(self.inner, Capability.ADDITIVE)
 
     def encode(self, tensor: Tensor, key: Any) -> Any:
         self.seen.append(tensor)
@@ -123,7 +123,7 @@ def sends_one_payload(part: Any) -> bool:
     return False
 
 
-def adds_nonzeros(part: Any) -> bool:
+def sums_nonzeros(part: Any) -> bool:
     """Exact sums of sparse tensors in fewer bytes than dense ones have."""
     made = encoding(part, Identity()) if wraps_compressor(part) else None
     if made is None:
@@ -134,7 +134,7 @@ def adds_nonzeros(part: Any) -> bool:
     return right and sent_bytes(made, tensors) < 0.9 * tensors[0].nbytes
 
 
-def varies_in_size(part: Any) -> bool | None:
+def has_variable_size(part: Any) -> bool | None:
     """By itself: what a compressor inside adds to that is not counted."""
     made = made_exact(part) if is_leaf(part) else None
     if made is None:
@@ -186,9 +186,9 @@ def estimates_errors(part: Any) -> bool | None:
     return bool(abs(error - measured) <= 2 * NEAR * measured)
 
 
-def keeps_peer_copies(part: Any) -> bool | None:
+def tracks_peer_copies(part: Any) -> bool | None:
     """A rank whose own tensor was bad has another memory than before, since it heard the others."""
-    if inside_has(part, Capability.KEEPS_PEER_COPIES):
+    if inside_has(part, Capability.TRACKS_PEER_COPIES):
         return None
     return any(out.heard is not None for out in exchange(part, [gaussian(*SHAPE, seed=rank) for rank in range(3)]))
 
@@ -207,15 +207,15 @@ def offers_menu(part: Any) -> bool:
 
 AGGREGATOR_OBSERVATIONS = {
     Capability.LOSSLESS: is_exact,
-    Capability.LOSES_UNBOUNDED: loses_unbounded,
+    Capability.UNBOUNDED_BIAS: has_unbounded_bias,
     Capability.WRAPS_COMPRESSOR: wraps_compressor,
     Capability.SENDS_ONE_PAYLOAD: sends_one_payload,
-    Capability.ADDS_NONZEROS: adds_nonzeros,
-    Capability.VARIES_IN_SIZE: varies_in_size,
+    Capability.SUMS_NONZEROS: sums_nonzeros,
+    Capability.VARIABLE_SIZE: has_variable_size,
     Capability.EXPECTS_BYTES: expects_bytes,
     Capability.FUSES_RESIDUAL: fuses_residual,
     Capability.ESTIMATES_ERRORS: estimates_errors,
-    Capability.KEEPS_PEER_COPIES: keeps_peer_copies,
+    Capability.TRACKS_PEER_COPIES: tracks_peer_copies,
     Capability.FLATTENS_LAYERS: flattens_layers,
     Capability.OFFERS_MENU: offers_menu,
 } | MEMORY_OBSERVATIONS

@@ -29,7 +29,7 @@ def is_exact(part: Compressor) -> bool:
     return all(torch.equal(through(part, x), x) for x in drawn)
 
 
-def adds_on_wire(part: Compressor) -> bool:
+def is_additive(part: Compressor) -> bool:
     return _adds(part, 33, 5) and _adds(part, 6, 4)
 
 
@@ -106,7 +106,7 @@ def scales_kept(part: Any) -> bool:
     return max(peaks) > LOUD * float(x.abs().max())
 
 
-def loses_unbounded(part: Compressor) -> bool:
+def has_unbounded_bias(part: Compressor) -> bool:
     x = gaussian(33, 5)
     promise = part.contract(TensorSpec.of("x", x))
     if selects_coordinates(part) or promise.delta is not None or promise.omega is not None:
@@ -114,7 +114,7 @@ def loses_unbounded(part: Compressor) -> bool:
     return bias_energy(x, [through(part, x, key_at(i)) for i in range(20)]) > BIAS
 
 
-def varies_in_size(part: Compressor) -> bool:
+def has_variable_size(part: Compressor) -> bool:
     """Positions aside: a set of them is coded in as few bytes as it allows."""
     first = int(codes_positions(part))
     drawn = (gaussian(24, 10), 1e-3 * gaussian(24, 10), heavy_tails(24, 10), rank_one(24, 10), torch.ones(24, 10))
@@ -174,15 +174,15 @@ def _same(one: Payload, two: Payload) -> bool:
 
 COMPRESSOR_OBSERVATIONS = {
     Capability.LOSSLESS: is_exact,
-    Capability.ADDS_ON_WIRE: adds_on_wire,
+    Capability.ADDITIVE: is_additive,
     Capability.SENDS_EVERY_COORDINATE: sends_every_coordinate,
     Capability.SELECTS_COORDINATES: selects_coordinates,
     Capability.COUNTS_COORDINATES: counts_coordinates,
     Capability.CODES_POSITIONS: codes_positions,
     Capability.TAKES_IMPORTANCE: takes_importance,
     Capability.SCALES_KEPT: scales_kept,
-    Capability.LOSES_UNBOUNDED: loses_unbounded,
-    Capability.VARIES_IN_SIZE: varies_in_size,
+    Capability.UNBOUNDED_BIAS: has_unbounded_bias,
+    Capability.VARIABLE_SIZE: has_variable_size,
     Capability.EXPECTS_BYTES: expects_bytes,
     Capability.FUSES_RESIDUAL: fuses_residual,
     Capability.DECODES_MEAN: decodes_mean,
