@@ -23,7 +23,7 @@ from ..core import (
     TensorSpec,
     Topology,
     narrow,
-    neighbours,
+    neighbors_of,
     saturate,
 )
 from .partners import decoded, swap_with
@@ -67,7 +67,7 @@ class Choco(OwnState):
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: ChocoState, ctx: Context) -> Program[Reduced[ChocoState]]:
         rank, wide = ctx.world.rank, tensor.to(spec.work_dtype)
-        near = neighbours(self.topology, ctx.world, ctx.step)
+        near = neighbors_of(self.topology, ctx.world, ctx.step)
         news = narrow(saturate(wide - state.own), spec.dtype)
         mine = self.compressor.encode(news, ctx.key(spec.name, rank))
         answers: Gathered = yield swap_with(near, mine, self.topology, spec)
@@ -78,7 +78,7 @@ class Choco(OwnState):
                 mixed = saturate(mixed + theirs * near.incoming[source])
         heard = ChocoState(state.own, mixed)
         ours = decoded(self.compressor, mine, spec, ctx, rank)
-        after = ChocoState(saturate(state.own + ours), saturate(mixed + ours * near.own))
+        after = ChocoState(saturate(state.own + ours), saturate(mixed + ours * near.self_weight))
         value = saturate(wide + (after.mixed - after.own) * self.gamma)
         return Reduced(value, wide, after, heard)
 

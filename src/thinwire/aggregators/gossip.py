@@ -17,14 +17,14 @@ from ..core import (
     Context,
     Gathered,
     Key,
-    Neighbours,
+    Neighbors,
     Payload,
     Program,
     Reduced,
     TensorSpec,
     Topology,
     encodes_with_residual,
-    neighbours,
+    neighbors_of,
     reduce_and_subtract,
     saturate,
 )
@@ -74,7 +74,7 @@ class Gossip:
         self, tensor: Tensor, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context
     ) -> Program[Reduced[tuple[()]]]:
         rank = ctx.world.rank
-        near = neighbours(self.topology, ctx.world, ctx.step)
+        near = neighbors_of(self.topology, ctx.world, ctx.step)
         answers: Gathered = yield swap_with(near, mine, self.topology, spec)
         heard, near = dict(zip(near.incoming, answers, strict=True)), without(near, answers.absent)
         ours = cache(lambda: decoded(self.compressor, mine, spec, ctx, rank))
@@ -82,19 +82,19 @@ class Gossip:
         value = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
         for r in sorted((rank, *near.incoming)):  # in rank order: a complete graph gives the bits of a gather
             if r == rank:
-                value += own * near.own
+                value += own * near.self_weight
             else:
                 value += decoded(self.compressor, heard[r], spec, ctx, r) * near.incoming[r]
 
         def sent() -> Tensor:
             """Of a rank's tensor its own weight counts as it is, the rest as the others decoded it."""
-            return ours() if self.own == "decoded" else saturate(ours() + (own - ours()) * near.own)
+            return ours() if self.own == "decoded" else saturate(ours() + (own - ours()) * near.self_weight)
 
         return Reduced(saturate(value), sent, state)
 
 
-def without(near: Neighbours, absent: frozenset[int]) -> Neighbours:
+def without(near: Neighbors, absent: frozenset[int]) -> Neighbors:
     """The same place in the graph if these ranks were not heard: their weight falls to the rank's own."""
     kept = {source: weight for source, weight in near.incoming.items() if source not in absent}
     lost = sum(weight for source, weight in near.incoming.items() if source in absent)
-    return near._replace(own=near.own + lost, incoming=kept)
+    return near._replace(self_weight=near.self_weight + lost, incoming=kept)

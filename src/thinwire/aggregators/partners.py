@@ -7,7 +7,7 @@ from torch import Tensor
 from ..core import (
     Compressor,
     Context,
-    Neighbours,
+    Neighbors,
     Payload,
     Swap,
     TensorSpec,
@@ -17,7 +17,7 @@ from ..core import (
 )
 
 
-def swap_with(near: Neighbours, mine: Payload, topology: Topology, spec: TensorSpec) -> Swap:
+def swap_with(near: Neighbors, mine: Payload, topology: Topology, spec: TensorSpec) -> Swap:
     """Our payload to all who hear us, theirs from all whom we hear. It is labelled once, however many get it."""
     return Swap(
         outgoing=tuple((to, mine) for to in near.receivers),

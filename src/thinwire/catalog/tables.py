@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import aggregators, compressors, controllers, feedback, topologies
-from ..core import Aggregator, Compressor, Controller, is_additive, mixes
+from ..core import Aggregator, Compressor, Controller, is_additive, topology_of
 from .registry import REGISTRY, Entry
 
 SMALL = 1024  # elements: below this, positions, scales and factors cost more than they save
@@ -227,7 +227,7 @@ def default_aggregator(compressor: Compressor) -> Aggregator[Any]:
 
 def uncompressed(aggregator: Aggregator[Any]) -> Aggregator[Any]:
     """The exact form of an exchange, for what is too small to compress: dense, under gossip among the same partners."""
-    topology = mixes(aggregator)
+    topology = topology_of(aggregator)
     return aggregators.Dense() if topology is None else aggregators.Gossip(compressors.Identity(), topology)
 
 

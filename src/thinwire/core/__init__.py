@@ -54,6 +54,7 @@ from .memories import (
     SendForm,
     SendsAlone,
     adopt_into,
+    check_inner,
     give_back_to,
     held_by,
     merge_memories,
@@ -66,17 +67,6 @@ from .memories import (
     target_of,
 )
 from .messages import Field, Message
-from .mixing import (
-    Neighbours,
-    Topology,
-    check_inner,
-    has_period,
-    keeps_copies,
-    lossless,
-    mixes,
-    neighbours,
-    takes_weights,
-)
 from .options import (
     check_choice,
     check_flag,
@@ -139,6 +129,16 @@ from .state import flatten_state, mean_state, require_keys, restore_state
 from .suggestions import closest, did_you_mean
 from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, saturate
 from .together import Together, Waiting
+from .topology import (
+    Neighbors,
+    Topology,
+    accepts_weights,
+    has_period,
+    is_lossless,
+    neighbors_of,
+    topology_of,
+    tracks_peer_copies,
+)
 from .tunable import BITS, DENSITY, RANK, Tunable, tunable_of
 from .units import BYTES, format_bytes, parse_rate
 
@@ -148,10 +148,11 @@ __all__ = [
     "ReduceScatter", "Work", "combine", "payload_labels", "reduce_labels", "shard_sizes", "tree_children", "types_of",
     "drive", "fuse", "fuse_flagged", "loopback", "stamped", "timed",
     "Context", "Key", "Plan", "derive_key",
-    "Contract", "Compressor", "CoordinateSelector", "AcceptsImportance", "Aggregator", "Controller", "FusedResidualAggregator",
+    "Contract", "Compressor", "CoordinateSelector", "AcceptsImportance", "Aggregator", "Controller",
+    "FusedResidualAggregator", "FusedResidualEncoder",
     "Menu", "Choices", "OffersMenu", "TakesMenus", "PricedAlong", "ExpectsBytes", "Explains", "MeasuresWorld",
     "compressor_errors_along", "plans_of_tensors", "plans_to_tensors", "reduced_bytes",
-    "DecodesMean", "FusedResidualEncoder", "Reduced", "Seen", "is_additive", "decodes_mean", "encodes_with_residual",
+    "DecodesMean", "Reduced", "Seen", "is_additive", "decodes_mean", "encodes_with_residual",
     "reduce_and_subtract", "reduce_with_residual",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
     "Capability", "Capabilities", "capabilities_of", "has", "labels", "inherit_capabilities",
@@ -161,7 +162,8 @@ __all__ = [
     "parts_of", "rebuilt", "with_importance", "signature_of", "closest", "did_you_mean",
     "check_int", "check_number", "check_timeout", "check_choice", "check_flag", "check_scaler",
     "Together", "Waiting",
-    "Topology", "Neighbours", "neighbours", "mixes", "lossless", "keeps_copies", "takes_weights", "check_inner",
+    "Topology", "Neighbors", "neighbors_of", "topology_of", "is_lossless", "tracks_peer_copies", "accepts_weights",
+    "check_inner",
     "flatten_state", "restore_state", "mean_state", "require_keys",
     "Memory", "OwnState", "SendForm", "SendsAlone", "Held", "LayerMemory", "adopt_into", "give_back_to", "held_by",
     "merge_memories", "needs_all_ranks", "send_form_around", "send_form_of", "some_of", "split_kind", "take_over",

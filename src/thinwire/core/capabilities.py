@@ -65,7 +65,7 @@ class Capability(Enum):
     WRAPS_COMPRESSOR = ("wraps a compressor", "a rank's tensor is encoded by its `compressor`, which may be replaced")
     SENDS_ONE_PAYLOAD = (
         "sends one payload",
-        "a rank sends one payload; the average is the mean of the decoded payloads",
+        "a rank sends one payload; the average is the mean of what they decode to",
     )
     SUMS_NONZEROS = (
         "sums nonzeros",

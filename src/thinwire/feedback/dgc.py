@@ -58,7 +58,7 @@ class DGC(ResidualMemory):
     residual = "fp32"  # its form; no setting
 
     def __post_init__(self) -> None:
-        check_inner("DGC", self.inner, follows=True)
+        check_inner("DGC", self.inner, sends_differences=True)
         if not 0 <= self.momentum < 1:
             raise CompositionError(f"DGC: momentum must be in [0, 1), got {self.momentum}; 0.9 is usual")
         if self.clip is not None and not 0 < self.clip < math.inf:

@@ -26,12 +26,12 @@ from ..core import (
     held_by,
     mean_state,
     merge_memories,
-    mixes,
     narrow,
     saturate,
     send_form_of,
     split_kind,
     target_of,
+    topology_of,
 )
 
 
@@ -52,8 +52,8 @@ class EF21:
     inner: Aggregator[Any]
 
     def __post_init__(self) -> None:
-        check_inner("EF21", self.inner, follows=True)
-        if (topology := mixes(self.inner)) is not None:
+        check_inner("EF21", self.inner, sends_differences=True)
+        if (topology := topology_of(self.inner)) is not None:
             raise IncompatibleParts(
                 f"EF21 keeps the mean of all ranks' beliefs, over {type(topology).__name__} each rank hears others; "
                 "use ef(gossip(...)), or choco(...) on a fixed graph"

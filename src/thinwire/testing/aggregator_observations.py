@@ -22,9 +22,9 @@ from ..core import (
     World,
     has,
     inherit_capabilities,
-    mixes,
     parts_of,
     reduce_and_subtract,
+    topology_of,
 )
 from ..topologies import mixing_matrix
 from .compressor_observations import BIAS, LARGE, NEAR, has_methods
@@ -61,7 +61,7 @@ def _uneven(share: float, seed: int) -> Tensor:
 
 
 def _average(part: Any, tensors: list[Tensor], rank: int, step: int) -> Tensor:
-    topology, size = mixes(part), len(tensors)
+    topology, size = topology_of(part), len(tensors)
     weights = [1 / size] * size if topology is None else mixing_matrix(topology, size, step)[rank].tolist()
     return sum((w * t.double() for w, t in zip(weights, tensors, strict=True)), torch.zeros(()))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from thinwire.core import Aggregator, CompositionError, Compressor, IncompatibleParts, mixes
+from thinwire.core import Aggregator, CompositionError, Compressor, IncompatibleParts, topology_of
 from thinwire.importance import ImportanceSolver
 from thinwire.optimizer_state import Moments, parse_moments
 from thinwire.sync import Local, parse_sync
@@ -60,7 +60,7 @@ class Method:
                 f"methods: {self.label}: importance: w is found for gradients at every step, and local(...) sends "
                 f"{sync.payload}; leave importance out"
             )
-        if moments is not None and (sync.payload == "gradients" or mixes(sync.exchange) is not None):
+        if moments is not None and (sync.payload == "gradients" or topology_of(sync.exchange) is not None):
             raise ConfigError(
                 f"methods: {self.label}: moments are averaged with rounds of all workers; use local(every=16) without "
                 "gossip, or leave moments out"

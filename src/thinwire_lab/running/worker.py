@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from thinwire.catalog.patterns import assigned
-from thinwire.core import Program, TensorSpec, World, mixes
+from thinwire.core import Program, TensorSpec, World, topology_of
 from thinwire.drivers.meter import Meter
 from thinwire.exchange import Exchanger
 from thinwire.importance import Refresher
@@ -68,7 +68,7 @@ class Worker:
         self.averaging: Averaging | None = None
         if moments is not None:
             self.averaging = Averaging(AdamMoments(self.optimizer, parameters), moments, seed=seed)
-        self.replicas_differ = self.rounds is not None or mixes(sync.exchange) is not None
+        self.replicas_differ = self.rounds is not None or topology_of(sync.exchange) is not None
         self.buckets = buckets(layers, experiment.bucket_mb)
         solver = method.solver()
         self.refresher = None if solver is None else Refresher(solver, self.exchanger.importance)
