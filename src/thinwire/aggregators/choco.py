@@ -14,7 +14,7 @@ from ..core import (
     CompositionError,
     Compressor,
     Context,
-    Gathered,
+    GatheredPayloads,
     IncompatibleParts,
     Key,
     OwnState,
@@ -70,10 +70,10 @@ class Choco(OwnState):
         near = neighbors_of(self.topology, ctx.world, ctx.step)
         news = narrow(saturate(wide - state.own), spec.dtype)
         mine = self.compressor.encode(news, ctx.key(spec.name, rank))
-        answers: Gathered = yield swap_with(near, mine, self.topology, spec)
+        answers: GatheredPayloads = yield swap_with(near, mine, self.topology, spec)
         mixed = state.mixed
         for source, payload in zip(near.incoming, answers, strict=True):
-            if source not in answers.absent:  # who was bad keeps its belief of itself, so we keep ours of it
+            if source not in answers.missing:  # who was bad keeps its belief of itself, so we keep ours of it
                 theirs = decoded(self.compressor, payload, spec, ctx, source)
                 mixed = saturate(mixed + theirs * near.incoming[source])
         heard = ChocoState(state.own, mixed)

@@ -16,7 +16,7 @@ from ..core import (
     Capability,
     Compressor,
     Context,
-    Gathered,
+    GatheredPayloads,
     Key,
     Payload,
     Program,
@@ -73,7 +73,7 @@ class GatherMean:
         return compressor_errors_along(self, tensor, spec, entries, key, exact)
 
     def _gather(self, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
-        payloads: Gathered = yield AllGather(mine, payload_labels(spec.name, mine), expects=spec.nbytes)
+        payloads: GatheredPayloads = yield AllGather(mine, payload_labels(spec.name, mine), expected_bytes=spec.nbytes)
         decoded: list[Tensor] = []  # not functools.cache: dearer to make than most payloads are to decode
 
         def sent() -> Tensor:
@@ -82,12 +82,12 @@ class GatherMean:
             return decoded[0]
 
         def mean(out: Tensor | None) -> Tensor:
-            return payloads.own("mean", lambda room: self._mean(payloads, sent, spec, ctx, room), out)
+            return payloads.cached_copy("mean", lambda room: self._mean(payloads, sent, spec, ctx, room), out)
 
         return Reduced(mean, sent, state)
 
     def _mean(
-        self, payloads: Gathered, sent: Callable[[], Tensor], spec: TensorSpec, ctx: Context, out: Tensor | None
+        self, payloads: GatheredPayloads, sent: Callable[[], Tensor], spec: TensorSpec, ctx: Context, out: Tensor | None
     ) -> Tensor:
         """In rank order, so that every rank gets the same bits; what is known already is not decoded again."""
         rank, size = ctx.world

@@ -15,7 +15,7 @@ from ..core import (
     CompositionError,
     Compressor,
     Context,
-    Gathered,
+    GatheredPayloads,
     Key,
     Neighbors,
     Payload,
@@ -75,8 +75,8 @@ class Gossip:
     ) -> Program[Reduced[tuple[()]]]:
         rank = ctx.world.rank
         near = neighbors_of(self.topology, ctx.world, ctx.step)
-        answers: Gathered = yield swap_with(near, mine, self.topology, spec)
-        heard, near = dict(zip(near.incoming, answers, strict=True)), without(near, answers.absent)
+        answers: GatheredPayloads = yield swap_with(near, mine, self.topology, spec)
+        heard, near = dict(zip(near.incoming, answers, strict=True)), without(near, answers.missing)
         ours = cache(lambda: decoded(self.compressor, mine, spec, ctx, rank))
         own = ours() if self.own == "decoded" else tensor.to(spec.work_dtype)
         value = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
@@ -93,8 +93,8 @@ class Gossip:
         return Reduced(saturate(value), sent, state)
 
 
-def without(near: Neighbors, absent: frozenset[int]) -> Neighbors:
+def without(near: Neighbors, missing: frozenset[int]) -> Neighbors:
     """The same place in the graph if these ranks were not heard: their weight falls to the rank's own."""
-    kept = {source: weight for source, weight in near.incoming.items() if source not in absent}
-    lost = sum(weight for source, weight in near.incoming.items() if source in absent)
+    kept = {source: weight for source, weight in near.incoming.items() if source not in missing}
+    lost = sum(weight for source, weight in near.incoming.items() if source in missing)
     return near._replace(self_weight=near.self_weight + lost, incoming=kept)

@@ -7,9 +7,9 @@ from torch import Tensor
 from ..core import (
     Compressor,
     Context,
+    NeighborExchange,
     Neighbors,
     Payload,
-    Swap,
     TensorSpec,
     Topology,
     payload_labels,
@@ -17,15 +17,15 @@ from ..core import (
 )
 
 
-def swap_with(near: Neighbors, mine: Payload, topology: Topology, spec: TensorSpec) -> Swap:
+def swap_with(near: Neighbors, mine: Payload, topology: Topology, spec: TensorSpec) -> NeighborExchange:
     """Our payload to all who hear us, theirs from all whom we hear. It is labelled once, however many get it."""
-    return Swap(
+    return NeighborExchange(
         outgoing=tuple((to, mine) for to in near.receivers),
         sources=tuple(near.incoming),
         form=types_of(mine),
-        among=repr(topology),
-        forgiving=True,
-        expects=spec.nbytes,
+        group=repr(topology),
+        tolerate_missing=True,
+        expected_bytes=spec.nbytes,
         labels=payload_labels(spec.name, mine),
     )
 

@@ -20,12 +20,12 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    all_reduce_bytes,
     derive_key,
     folded,
     matrix_dims,
     narrow,
     reduce_and_subtract,
-    reduced_bytes,
     saturate,
     unfolded,
 )
@@ -105,7 +105,7 @@ class PowerSGD:
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
         form = self.form(spec)
         numbers = spec.numel if form is None else form[0] * (form[1] + form[2]) / (2 if self.halves else 1)
-        return reduced_bytes(numbers * spec.dtype.itemsize, size)
+        return all_reduce_bytes(numbers * spec.dtype.itemsize, size)
 
     def errors_along(
         self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool

@@ -14,12 +14,12 @@ from ..core import (
     CompositionError,
     Compressor,
     Context,
-    Gathered,
+    GatheredPayloads,
     Key,
+    NeighborExchange,
     Payload,
     Program,
     Reduced,
-    Swap,
     TensorSpec,
     narrow,
     payload_labels,
@@ -57,12 +57,12 @@ class Server:
         owners = min(self.shards, size)
         cut, everybody = Pieces(spec, owners), [r for r in range(size) if r != rank]
         mine = encode_pieces(self.compressor, tensor, cut, ctx.key(spec.name, rank))
-        boxes: Gathered = yield Swap(
+        boxes: GatheredPayloads = yield NeighborExchange(
             outgoing=tuple((to, payload) for to, payload in enumerate(mine) if to != rank),
             sources=tuple(everybody) if rank < owners else (),
             form=types_of(mine[0]),
-            among=f"workers to servers ({owners})",
-            expects=spec.nbytes,
+            group=f"workers to servers ({owners})",
+            expected_bytes=spec.nbytes,
             labels=leaving_labels(spec.name, mine, rank) or payload_labels(spec.name, mine[0]),
         )
         mean, answer = None, None
@@ -70,12 +70,12 @@ class Server:
             mean = mean_of_pieces(self.compressor, with_own(boxes, mine[rank], rank), cut.specs[rank], ctx, rank)
             answer = self._encode(mean, cut.specs[rank], ctx, rank, owners)
         form = answer or self._form(cut.specs[0], ctx, owners)
-        told: Gathered = yield Swap(
+        told: GatheredPayloads = yield NeighborExchange(
             outgoing=tuple((to, answer) for to in everybody) if answer is not None else (),
             sources=tuple(owner for owner in range(owners) if owner != rank),
             form=types_of(form),
-            among=f"servers to workers ({owners})",
-            expects=cut.specs[0].numel * spec.work_dtype.itemsize,
+            group=f"servers to workers ({owners})",
+            expected_bytes=cut.specs[0].numel * spec.work_dtype.itemsize,
             labels=payload_labels(spec.name, form),
         )
         answers = told if answer is None else with_own(told, answer, rank)
@@ -105,6 +105,6 @@ class Server:
         return share_of(self.down, owners).decode(answer.to(spec.device), spec, key).to(spec.work_dtype)
 
 
-def with_own(others: Gathered, own: Payload, rank: int) -> Gathered:
+def with_own(others: GatheredPayloads, own: Payload, rank: int) -> GatheredPayloads:
     """In the order of ranks: what the others sent, and this rank's own in its place."""
-    return Gathered((*others[:rank], own, *others[rank:]))
+    return GatheredPayloads((*others[:rank], own, *others[rank:]))

@@ -26,13 +26,13 @@ from ..core import (
     Reduced,
     Request,
     TensorSpec,
+    all_reduce_bytes,
     compressor_errors_along,
     derive_key,
     fuse,
     inherit_capabilities,
     narrow,
     reduce_labels,
-    reduced_bytes,
     saturate,
 )
 from ..kernels import Order, cells_for, median_estimate, peel, peeling_order, sketch, table_cells
@@ -152,12 +152,12 @@ class SketchSum:
         index = expected_index_bytes(union, self.index, self.false_positives, spec, size)
         if self.cells is None:
             cells = cells_for(math.ceil(union))
-            return index + reduced_bytes(item * (cells if cells < spec.numel else union), size)
+            return index + all_reduce_bytes(item * (cells if cells < spec.numel else union), size)
         cells = self.fixed_cells(spec.numel)
         if cells >= spec.numel:
-            return reduced_bytes(item * spec.numel, size)
+            return all_reduce_bytes(item * spec.numel, size)
         again = union if self.on_failure == "values" and cells < cells_for(math.ceil(union)) else 0.0
-        return index + reduced_bytes(item * (cells + again), size)
+        return index + all_reduce_bytes(item * (cells + again), size)
 
     def errors_along(
         self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool

@@ -21,11 +21,11 @@ from ..core import (
     Reduced,
     SendForm,
     TensorSpec,
+    all_reduce_bytes,
     fuse,
     inherit_capabilities,
     is_additive,
     payload_labels,
-    reduced_bytes,
 )
 
 _ALWAYS = frozenset({Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR, Capability.SENDS_ONE_PAYLOAD})
@@ -60,7 +60,7 @@ class SumMean:
         return Reduced(self.compressor.decode(total, spec, key), self.compressor.decode(mine, spec, key), state)
 
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
-        return reduced_bytes(self.compressor.nbytes(spec), size)
+        return all_reduce_bytes(self.compressor.nbytes(spec), size)
 
     def send_form(self) -> SendForm:
         return SendForm.alone(self.compressor)

@@ -17,10 +17,10 @@ from ..core import (
     Op,
     Program,
     TensorSpec,
+    all_reduce_bytes,
     counts_coordinates,
     derive_key,
     reduce_labels,
-    reduced_bytes,
     selects_coordinates,
 )
 from ..kernels import bloom_bits, bloom_form, bloom_positions
@@ -92,8 +92,8 @@ def expected_index_bytes(union: float, index: str, false_positives: float, spec:
     """Of the index alone; a filter is told how many coordinates all ranks send together, which is no fewer."""
     most = packed_bytes(spec.numel, 1)
     if index == "bitmap":
-        return reduced_bytes(most, size)
-    return reduced_bytes(min(most, bloom_form(math.ceil(union), false_positives)[0]) + 8, size)
+        return all_reduce_bytes(most, size)
+    return all_reduce_bytes(min(most, bloom_form(math.ceil(union), false_positives)[0]) + 8, size)
 
 
 def index_for(count: int, false_positives: float, spec: TensorSpec, ctx: Context) -> Index:

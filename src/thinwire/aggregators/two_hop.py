@@ -15,7 +15,7 @@ from ..core import (
     Capability,
     Compressor,
     Context,
-    Gathered,
+    GatheredPayloads,
     IncompatibleParts,
     Key,
     Program,
@@ -53,20 +53,24 @@ class TwoHop:
         rank, size = ctx.world
         cut = Pieces(spec, size)
         mine = encode_pieces(self.compressor, tensor, cut, ctx.key(spec.name, rank))
-        boxes: Gathered = yield AllToAll(mine, leaving_labels(spec.name, mine, rank), expects=spec.nbytes)
+        boxes: GatheredPayloads = yield AllToAll(
+            mine, leaving_labels(spec.name, mine, rank), expected_bytes=spec.nbytes
+        )
         sent = decoded_pieces(self.compressor, mine, cut, ctx, rank)
         owned = cut.specs[rank]
         mean = mean_of_pieces(self.compressor, boxes, owned, ctx, rank)
         again, keys = share_of(self.compressor, size), [second_key(ctx, spec.name, r) for r in range(size)]
         answer = again.encode(narrow(mean, spec.dtype), keys[rank])
-        answers: Gathered = yield AllGather(answer, payload_labels(spec.name, answer), expects=spec.nbytes)
+        answers: GatheredPayloads = yield AllGather(
+            answer, payload_labels(spec.name, answer), expected_bytes=spec.nbytes
+        )
 
         def whole(out: Tensor | None) -> Tensor:
             del out
             triples = zip(answers, cut.specs, keys, strict=True)
             return torch.cat([again.decode(a.to(spec.device), s, k).to(spec.work_dtype) for a, s, k in triples])
 
-        value = answers.own("value", whole)
+        value = answers.cached_copy("value", whole)
         at = cut.starts[rank]
         lost = mean - value[at : at + owned.numel]
         sent[at : at + owned.numel] -= size * lost  # the mean over ranks divides it by the world's size again

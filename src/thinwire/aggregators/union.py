@@ -18,9 +18,9 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    all_reduce_bytes,
     inherit_capabilities,
     reduce_labels,
-    reduced_bytes,
 )
 from .support import agree_on_support, check_index, expected_index_bytes, expected_union, kept
 
@@ -54,7 +54,7 @@ class UnionSum:
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
         union = expected_union(self.compressor, spec, size)
         index = expected_index_bytes(union, self.index, self.false_positives, spec, size)
-        return index + reduced_bytes(union * spec.work_dtype.itemsize, size)
+        return index + all_reduce_bytes(union * spec.work_dtype.itemsize, size)
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         flat = kept(self.compressor, tensor, spec, ctx)

@@ -12,12 +12,12 @@ from ..core import (
     Capabilities,
     Capability,
     Context,
+    FlattenLayers,
     IncompatibleParts,
     Key,
     Program,
     Reduced,
     TensorSpec,
-    Together,
     capabilities_of,
     flatten_state,
     parts_of,
@@ -55,6 +55,6 @@ class Whole:
         return ()
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
-        if not ctx.together:  # alone, a layer is the whole
+        if not ctx.can_flatten:  # alone, a layer is the whole
             return (yield from self.inner.reduce(tensor, spec, state, ctx))
-        return (yield Together(self.inner, tensor, spec, ctx))  # type: ignore[no-any-return]
+        return (yield FlattenLayers(self.inner, tensor, spec, ctx))  # type: ignore[no-any-return]

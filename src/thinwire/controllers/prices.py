@@ -138,7 +138,7 @@ def tried_bytes(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, size: 
     def answer(request: Request) -> Any:
         nonlocal sent
         sent += request.wire_bytes(ctx.world)[0]
-        return request.answer_alike(size)
+        return request.answer_if_identical(size)
 
     drive(entry.reduce(narrow(tensor, spec.dtype), spec, entry.init(spec, key), ctx), answer)
     return sent

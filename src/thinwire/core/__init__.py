@@ -45,6 +45,7 @@ from .errors import (
     UnsupportedTorch,
 )
 from .files import write_whole
+from .flattening import FlattenBuffer, FlattenLayers
 from .hints import union_members
 from .memories import (
     Held,
@@ -100,25 +101,25 @@ from .parts import (
     wraps_compressor,
 )
 from .plugins import Plugins
-from .programs import drive, fuse, fuse_flagged, loopback, stamped, timed
+from .programs import drive, fuse, fuse_flagged, loopback, with_step, with_timing
 from .requests import (
     AllGather,
     AllReduce,
     AllToAll,
     Broadcast,
-    Gathered,
+    GatheredPayloads,
     Label,
+    NeighborExchange,
     Op,
     Program,
     ReduceScatter,
     Request,
-    Swap,
     Work,
     World,
+    all_reduce_bytes,
     combine,
     payload_labels,
     reduce_labels,
-    reduced_bytes,
     shard_sizes,
     tree_children,
     types_of,
@@ -128,7 +129,6 @@ from .signatures import signature_of
 from .state import flatten_state, mean_state, require_keys, restore_state
 from .suggestions import closest, did_you_mean
 from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, saturate
-from .together import Together, Waiting
 from .topology import (
     Neighbors,
     Topology,
@@ -144,14 +144,15 @@ from .units import BYTES, format_bytes, parse_rate
 
 __all__ = [
     "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of", "saturate",
-    "AllReduce", "AllGather", "AllToAll", "Broadcast", "Swap", "Gathered", "Op", "Label", "Request", "Program", "World",
+    "AllReduce", "AllGather", "AllToAll", "Broadcast", "NeighborExchange", "GatheredPayloads", "Op", "Label",
+    "Request", "Program", "World",
     "ReduceScatter", "Work", "combine", "payload_labels", "reduce_labels", "shard_sizes", "tree_children", "types_of",
-    "drive", "fuse", "fuse_flagged", "loopback", "stamped", "timed",
+    "drive", "fuse", "fuse_flagged", "loopback", "with_step", "with_timing",
     "Context", "Key", "Plan", "derive_key",
     "Contract", "Compressor", "CoordinateSelector", "AcceptsImportance", "Aggregator", "Controller",
     "FusedResidualAggregator", "FusedResidualEncoder",
     "Menu", "Choices", "OffersMenu", "TakesMenus", "PricedAlong", "ExpectsBytes", "Explains", "MeasuresWorld",
-    "compressor_errors_along", "plans_of_tensors", "plans_to_tensors", "reduced_bytes",
+    "compressor_errors_along", "plans_of_tensors", "plans_to_tensors", "all_reduce_bytes",
     "DecodesMean", "Reduced", "Seen", "is_additive", "decodes_mean", "encodes_with_residual",
     "reduce_and_subtract", "reduce_with_residual",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
@@ -161,7 +162,7 @@ __all__ = [
     "CodesPositions", "CountsCoordinates", "WrapsCompressor",
     "parts_of", "rebuilt", "with_importance", "signature_of", "closest", "did_you_mean",
     "check_int", "check_number", "check_timeout", "check_choice", "check_flag", "check_scaler",
-    "Together", "Waiting",
+    "FlattenLayers", "FlattenBuffer",
     "Topology", "Neighbors", "neighbors_of", "topology_of", "is_lossless", "tracks_peer_copies", "accepts_weights",
     "check_inner",
     "flatten_state", "restore_state", "mean_state", "require_keys",

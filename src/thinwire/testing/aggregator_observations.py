@@ -16,9 +16,9 @@ from ..core import (
     Capability,
     Compressor,
     Context,
+    FlattenLayers,
     Menu,
     TensorSpec,
-    Together,
     World,
     has,
     inherit_capabilities,
@@ -117,7 +117,7 @@ def sends_one_payload(part: Any) -> bool:
     else:
         return False
     try:
-        program.send(request.answer_alike(world.size))
+        program.send(request.answer_if_identical(world.size))
     except StopIteration:
         return bool(nbytes == part.compressor.encode(x, Context(0, world).key("layer", 0)).nbytes)
     return False
@@ -197,8 +197,8 @@ def flattens_layers(part: Any) -> bool | None:
     if inside_has(part, Capability.FLATTENS_LAYERS):
         return None
     x = gaussian(*SHAPE)
-    spec, ctx = TensorSpec.of("layer", x), Context(0, World(0, 2), plan=plan_of(part), together=True)
-    return isinstance(next(part.reduce(x, spec, part.init(spec, KEY), ctx), None), Together)
+    spec, ctx = TensorSpec.of("layer", x), Context(0, World(0, 2), plan=plan_of(part), can_flatten=True)
+    return isinstance(next(part.reduce(x, spec, part.init(spec, KEY), ctx), None), FlattenLayers)
 
 
 def offers_menu(part: Any) -> bool:

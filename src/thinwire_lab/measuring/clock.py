@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from thinwire.core import Program, timed
+from thinwire.core import Program, with_timing
 
 from . import traces
 from .request_log import RequestLog
@@ -50,7 +50,7 @@ class Clock:
     def timed(self, program: Program[T], what: str = "encode", bucket: int = -1) -> Program[T]:
         """The same program: what it computes is `what`, what it asks for is a request."""
         self.bucket = bucket
-        return (yield from timed(program, partial(self._add, what), self._add_request))
+        return (yield from with_timing(program, partial(self._add, what), self._add_request))
 
     def _add_request(self, asked: float, answered: float) -> None:
         self.request_s += answered - asked

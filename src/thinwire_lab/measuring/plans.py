@@ -8,7 +8,7 @@ import torch
 
 from thinwire.adaptation import entry_texts
 from thinwire.controllers.prices import bytes_of, size_varies
-from thinwire.core import Key, Menu, TensorSpec, reduced_bytes
+from thinwire.core import Key, Menu, TensorSpec, all_reduce_bytes
 from thinwire.drivers.meter import Meter
 from thinwire.exchange import Exchanger
 
@@ -19,7 +19,7 @@ def plans_of(exchanger: Exchanger, size: int) -> list[dict[str, Any]]:
         return []
     first, _ = exchanger.controller.init(list(exchanger.layers.values()))
     costs = {spec.name: _costs(spec, menu, size) for spec, menu in exchanger.choices}
-    dense = {s.name: reduced_bytes(s.numel * s.dtype.itemsize, max(2, size)) for s, _ in exchanger.choices}
+    dense = {s.name: all_reduce_bytes(s.numel * s.dtype.itemsize, max(2, size)) for s, _ in exchanger.choices}
     history = []
     for step, plan in [(0, first), *exchanger.plans]:
         texts = entry_texts(exchanger, plan)
