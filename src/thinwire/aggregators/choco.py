@@ -22,7 +22,7 @@ from ..core import (
     Reduced,
     TensorSpec,
     Topology,
-    narrow,
+    cast_saturating,
     neighbors_of,
     saturate,
 )
@@ -68,7 +68,7 @@ class Choco(OwnState):
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: ChocoState, ctx: Context) -> Program[Reduced[ChocoState]]:
         rank, wide = ctx.world.rank, tensor.to(spec.work_dtype)
         near = neighbors_of(self.topology, ctx.world, ctx.step)
-        news = narrow(saturate(wide - state.own), spec.dtype)
+        news = cast_saturating(saturate(wide - state.own), spec.dtype)
         mine = self.compressor.encode(news, ctx.key(spec.name, rank))
         answers: GatheredPayloads = yield swap_with(near, mine, self.topology, spec)
         mixed = state.mixed
@@ -76,11 +76,11 @@ class Choco(OwnState):
             if source not in answers.missing:  # who was bad keeps its belief of itself, so we keep ours of it
                 theirs = decoded(self.compressor, payload, spec, ctx, source)
                 mixed = saturate(mixed + theirs * near.incoming[source])
-        heard = ChocoState(state.own, mixed)
+        state_if_excluded = ChocoState(state.own, mixed)
         ours = decoded(self.compressor, mine, spec, ctx, rank)
         after = ChocoState(saturate(state.own + ours), saturate(mixed + ours * near.self_weight))
         value = saturate(wide + (after.mixed - after.own) * self.gamma)
-        return Reduced(value, wide, after, heard)
+        return Reduced(value, wide, after, state_if_excluded)
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: ChocoState, ctx: Context) -> Tensor:
         return saturate(tensor.to(spec.work_dtype) - state.own)

@@ -21,10 +21,10 @@ from ..core import (
     Reduced,
     TensorSpec,
     all_reduce_bytes,
+    cast_saturating,
     derive_key,
     folded,
     matrix_dims,
-    narrow,
     reduce_and_subtract,
     saturate,
     unfolded,
@@ -202,9 +202,9 @@ def _projected(matrix: Tensor, before: Tensor | None, basis: Tensor) -> tuple[Te
 
 def _averaged(factor: Tensor, spec: TensorSpec, ctx: Context) -> Program[tuple[Tensor, Tensor]]:
     """A rank's factor as it is sent, in the layer's type, and the mean over ranks; both in the type of work."""
-    mine = narrow(saturate(factor), spec.dtype)
+    mine = cast_saturating(saturate(factor), spec.dtype)
     mean = yield from mean_of(mine, spec, ctx, "factors")
-    return narrow(mine, spec.work_dtype), narrow(mean, spec.work_dtype)
+    return cast_saturating(mine, spec.work_dtype), cast_saturating(mean, spec.work_dtype)
 
 
 def _among(factor: Tensor, kept: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
-    narrow,
+    cast_saturating,
     payload_labels,
     saturate,
     types_of,
@@ -87,7 +87,7 @@ class Server:
         return Reduced(value.view(spec.shape), saturate(sent).view(spec.shape), state)
 
     def _encode(self, mean: Tensor, spec: TensorSpec, ctx: Context, owner: int, owners: int) -> Payload:
-        short = narrow(mean, spec.dtype)
+        short = cast_saturating(mean, spec.dtype)
         if self.down is None:
             return Payload((short,))
         return share_of(self.down, owners).encode(short, second_key(ctx, spec.name, owner))

@@ -27,11 +27,11 @@ from ..core import (
     Request,
     TensorSpec,
     all_reduce_bytes,
+    cast_saturating,
     compressor_errors_along,
     derive_key,
     fuse,
     inherit_capabilities,
-    narrow,
     reduce_labels,
     saturate,
 )
@@ -94,7 +94,7 @@ class Units(NamedTuple):
         return AllReduce(numbers, labels=reduce_labels(spec.name, numbers, kind))
 
     def mean(self, totals: Tensor, spec: TensorSpec) -> Tensor:
-        return saturate(narrow(totals.double() * self.down, spec.work_dtype)).to(spec.device)
+        return saturate(cast_saturating(totals.double() * self.down, spec.work_dtype)).to(spec.device)
 
 
 _ALWAYS = frozenset({Capability.WRAPS_COMPRESSOR, Capability.SUMS_NONZEROS})

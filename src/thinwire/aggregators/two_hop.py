@@ -21,8 +21,8 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    cast_saturating,
     is_additive,
-    narrow,
     payload_labels,
     saturate,
 )
@@ -60,7 +60,7 @@ class TwoHop:
         owned = cut.specs[rank]
         mean = mean_of_pieces(self.compressor, boxes, owned, ctx, rank)
         again, keys = share_of(self.compressor, size), [second_key(ctx, spec.name, r) for r in range(size)]
-        answer = again.encode(narrow(mean, spec.dtype), keys[rank])
+        answer = again.encode(cast_saturating(mean, spec.dtype), keys[rank])
         answers: GatheredPayloads = yield AllGather(
             answer, payload_labels(spec.name, answer), expected_bytes=spec.nbytes
         )

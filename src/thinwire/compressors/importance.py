@@ -23,7 +23,7 @@ from ..core import (
     IncompatibleParts,
     Key,
     TensorSpec,
-    narrow,
+    cast_saturating,
     saturate,
 )
 from ..kernels import largest_magnitudes
@@ -192,7 +192,7 @@ class Stochastic(Important):
 
 
 def _as(doubles: Tensor, dtype: torch.dtype) -> Tensor:
-    return narrow(saturate(doubles), dtype)  # doubles too may outgrow their type
+    return cast_saturating(saturate(doubles), dtype)  # doubles too may outgrow their type
 
 
 def factors(importance: Tensor, weights: str) -> Tensor:

@@ -92,7 +92,7 @@ class Sparse:
         return self._payload(kept, encode_indices(positions, numel), key)
 
     def _payload(self, kept: Tensor, indices: Part, key: Key) -> Payload:
-        return self.values.encode(kept, values_key(key)).behind(indices)
+        return self.values.encode(kept, values_key(key)).prepend(indices)
 
     def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
         """Only what is sent differs from the target, so only there is anything subtracted."""

@@ -18,9 +18,9 @@ from ..core import (
     Reduced,
     World,
     all_finite,
+    cast_saturating,
     fuse,
     fuse_flagged,
-    narrow,
 )
 from .memories import LayerMemories
 from .planning import Planning
@@ -124,7 +124,10 @@ class StepExchange:
             self.planning.observe(reduced, bucket.given, bucket.at, bucket.ctx, self.memories.target)
         values = self._values(open_step.bad or open_step.alone, reduced, bucket.given, into)
         states = self.memories.states
-        kept = {name: states[name] if out.heard is None else out.heard for name, out in reduced.items()}
+        kept = {
+            name: states[name] if out.state_if_excluded is None else out.state_if_excluded
+            for name, out in reduced.items()
+        }
         open_step.pending |= kept if alone else {name: out.state for name, out in reduced.items()}
         return values
 
@@ -138,7 +141,7 @@ class StepExchange:
         if into is None:
             if bad:
                 return {name: torch.full_like(tensor, float("nan")) for name, tensor in given.items()}
-            return {name: narrow(out.value, self.memories.layers[name].dtype) for name, out in reduced.items()}
+            return {name: cast_saturating(out.value, self.memories.layers[name].dtype) for name, out in reduced.items()}
         for name, out in reduced.items():
             if bad:
                 into[name].fill_(float("nan"))

@@ -22,8 +22,8 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    cast_saturating,
     check_inner,
-    narrow,
     saturate,
     split_kind,
     target_of,
@@ -76,7 +76,7 @@ class DGC(ResidualMemory):
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: DGCState, ctx: Context) -> Program[Reduced[DGCState]]:
         velocity = self._velocity(tensor, spec, state, ctx)
         target = saturate(state.residual + velocity)
-        out = yield from self.inner.reduce(narrow(target, spec.dtype), spec, state.inner, ctx)
+        out = yield from self.inner.reduce(cast_saturating(target, spec.dtype), spec, state.inner, ctx)
         if self.masking:
             velocity = velocity.masked_fill(out.sent != 0, 0)
         return Reduced(out.value, out.sent, DGCState(velocity, saturate(target - out.sent), out.state))
@@ -88,7 +88,7 @@ class DGC(ResidualMemory):
         return saturate(self.momentum * state.velocity + fresh)
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: DGCState, ctx: Context) -> Tensor:
-        velocity = self._velocity(narrow(tensor, spec.dtype), spec, state, ctx)
+        velocity = self._velocity(cast_saturating(tensor, spec.dtype), spec, state, ctx)
         return target_of(self.inner, saturate(state.residual + velocity), spec, state.inner, ctx)
 
     def hand_over(self, state: DGCState, spec: TensorSpec) -> list[Held]:

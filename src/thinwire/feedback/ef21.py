@@ -22,11 +22,11 @@ from ..core import (
     SendForm,
     TensorSpec,
     adopt_into,
+    cast_saturating,
     check_inner,
     held_by,
     mean_state,
     merge_memories,
-    narrow,
     saturate,
     send_form_of,
     split_kind,
@@ -64,13 +64,15 @@ class EF21:
         return EF21State(zeros, zeros, self.inner.init(spec, key))
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: EF21State, ctx: Context) -> Program[Reduced[EF21State]]:
-        news = narrow(saturate(tensor - state.local), spec.dtype)
+        news = cast_saturating(saturate(tensor - state.local), spec.dtype)
         out = yield from self.inner.reduce(news, spec, state.inner, ctx)
         local, shared = saturate(state.local + out.sent), saturate(state.shared + out.value)
         return Reduced(shared, local, EF21State(local, shared, out.state))
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: EF21State, ctx: Context) -> Tensor:
-        return target_of(self.inner, saturate(narrow(tensor, spec.dtype) - state.local), spec, state.inner, ctx)
+        return target_of(
+            self.inner, saturate(cast_saturating(tensor, spec.dtype) - state.local), spec, state.inner, ctx
+        )
 
     def hand_over(self, state: EF21State, spec: TensorSpec) -> list[Held]:
         lost = "nothing that was to be sent is lost; what ranks knew of each other's tensors is"

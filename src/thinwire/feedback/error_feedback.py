@@ -16,8 +16,8 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    cast_saturating,
     check_inner,
-    narrow,
     reduce_with_residual,
     saturate,
     target_of,
@@ -60,5 +60,5 @@ class ErrorFeedback(ResidualMemory):
         return out.with_state(FeedbackState(keep_for(spec.name, rest, self.residual, ctx), out.state))
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: FeedbackState, ctx: Context) -> Tensor:
-        wide = saturate(narrow(tensor, spec.dtype) + recall(state.residual, spec))
+        wide = saturate(cast_saturating(tensor, spec.dtype) + recall(state.residual, spec))
         return target_of(self.inner, wide, spec, state.inner, ctx)

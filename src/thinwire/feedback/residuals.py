@@ -18,11 +18,11 @@ from ..core import (
     SendForm,
     TensorSpec,
     adopt_into,
+    cast_saturating,
     derive_key,
     held_by,
     mean_state,
     merge_memories,
-    narrow,
     saturate,
     send_form_around,
     split_kind,
@@ -62,7 +62,7 @@ def keep(tensor: Tensor, form: str, key: Key) -> Tensor | Kept:
     """
     if form == "fp32":
         return tensor
-    narrowed = narrow(tensor, torch.float32)
+    narrowed = cast_saturating(tensor, torch.float32)
     return _in_halves(narrowed, key) if form == "bf16" else _in_bytes(narrowed, key)
 
 

@@ -22,8 +22,8 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    cast_saturating,
     check_inner,
-    narrow,
     saturate,
     selects_coordinates,
     wraps_compressor,
@@ -82,7 +82,7 @@ class SCAM(ResidualMemory):
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: SCAMState, ctx: Context) -> Tensor:
         """What coordinates are chosen by; of the tensor itself the numbers there are sent."""
-        return saturate(recall(state.residual, spec) + narrow(tensor, spec.dtype))
+        return saturate(recall(state.residual, spec) + cast_saturating(tensor, spec.dtype))
 
 
 @dataclass(frozen=True, eq=False)

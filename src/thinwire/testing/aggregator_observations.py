@@ -187,10 +187,12 @@ def estimates_errors(part: Any) -> bool | None:
 
 
 def tracks_peer_copies(part: Any) -> bool | None:
-    """A rank whose own tensor was bad has another memory than before, since it heard the others."""
+    """A rank whose own tensor was bad has another memory than before, from the payloads of the others."""
     if inside_has(part, Capability.TRACKS_PEER_COPIES):
         return None
-    return any(out.heard is not None for out in exchange(part, [gaussian(*SHAPE, seed=rank) for rank in range(3)]))
+    return any(
+        out.state_if_excluded is not None for out in exchange(part, [gaussian(*SHAPE, seed=rank) for rank in range(3)])
+    )
 
 
 def flattens_layers(part: Any) -> bool | None:

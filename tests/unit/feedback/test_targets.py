@@ -12,7 +12,7 @@ from thinwire import Exchanger, TensorSpec, World, lockstep
 from thinwire.aggregators import Adapt, GatherMean, Scheduled, Switch
 from thinwire.compressors import TopK
 from thinwire.controllers import Fixed
-from thinwire.core import narrow
+from thinwire.core import cast_saturating
 from thinwire.feedback import DGC, EF21, SCAM, ErrorFeedback
 
 GIVEN: dict[int, torch.Tensor] = {}  # by rank
@@ -71,7 +71,7 @@ def test_targets_are_what_the_inner_part_is_given(name, dtype):
         for rank in range(2):
             given = GIVEN[rank].view(spec.shape)
             assert told[rank].dtype == spec.work_dtype
-            torch.testing.assert_close(narrow(told[rank], given.dtype), given, rtol=0, atol=0)
+            torch.testing.assert_close(cast_saturating(told[rank], given.dtype), given, rtol=0, atol=0)
 
 
 @dataclass(frozen=True)

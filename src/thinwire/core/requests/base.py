@@ -221,7 +221,7 @@ def reduce_labels(layer: str, tensor: Tensor, kind: str = "values") -> tuple[Lab
 
 
 def payload_labels(layer: str, payload: Payload) -> tuple[Label, ...]:
-    return tuple([Label(layer, kind, part.nbytes, bits) for kind, part, bits in payload.remarks()])
+    return tuple([Label(layer, kind, part.nbytes, bits) for kind, part, bits in payload.labeled_parts()])
 
 
 def types_of(payload: Payload) -> tuple[torch.dtype, ...]:
