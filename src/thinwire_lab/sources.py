@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .configuration.class_paths import import_file
 from .configuration.config import Experiment
-from .configuration.outside import import_file
-from .configuration.plan import Plan
-from .configuration.selecting import Selection
+from .configuration.run_plan import RunPlan
+from .configuration.selection import Selection
 from .published import ALIASES, SUMMARIES, build_named_plan
 from .running.build_jobs import plan_of, read_experiment
 from .tables import ConfigError
@@ -23,7 +23,7 @@ def find_plan(
     data: str | None = None,
     seeds: tuple[int, ...] = (),
     some: Selection | None = None,
-) -> tuple[Plan, dict[str, Any]]:
+) -> tuple[RunPlan, dict[str, Any]]:
     """A plan, and the config that makes it again. what: a name, FILE.toml, FILE.json, or FILE.py:FUNCTION."""
     some = some or Selection()
     what = ALIASES.get(what, what)

@@ -11,7 +11,7 @@ from .figures import add_json
 from .parsers import SubParsers
 
 if TYPE_CHECKING:
-    from thinwire_lab.configuration.plan import Plan
+    from thinwire_lab.configuration.run_plan import RunPlan
     from thinwire_lab.measuring.folder import RunFolder
 
 
@@ -51,7 +51,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 @needs_laboratory("run")
 def run(options: argparse.Namespace) -> int:
-    from thinwire_lab.configuration.selecting import Selection
+    from thinwire_lab.configuration.selection import Selection
     from thinwire_lab.measuring.folder import RunFolder
     from thinwire_lab.sources import find_plan
 
@@ -75,7 +75,7 @@ def resume(options: argparse.Namespace) -> int:
     return _finish(plan, folder, options)
 
 
-def _finish(plan: Plan, folder: RunFolder, options: argparse.Namespace) -> int:
+def _finish(plan: RunPlan, folder: RunFolder, options: argparse.Namespace) -> int:
     from thinwire_lab.reporting import write_report
     from thinwire_lab.reporting.live import LiveView
     from thinwire_lab.reporting.terminal import print_result, write_figures_of

@@ -13,7 +13,7 @@ from thinwire.adaptation import entry_texts
 from thinwire.core import Seen, TensorSpec
 from thinwire.drivers.meter import Traffic
 
-from ..configuration.config import MEASURES, Target
+from ..configuration.config import METRICS, TargetMetric
 from ..tasks.base import Learner
 from .plans import cost_of_choosing, plans_of
 
@@ -52,7 +52,7 @@ class Watch:
 class Observer:
     """Looks at rank 0's worker now and then; the others hold the same weights, or it is shown their mean."""
 
-    def __init__(self, worker: Worker, target: Target | None) -> None:
+    def __init__(self, worker: Worker, target: TargetMetric | None) -> None:
         self.worker, self.target = worker, target
         self.columns: dict[str, list[float | None]] = {}
         self.heat: dict[str, list[float]] = {}
@@ -104,7 +104,7 @@ class Observer:
         return {
             "curve": known,
             "final": {name: _last(column) for name, column in known.items()},
-            "best": {name: _best(name, known[name]) for name in MEASURES if name in known},
+            "best": {name: _best(name, known[name]) for name in METRICS if name in known},
             "bytes_by_kind": _by(worker.meter.by("kind"), measured),
             "bytes_by_layer": {k: v for k, v in _by(worker.meter.by("layer"), measured).items() if k},
             "dense_layers": sorted({where.layer for where in worker.meter.rows if where.kind == "dense"}),

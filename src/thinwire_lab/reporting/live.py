@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..configuration.plan import Job
+from ..configuration.run_plan import Job
 
 LINE_EVERY_S = 5.0
 

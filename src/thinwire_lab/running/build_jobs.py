@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..configuration.config import Experiment, Group
-from ..configuration.plan import Job, Plan
-from ..configuration.slugs import slug
+from ..configuration.config import Experiment, RunGroup
+from ..configuration.run_plan import Job, RunPlan
+from ..configuration.slugs import slugify
 from ..tables import ConfigError
 from ..tasks import make_task
 from ..tasks.splits import Split
@@ -40,7 +40,7 @@ def read_experiment(path: Path) -> Experiment:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def plan_of(experiment: Experiment, data: str | None = None, finish: Any = None, more: Sequence[Job] = ()) -> Plan:
+def plan_of(experiment: Experiment, data: str | None = None, finish: Any = None, more: Sequence[Job] = ()) -> RunPlan:
     """Data are looked for, and all that cannot be is refused, here: before any job starts.
 
     more: jobs beside the runs; then `finish` is given their results as well.
@@ -65,10 +65,10 @@ def plan_of(experiment: Experiment, data: str | None = None, finish: Any = None,
         for seed in experiment.seeds
     ]
     together = partial(shown_together, experiment, finish, len(jobs))
-    return Plan(experiment.name, head, [*jobs, *more], together, runs=len(jobs))
+    return RunPlan(experiment.name, head, [*jobs, *more], together, runs=len(jobs))
 
 
-def steps_of(experiment: Experiment, group: Group, about: Mapping[str, Any]) -> int:
+def steps_of(experiment: Experiment, group: RunGroup, about: Mapping[str, Any]) -> int:
     if experiment.steps:
         return experiment.steps
     examples, batch = about.get("examples"), about.get("batch")
@@ -78,7 +78,7 @@ def steps_of(experiment: Experiment, group: Group, about: Mapping[str, Any]) -> 
     return math.ceil(experiment.epochs * examples / (each * group.workers))
 
 
-def _job(experiment: Experiment, at: int, group: Group, label: str, seed: int, steps: int, data: str | None) -> Job:
+def _job(experiment: Experiment, at: int, group: RunGroup, label: str, seed: int, steps: int, data: str | None) -> Job:
     real = group.driver == "processes"
     function = f"{__package__}.training:{'on_one_rank' if real else 'in_lockstep'}"
     argument = {
@@ -86,7 +86,7 @@ def _job(experiment: Experiment, at: int, group: Group, label: str, seed: int, s
     }  # fmt: skip
     seeds = f", seed {seed}" if len(experiment.seeds) > 1 else ""
     return Job(
-        key=f"{at}-{slug(label)}-{experiment.methods_of(group).index(_method(experiment, label))}-seed{seed}",
+        key=f"{at}-{slugify(label)}-{experiment.methods_of(group).index(_method(experiment, label))}-seed{seed}",
         function=function, argument=argument, title=f"{label}{seeds} ({group.title})", link=group.link,
         ranks=group.workers if real else 1, gather=f"{__package__}.training:together" if real else "",
     )  # fmt: skip
@@ -122,7 +122,7 @@ def parity_checks(experiment: Experiment, runs: list[dict[str, Any]]) -> list[di
     return checks
 
 
-def _curves(runs: list[dict[str, Any]], group: Group) -> dict[tuple[str, int], Any]:
+def _curves(runs: list[dict[str, Any]], group: RunGroup) -> dict[tuple[str, int], Any]:
     """Without the clock's column."""
     return {
         (run["label"], run["seed"]): {name: column for name, column in run["curve"].items() if name != "seconds"}

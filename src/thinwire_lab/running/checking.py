@@ -7,8 +7,8 @@ from typing import Any
 from thinwire.core import CompositionError, IncompatibleParts, Topology, World, parts_of, takes_importance
 from thinwire.drivers.meter import Meter
 
-from ..configuration.config import Experiment, Group, Method
-from ..configuration.rates import rate
+from ..configuration.config import Experiment, Method, RunGroup
+from ..configuration.learning_rates import resolve_learning_rate
 from ..tables import ConfigError
 from ..tasks.base import Learner, Task
 from ..tasks.splits import Split
@@ -25,7 +25,7 @@ class _OneLearner:
         return self._learner
 
 
-def check_methods(experiment: Experiment, group: Group, task: Task) -> None:
+def check_methods(experiment: Experiment, group: RunGroup, task: Task) -> None:
     """Put every method of a group together as its jobs will; a ConfigError names the method and what would do.
 
     Raises:
@@ -43,13 +43,13 @@ def check_methods(experiment: Experiment, group: Group, task: Task) -> None:
             raise ConfigError(f"{where}methods: {method.label}: {error}") from error
 
 
-def _check_rate(experiment: Experiment, group: Group, task: Task, method: Method, where: str) -> None:
+def _check_rate(experiment: Experiment, group: RunGroup, task: Task, method: Method, where: str) -> None:
     own = method.lr is not None
     key = f"{where}methods: {method.label}: lr" if own else f"{where}optimizer.lr"
-    rate(method.lr or experiment.optimizer_of(group).lr, task.smoothness, key)
+    resolve_learning_rate(method.lr or experiment.optimizer_of(group).lr, task.smoothness, key)
 
 
-def _check_method(experiment: Experiment, group: Group, task: Any, method: Method) -> None:
+def _check_method(experiment: Experiment, group: RunGroup, task: Any, method: Method) -> None:
     worker = Worker(experiment, task, group, method, experiment.seeds[0], 0, Meter())
     parts = {id(part): part for rule in worker.exchanger.rules.values() for part in parts_of(rule)}.values()
     for topology in (part for part in parts if isinstance(part, Topology)):

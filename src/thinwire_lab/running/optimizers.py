@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..configuration.config import Optimizer
+from ..configuration.config import OptimizerConfig
 
 
 class CautiousAdamW(torch.optim.AdamW):
@@ -31,7 +31,7 @@ class CautiousAdamW(torch.optim.AdamW):
                 parameter.copy_(kept + change * agrees / agrees.mean().clamp(min=1e-3))
 
 
-def make_optimizer(settings: Optimizer, parameters: Sequence[Tensor], lr: float) -> torch.optim.Optimizer:
+def make_optimizer(settings: OptimizerConfig, parameters: Sequence[Tensor], lr: float) -> torch.optim.Optimizer:
     if settings.name == "sgd":
         return torch.optim.SGD(list(parameters), lr=lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
     kind = CautiousAdamW if settings.name == "cadamw" else torch.optim.AdamW

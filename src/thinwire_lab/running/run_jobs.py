@@ -18,7 +18,7 @@ from thinwire.drivers.driver import Driver
 from thinwire.drivers.meter import Meter
 from thinwire.drivers.processes import Stopped, error_text, run_ranks
 
-from ..configuration.plan import Job, Plan, Result
+from ..configuration.run_plan import Job, Result, RunPlan
 from ..measuring.folder import RunFolder, write_json
 from ..testbed.network import network
 
@@ -46,7 +46,7 @@ class Silent:
     def ended(self, job: Job, result: Result) -> None: ...
 
 
-def carry_out(plan: Plan, folder: RunFolder, watcher: Watcher | None = None, processes: int | None = None) -> Result:
+def carry_out(plan: RunPlan, folder: RunFolder, watcher: Watcher | None = None, processes: int | None = None) -> Result:
     """The result of all jobs, stored as result.json. Jobs that have a result in the folder are not run again.
 
     What a job gives does not depend on what runs beside it. Interrupted or killed, call it again with the same folder.

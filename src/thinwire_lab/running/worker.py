@@ -18,8 +18,8 @@ from thinwire.importance import Refresher
 from thinwire.optimizer_state import AdamMoments, Averaging
 from thinwire.sync import Rounds, mean_and_consensus
 
-from ..configuration.config import Experiment, Group, Method
-from ..configuration.rates import rate
+from ..configuration.config import Experiment, Method, RunGroup
+from ..configuration.learning_rates import resolve_learning_rate
 from ..measuring.clock import Clock, now
 from ..measuring.metrics import BUFFER, Watch
 from ..tasks.base import Learner, Task
@@ -36,7 +36,7 @@ class Worker:
         self,
         experiment: Experiment,
         task: Task,
-        group: Group,
+        group: RunGroup,
         method: Method,
         seed: int,
         rank: int,
@@ -47,7 +47,7 @@ class Worker:
         self.learner: Learner = task.learner(rank, group.workers, Split.parse(group.split), seed)
         parameters = self.learner.parameters
         settings = experiment.optimizer_of(group)
-        self.lr = rate(method.lr or settings.lr, task.smoothness)
+        self.lr = resolve_learning_rate(method.lr or settings.lr, task.smoothness)
         self.optimizer = make_optimizer(settings, list(parameters.values()), self.lr)
         layers = [TensorSpec(name, tuple(p.shape), p.dtype) for name, p in parameters.items()]
         self.watch = Watch()

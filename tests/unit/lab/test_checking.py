@@ -9,7 +9,7 @@ from thinwire import PeerLostError
 from thinwire.cli.main import main
 from thinwire.drivers.processes import error_text, last_lines
 from thinwire_lab.configuration.config import Experiment
-from thinwire_lab.configuration.plan import Job, Plan
+from thinwire_lab.configuration.run_plan import Job, RunPlan
 from thinwire_lab.measuring.folder import RunFolder
 from thinwire_lab.running import run_jobs as running
 from thinwire_lab.running.build_jobs import plan_of
@@ -122,7 +122,7 @@ def test_a_job_that_fails_is_named_with_its_error_and_where_its_log_is(tmp_path,
 
     monkeypatch.setattr(running, "run_ranks", run_ranks)
     folder = RunFolder.new(tmp_path / "run", {}, "test")
-    plan = Plan("p", {}, [Job("key", "m:f", {}, title="Top-k, seed 1", ranks=2)])
+    plan = RunPlan("p", {}, [Job("key", "m:f", {}, title="Top-k, seed 1", ranks=2)])
     with pytest.raises(PeerLostError) as caught:
         running.carry_out(plan, folder)
     log = folder.path / "jobs" / "key" / "error.log"

@@ -3,7 +3,7 @@
 import pytest
 
 from thinwire_lab.configuration.config import Experiment
-from thinwire_lab.configuration.rates import rate
+from thinwire_lab.configuration.learning_rates import resolve_learning_rate
 from thinwire_lab.running.build_jobs import plan_of, read_experiment, steps_of
 from thinwire_lab.tables import ConfigError
 
@@ -94,9 +94,9 @@ def test_a_toml_file_is_read_and_its_name_is_the_experiments(tmp_path):
 
 
 def test_rates_may_be_fractions_of_the_smoothness():
-    assert rate(0.5, None) == 0.5 and rate("2/L", 4.0) == 0.5
+    assert resolve_learning_rate(0.5, None) == 0.5 and resolve_learning_rate("2/L", 4.0) == 0.5
     with pytest.raises(ConfigError, match="smoothness"):
-        rate("1/L", None)
+        resolve_learning_rate("1/L", None)
 
 
 def test_epochs_are_those_of_all_workers_together():

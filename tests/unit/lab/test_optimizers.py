@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from thinwire_lab.configuration.config import Optimizer
+from thinwire_lab.configuration.config import OptimizerConfig
 from thinwire_lab.running.optimizers import make_optimizer, rate_at
 
 
 def stepped(name, gradients, **settings):
     parameter = torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0, 0.5]))
-    optimizer = make_optimizer(Optimizer(name, **settings), [parameter], 0.1)
+    optimizer = make_optimizer(OptimizerConfig(name, **settings), [parameter], 0.1)
     for gradient in gradients:
         parameter.grad = torch.tensor(gradient)
         optimizer.step()

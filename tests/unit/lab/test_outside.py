@@ -14,8 +14,8 @@ from thinwire.feedback import ErrorFeedback
 from thinwire.sync import Local
 from thinwire.testing import keep_registry
 from thinwire_lab import tasks
+from thinwire_lab.configuration.class_paths import get_class_path, import_file
 from thinwire_lab.configuration.config import Experiment, Method, TaskConfig
-from thinwire_lab.configuration.outside import class_path, import_file
 from thinwire_lab.running.build_jobs import plan_of
 from thinwire_lab.sources import find_plan
 from thinwire_lab.tables import ConfigError
@@ -124,10 +124,12 @@ def test_a_class_that_workers_cannot_import_is_refused_before_anything_starts():
 
 
 def test_paths_of_packages_are_names_and_those_of_scripts_are_files(tmp_path):
-    assert class_path(Digits, "task") == "thinwire_lab.tasks.digits:Digits"
+    assert get_class_path(Digits, "task") == "thinwire_lab.tasks.digits:Digits"
     (tmp_path / "loose.py").write_text("class A:\n    pass\n")
     loose = import_file(tmp_path / "loose.py")
-    assert class_path(loose.A, "task") == f"{tmp_path / 'loose.py'}:A" and import_file(tmp_path / "loose.py") is loose
+    assert (
+        get_class_path(loose.A, "task") == f"{tmp_path / 'loose.py'}:A" and import_file(tmp_path / "loose.py") is loose
+    )
 
 
 def test_a_registered_task_is_made_by_name_with_its_settings():

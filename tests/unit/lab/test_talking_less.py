@@ -3,7 +3,7 @@
 import pytest
 
 from thinwire.sync import parse_sync
-from thinwire_lab.configuration.selecting import Selection
+from thinwire_lab.configuration.selection import Selection
 from thinwire_lab.published import diloco, federated, local_sgd_gossip
 from thinwire_lab.published.claims import RangeClaim
 from thinwire_lab.published.local_sgd_gossip import experiment as configurations

@@ -33,7 +33,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """A named list of jobs. `finish` adds to the stored result what all results show together: tables, figures, checks.
 
     head: what the result file says before any run: title, about, config. `runs` tells how many of the results, from the
