@@ -1,4 +1,4 @@
-"""What an experiment comes to: jobs that know nothing of each other, and what is made of their results."""
+"""The jobs of an experiment, which are independent of each other, and how their results are combined."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ Finish = Callable[[list[Result]], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Job:
-    """One thing to be done by processes of its own: `function(driver, argument, tell)` on each of `ranks`.
+    """One call of `function(driver, argument, on_progress)` on each of `ranks` processes.
 
-    function: "module:name"; argument and results are JSON. With a `gather`, "module:name" as well, the parent makes one
-    result out of those of all ranks; else rank 0's is the result. link: a rate such as "100mbit" that the testbed gives
-    to each rank, or "none". Jobs of more than one rank run alone, so that their clocks tell the truth.
+    Args:
+        key: name of the job's folder.
+        function: "module:name" of the function; its argument and its result are JSON.
+        argument: passed to the function, with the job's folder added.
+        title: shown while the job runs.
+        ranks: number of processes. Jobs with more than one run alone, because they are timed.
+        gather: "module:name" of the function that makes one result of all ranks' results; "": rank 0's is the result.
+        link: rate of each rank's link in the testbed, such as "100mbit", or "none".
     """
 
-    key: str  # names the job's folder
+    key: str
     function: str
     argument: Mapping[str, Any]
     title: str = ""
@@ -28,16 +33,20 @@ class Job:
     link: str = "none"
 
     @property
-    def alone(self) -> bool:
+    def runs_alone(self) -> bool:
         return self.ranks > 1
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A named list of jobs. `finish` adds to the stored result what all results show together: tables, figures, checks.
+    """A named list of jobs.
 
-    head: what the result file says before any run: title, about, config. `runs` tells how many of the results, from the
-    first on, are runs, with curves, that the report draws itself.
+    Args:
+        name: default name of the run's folder.
+        head: entries of the result file that are known in advance: title, description, config.
+        jobs: all jobs; the first `runs` of them are training runs with curves, which the report draws.
+        finish: makes the remaining entries of the result file (tables, figures, checks) from all results.
+        runs: number of training runs among the jobs.
     """
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
 from ..configuration.run_plan import RunPlan
-from ..running.build_jobs import plan_of
+from ..running.build_jobs import build_run_plan
 
 METHODS = (
     Method("dense", "dense()"),
@@ -45,4 +45,4 @@ DEMO = Experiment(
 
 
 def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
-    return plan_of(DEMO, data)
+    return build_run_plan(DEMO, data)

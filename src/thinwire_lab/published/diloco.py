@@ -11,7 +11,7 @@ from typing import Any
 
 from ..configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
 from ..configuration.run_plan import RunPlan
-from ..running.build_jobs import plan_of
+from ..running.build_jobs import build_run_plan
 from .claims import best_of, final_of
 
 OUTER = "outer=nesterov(lr=0.7, momentum=0.9)"
@@ -47,7 +47,7 @@ def build_experiment(full: bool = False) -> Experiment:
 
 
 def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
-    return plan_of(build_experiment(full), data, summarize)
+    return build_run_plan(build_experiment(full), data, summarize)
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..configuration.config import Experiment, Method, OptimizerConfig
 from ..configuration.run_plan import RunPlan
-from ..running.build_jobs import plan_of
+from ..running.build_jobs import build_run_plan
 from .cifar10 import on_cifar10, steps_of_an_epoch
 from .claims import Claim, claims_table, final_of, share_of_solver
 
@@ -63,7 +63,7 @@ def build_experiment(full: bool = False) -> Experiment:
 
 
 def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
-    return plan_of(build_experiment(full), data, summarize)
+    return build_run_plan(build_experiment(full), data, summarize)
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
 from ..configuration.run_plan import RunPlan
-from ..running.build_jobs import plan_of
+from ..running.build_jobs import build_run_plan
 from .claims import Claim, best_of, claims_table, final_of, share_of_solver
 from .impk_cifar10 import MEMORIES, OPERATORS, solver
 
@@ -57,7 +57,7 @@ def build_experiment(full: bool = False) -> Experiment:
 
 
 def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
-    return plan_of(build_experiment(full), data, summarize)
+    return build_run_plan(build_experiment(full), data, summarize)
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
 from ..configuration.run_plan import RunPlan
-from ..running.build_jobs import plan_of
+from ..running.build_jobs import build_run_plan
 
 SPARSE = (
     Method("Random-k 25 %", "randomk(density=0.25)"),
@@ -96,4 +96,4 @@ TOUR = Experiment(
 
 
 def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
-    return plan_of(TOUR)
+    return build_run_plan(TOUR)

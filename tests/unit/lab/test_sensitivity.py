@@ -6,13 +6,13 @@ import torch
 from thinwire import checkpoint
 from thinwire_lab.configuration.config import OptimizerConfig
 from thinwire_lab.published.sensitivity import correlations, pearson, places, sensitivity_jobs, spearman, summarize
-from thinwire_lab.running.run_jobs import found
+from thinwire_lab.running.run_jobs import import_object
 
 TASK = {"name": "digits", "settings": {"width": 16, "batch": 16}}
 
 
 def run(jobs):
-    return [found(job.function)(None, dict(job.argument), lambda news: None) for job in jobs]
+    return [import_object(job.function)(None, dict(job.argument), lambda news: None) for job in jobs]
 
 
 def test_coarser_candidates_have_larger_errors_and_runs_repeat():

@@ -21,7 +21,7 @@ from ...data import is_there, places
 from ...data.folders import find_images
 from ...data.texts import WIKITEXT103
 from ...data.where import absent
-from ...running.build_jobs import plan_of
+from ...running.build_jobs import build_run_plan
 from ...tasks import make_task
 from ...tasks.splits import Split
 from ...testbed.network import may_build
@@ -129,7 +129,7 @@ def build_plan(full: bool = False, data: str | None = None, seeds: tuple[int, ..
     """Without root there are no thin links: step times are then of links as fast as memory."""
     whole = build_experiment(full, data).with_seeds(seeds or SEEDS)
     more = [*step_jobs(whole, data), overlap_job(whole, data), *loss_jobs(whole, data)]
-    return plan_of(whole, data, summarize, more)
+    return build_run_plan(whole, data, summarize, more)
 
 
 def step_jobs(experiment: Experiment, data: str | None) -> list[Job]:

@@ -16,7 +16,7 @@ from typing import Any
 from ...configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
 from ...configuration.run_plan import RunPlan
 from ...configuration.selection import Selection
-from ...running.build_jobs import plan_of
+from ...running.build_jobs import build_run_plan
 from ...testbed.network import may_build
 from .tables import findings, numbers
 
@@ -74,7 +74,7 @@ def build_experiment(full: bool = False, thin: bool = True) -> Experiment:
 
 def build_plan(full: bool = False, data: str | None = None, some: Selection | None = None) -> RunPlan:
     """Without root there are no thin links: those runs are left out, and the report says so."""
-    return plan_of((some or Selection()).of(build_experiment(full, thin=may_build())), data, summarize)
+    return build_run_plan((some or Selection()).of(build_experiment(full, thin=may_build())), data, summarize)
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:

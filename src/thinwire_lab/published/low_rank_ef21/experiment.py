@@ -11,7 +11,7 @@ from typing import Any
 from ...configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
 from ...configuration.run_plan import RunPlan
 from ...configuration.selection import Selection
-from ...running.build_jobs import plan_of
+from ...running.build_jobs import build_run_plan
 from .tables import SERVER, expectations, on_the_wire, served, verdicts
 
 
@@ -107,7 +107,7 @@ def build_experiment(full: bool = False) -> Experiment:
 def build_plan(
     full: bool = False, data: str | None = None, some: Selection | None = None, experiment: Experiment = EXPERIMENT
 ) -> RunPlan:
-    return plan_of((some or Selection()).of(experiment), finish=None if some else summarize)
+    return build_run_plan((some or Selection()).of(experiment), finish=None if some else summarize)
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from thinwire.core import TensorSpec
 from ...configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TaskConfig
 from ...configuration.run_plan import Job, RunPlan
 from ...measuring.folder import write_json
-from ...running.build_jobs import plan_of
+from ...running.build_jobs import build_run_plan
 from ...tasks import make_task
 from ...tasks.splits import Split
 from ...testbed.network import may_build
@@ -94,7 +94,7 @@ def plan_for(
 ) -> RunPlan:
     for name, settings in tasks.items():
         make_task(name, settings, data).prepare(max(size["hosts"]), Split.parse("iid"))
-    runs = plan_of(experiment, data)
+    runs = build_run_plan(experiment, data)
     offline = [
         Job(
             f"moments-{name}",
