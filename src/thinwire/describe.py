@@ -81,8 +81,8 @@ def contract_text(part: Compressor) -> str:
         words.append(f"δ = {contract.delta:.3g}" if contract.delta < 0.99 else f"δ = 1 − {1 - contract.delta:.2g}")
     else:
         words.append("no relative bound")
-    if has(part, Capability.ADDS_ON_WIRE):
-        words.append(Capability.ADDS_ON_WIRE.label)
+    if has(part, Capability.ADDITIVE):
+        words.append(Capability.ADDITIVE.label)
     return ", ".join(words)
 
 

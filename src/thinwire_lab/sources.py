@@ -8,22 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .configuration.class_paths import import_file
 from .configuration.config import Experiment
-from .configuration.outside import import_file
-from .configuration.plan import Plan
-from .configuration.selecting import Selection
+from .configuration.run_plan import RunPlan
+from .configuration.selection import Selection
 from .published import ALIASES, SUMMARIES, build_named_plan
-from .running.build_jobs import plan_of, read_experiment
+from .running.build_jobs import build_run_plan, read_experiment
 from .tables import ConfigError
 
 
-def find_plan(
+def load_run_plan(
     what: str,
     full: bool = False,
     data: str | None = None,
     seeds: tuple[int, ...] = (),
     some: Selection | None = None,
-) -> tuple[Plan, dict[str, Any]]:
+) -> tuple[RunPlan, dict[str, Any]]:
     """A plan, and the config that makes it again. what: a name, FILE.toml, FILE.json, or FILE.py:FUNCTION."""
     some = some or Selection()
     what = ALIASES.get(what, what)
@@ -40,25 +40,25 @@ def find_plan(
     if full:
         raise ConfigError("--full: only named experiments have a published size")
     if path.endswith(".json"):
-        stored = _stored(Path(path))
+        stored = _read_stored_config(Path(path))
         if "named" in stored:
             seeds = seeds or tuple(stored.get("seeds", ()))
             some = some or Selection(tuple(stored.get("methods", ())), tuple(stored.get("groups", ())))
-            return find_plan(stored["named"], stored["full"], data or stored["data"], seeds, some)
+            return load_run_plan(stored["named"], stored["full"], data or stored["data"], seeds, some)
         data = data or stored.pop("data", None)
         experiment = Experiment.from_dict(stored, name=Path(path).stem)
     else:
-        experiment = _by_function(Path(path), function) if function else read_experiment(Path(path))
+        experiment = _call_function(Path(path), function) if function else read_experiment(Path(path))
     if seeds:
         experiment = replace(experiment, seeds=seeds)
     experiment = some.of(experiment)
     try:
-        return plan_of(experiment, data), {**experiment.to_dict(), **({"data": data} if data else {})}
+        return build_run_plan(experiment, data), {**experiment.to_dict(), **({"data": data} if data else {})}
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _stored(path: Path) -> dict[str, Any]:
+def _read_stored_config(path: Path) -> dict[str, Any]:
     try:
         stored = json.loads(path.read_text())
     except ValueError as error:
@@ -68,7 +68,7 @@ def _stored(path: Path) -> dict[str, Any]:
     return stored
 
 
-def _by_function(path: Path, name: str) -> Experiment:
+def _call_function(path: Path, name: str) -> Experiment:
     """What the function of a user's own file returns: an Experiment, or a dict as a TOML file has it."""
     if path.suffix != ".py":
         raise ConfigError(f"{path}: a Python file is needed for FILE.py:FUNCTION")

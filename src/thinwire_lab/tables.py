@@ -17,7 +17,7 @@ class ConfigError(ThinwireError, ValueError):
     """A config is wrong: the text has the key, the value and what would do. Nothing has started."""
 
 
-class Table:
+class ConfigTable:
     """A mapping of which keys are taken one by one; what is left is for somebody else."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -63,18 +63,18 @@ def build(cls: type[T], values: Any, where: str, **given: Any) -> T:
         raise ConfigError(f"{inside}{str(complaint).removeprefix(inside)}") from complaint
 
 
-def choose(key: str, value: Any, allowed: Sequence[str]) -> None:
+def check_one_of(key: str, value: Any, allowed: Sequence[str]) -> None:
     if value not in allowed:
         meant = did_you_mean(str(value), allowed)
         raise ConfigError(f"{key}: one of {', '.join(allowed)} is needed, got {value!r}{meant}")
 
 
-def positive(key: str, value: float) -> None:
+def check_positive(key: str, value: float) -> None:
     if not value > 0:
         raise ConfigError(f"{key}: must be above 0, got {value}")
 
 
-def not_negative(key: str, value: float) -> None:
+def check_not_negative(key: str, value: float) -> None:
     if not value >= 0:
         raise ConfigError(f"{key}: must not be negative, got {value}")
 
@@ -85,15 +85,15 @@ def _read(value: Any, hint: Any, key: str) -> Any:
         if typing.get_origin(kind) is tuple and isinstance(value, list | tuple):
             inner = typing.get_args(kind)[0]
             return tuple(_read(item, inner, f"{key}[{at}]") for at, item in enumerate(value))
-    if not fits(value, hint):
-        raise ConfigError(f"{key}: {wording(hint)} is needed, got {value!r}")
+    if not has_type(value, hint):
+        raise ConfigError(f"{key}: {type_in_words(hint)} is needed, got {value!r}")
     return value
 
 
-def fits(value: Any, hint: Any) -> bool:
+def has_type(value: Any, hint: Any) -> bool:
     """Whether a plain value is of a type such as int, float | None or Literal["a", "b"]. No bool is a number."""
     if len(union_members(hint)) > 1:
-        return any(fits(value, kind) for kind in union_members(hint))
+        return any(has_type(value, kind) for kind in union_members(hint))
     if typing.get_origin(hint) is typing.Literal:
         return value in typing.get_args(hint)
     origin = typing.get_origin(hint) or hint
@@ -102,11 +102,11 @@ def fits(value: Any, hint: Any) -> bool:
     return isinstance(value, (int, float) if origin is float else origin)
 
 
-def wording(hint: Any) -> str:
+def type_in_words(hint: Any) -> str:
     """The type in words."""
     if len(union_members(hint)) > 1:
         shown = [kind for kind in union_members(hint) if kind is not type(None) and not _is_part(kind)]
-        return " or ".join(map(wording, shown))
+        return " or ".join(map(type_in_words, shown))
     origin = typing.get_origin(hint) or hint
     if origin is typing.Literal:
         return " or ".join(str(value) for value in typing.get_args(hint))

@@ -70,8 +70,8 @@ def test_topologies_and_controllers_do_what_they_declare_and_declare_what_they_d
 
 @pytest.mark.parametrize("part", [part for part in compressors() if takes_importance(part)], ids=repr)
 def test_an_importance_makes_a_part_scale_what_it_keeps_only_where_it_says_so(part):
-    weighed = part.given(1 + torch.arange(165.0) % 7)
-    assert has(weighed, Capability.SCALES_KEPT) == scales_kept(weighed)
+    weighted = part.with_importance(1 + torch.arange(165.0) % 7)
+    assert has(weighted, Capability.SCALES_KEPT) == scales_kept(weighted)
 
 
 def test_every_capability_is_seen_on_some_part_of_the_catalog():
@@ -112,7 +112,7 @@ def test_a_part_that_declares_everything_is_told_what_it_does_not_do(part):
 
 def test_a_scaled_compressor_without_the_flag_passes_where_it_must_not_and_is_caught_here():
     """REVIEW: without the flag nothing refuses it, and v is too large for many steps."""
-    silent = with_capabilities(RandomK(density=0.25), {Capability.EXPECTS_BYTES, Capability.ADDS_ON_WIRE})
+    silent = with_capabilities(RandomK(density=0.25), {Capability.EXPECTS_BYTES, Capability.ADDITIVE})
     with pytest.raises(IncompatibleParts, match="RandomK multiplies what it sends"):
         Paired(RandomK(density=0.25))
     pair = torch.ones(2, 20, 50)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from thinwire import ImportanceSolver, TensorSpec, World, lockstep, loopback, parse
-from thinwire.core import Context, derive_key, weighed
+from thinwire.core import Context, derive_key, with_importance
 from thinwire.importance import FunctionObjective
 
 WORKERS = 5
@@ -52,7 +52,7 @@ class Quadratics:
         for step in range(steps):
             contexts = [Context(step, World(rank, workers)) for rank in range(workers)]
             if importance is not None:
-                aggregator = weighed(composition, importance(x, step))
+                aggregator = with_importance(composition, importance(x, step))
             given = zip(self.gradients(x), states, contexts, strict=True)
             outs = lockstep([aggregator.reduce(g, spec, s, c) for g, s, c in given])
             states = [out.state for out in outs]

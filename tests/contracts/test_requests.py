@@ -10,11 +10,11 @@ from thinwire.core import (
     AllToAll,
     Broadcast,
     Label,
+    NeighborExchange,
     Op,
     Payload,
     ReduceScatter,
     Request,
-    Swap,
     Work,
     fuse,
     fuse_flagged,
@@ -39,11 +39,11 @@ KINDS = {
     "AllToAll": lambda r, n, i: AllToAll(tuple(payload((r + to) % n, i) for to in range(n))),
     "Broadcast": lambda r, n, i: Broadcast(payload(r, i), root=n - 1),
     "ReduceScatter": lambda r, n, i: ReduceScatter(tuple(numbers(r, i, to + 1 + i) for to in range(n)), r),
-    "Swap": lambda r, n, i: Swap(
+    "NeighborExchange": lambda r, n, i: NeighborExchange(
         tuple((to, payload(r, i)) for to in {(r + 1) % n} - {r}),
         tuple({(r - 1) % n} - {r}),
         (torch.float32, torch.uint8),
-        among="ring",
+        group="ring",
     ),
     "Work": lambda r, n, i: Work(0.5 * (r + i)),
 }

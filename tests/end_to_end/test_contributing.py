@@ -95,7 +95,7 @@ def test_the_suites_run_over_what_is_listed():
 def test_the_docstring_of_a_new_compressor_becomes_a_row():
     (row,) = [row for row in describe.operator_rows() if row["part"] == "everysecond()"]
     assert row["saving"] == "2×"
-    assert row["contract"] == "δ = 0.5, adds on the wire"
+    assert row["contract"] == "δ = 0.5, additive"
 
 
 def test_the_compressor_in_lockstep_sends_half_and_with_feedback_loses_nothing():

@@ -6,11 +6,11 @@ from helpers.laboratory import run_here, run_plan
 from thinwire.catalog import AGGREGATORS, COMPRESSORS, MEMORIES
 from thinwire_lab.published.demo import DEMO, REAL
 from thinwire_lab.published.tour import TOUR
-from thinwire_lab.running.build_jobs import plan_of
+from thinwire_lab.running.build_jobs import build_run_plan
 
 
 def test_real_processes_and_lockstep_give_equal_figures():
-    result = run_plan(plan_of(replace(DEMO, steps=12, groups=DEMO.groups[:2])))
+    result = run_plan(build_run_plan(replace(DEMO, steps=12, groups=DEMO.groups[:2])))
     assert len(result["runs"]) == 2 * len(REAL)
     (check,) = result["checks"]
     assert check["holds"], check["detail"]

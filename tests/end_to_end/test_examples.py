@@ -14,7 +14,7 @@ import pytest
 
 from helpers.laboratory import run_here
 from thinwire.drivers.processes import loopback_device
-from thinwire_lab.running.build_jobs import plan_of, read_experiment
+from thinwire_lab.running.build_jobs import build_run_plan, read_experiment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENVIRONMENT = {
@@ -125,7 +125,7 @@ def test_a_folder_without_pictures_is_an_error_and_not_another_data_set(tmp_path
 def test_the_laboratorys_example_shows_that_topk_needs_a_memory():
     """Its lockstep runs, in this process; tests of the laboratory ask the same of real processes."""
     whole = read_experiment(EXAMPLES / "lab.toml")
-    assert [job.ranks for job in plan_of(whole).jobs] == 6 * [1] + 6 * [2]
+    assert [job.ranks for job in build_run_plan(whole).jobs] == 6 * [1] + 6 * [2]
     runs = run_here(replace(whole, groups=whole.groups[:1]))["runs"]
     for seed in whole.seeds:
         dense, bare, remembered = (run["final"] for run in runs if run["seed"] == seed)

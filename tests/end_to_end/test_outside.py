@@ -81,7 +81,7 @@ def test_a_misspelled_name_is_told_what_was_meant(installed):
 
 def test_its_parts_are_listed_with_figures(installed):
     (row,) = [row for row in describe.operator_rows() if row["part"] == "stride()"]
-    assert row["saving"] == "2×" and row["contract"] == "δ = 0.5, adds on the wire"
+    assert row["saving"] == "2×" and row["contract"] == "δ = 0.5, additive"
     page = describe.to_markdown(describe.operator_rows())
     assert all(f"| `{name}" in page for name in ("stride", "keeper", "alternate", "pairs"))
     assert {kind: set(KINDS[kind]) & {"stride", "keeper", "alternate", "pairs"} for kind in KINDS} == {

@@ -9,7 +9,7 @@ import torch
 
 from helpers.cases import draw
 from thinwire import Exchanger, ImportanceSolver, Meter, Refresher, TensorSpec, World, parse
-from thinwire.core import AllGather, AllReduce, AllToAll, Broadcast, Op, Payload, ReduceScatter, Swap, Work
+from thinwire.core import AllGather, AllReduce, AllToAll, Broadcast, NeighborExchange, Op, Payload, ReduceScatter, Work
 from thinwire.importance import FunctionObjective
 
 LAYERS = [
@@ -109,11 +109,14 @@ def all_requests(driver):
     assert [p.parts[0].tolist() for p in received] == [[10.0 * r + rank] * (r + rank) for r in range(size)]
     after, before = (rank + 1) % size, (rank - 1) % size  # one way round, and payloads of differing lengths
     mine = Payload((torch.full((5 * rank,), float(rank)), torch.tensor([rank], dtype=torch.int16)))
-    got = ask(driver, lambda r, n: Swap(((after, mine),), (before,)))
+    got = ask(driver, lambda r, n: NeighborExchange(((after, mine),), (before,)))
     assert got[0].parts[0].tolist() == [float(before)] * (5 * before) and got[0].parts[1].item() == before
     to_first = ((0, mine),) if rank else ()
     got = ask(
-        driver, lambda r, n: Swap(to_first, () if rank else tuple(range(size - 1, 0, -1)), (torch.float32, torch.int16))
+        driver,
+        lambda r, n: NeighborExchange(
+            to_first, () if rank else tuple(range(size - 1, 0, -1)), (torch.float32, torch.int16)
+        ),
     )
     assert [p.parts[1].item() for p in got] == ([] if rank else list(range(size - 1, 0, -1)))
     shards = tuple(torch.arange(to + 2.0).view(1, -1) + 10 * rank for to in range(size))
@@ -142,7 +145,7 @@ def disagree(driver, kind):
         return ask(driver, lambda r, n: AllReduce(torch.zeros(4), step=9))
     if kind == "swap":
         payload = Payload((torch.zeros(3, dtype=torch.int16 if odd else torch.float32),))
-        return ask(driver, lambda r, n: Swap((((r + 1) % n, payload),), ((r - 1) % n,), step=5))
+        return ask(driver, lambda r, n: NeighborExchange((((r + 1) % n, payload),), ((r - 1) % n,), step=5))
     return ask(driver, lambda r, n: AllReduce(torch.zeros(4)))
 
 

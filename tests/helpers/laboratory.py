@@ -6,24 +6,27 @@ import tempfile
 from pathlib import Path
 
 from thinwire_lab.measuring.folder import RunFolder
-from thinwire_lab.running.build_jobs import plan_of
-from thinwire_lab.running.run_jobs import carry_out, found
+from thinwire_lab.running.build_jobs import build_run_plan
+from thinwire_lab.running.run_jobs import import_object, run_jobs
 
 TIMES = ("seconds", "times", "trace", "adapting")  # what two equal runs need not share
 
 
-def run_plan(plan, folder=None, processes=1, watcher=None):
+def run_plan(plan, folder=None, max_parallel=1, reporter=None):
     if folder is not None:
-        return carry_out(plan, RunFolder.new(Path(folder), {}, "test"), watcher, processes)
+        return run_jobs(plan, RunFolder.create(Path(folder), {}, "test"), reporter, max_parallel)
     with tempfile.TemporaryDirectory() as place:
-        return carry_out(plan, RunFolder.new(Path(place) / "run", {}, "test"), watcher, processes)
+        return run_jobs(plan, RunFolder.create(Path(place) / "run", {}, "test"), reporter, max_parallel)
 
 
 def run_here(experiment, finish=None):
     """All runs of an experiment in this very process; lockstep only."""
-    plan = plan_of(experiment, finish=finish)
+    plan = build_run_plan(experiment, finish=finish)
     with tempfile.TemporaryDirectory() as place:
-        runs = [found(job.function)(None, {**job.argument, "folder": place}, lambda news: None) for job in plan.jobs]
+        runs = [
+            import_object(job.function)(None, {**job.argument, "folder": place}, lambda progress: None)
+            for job in plan.jobs
+        ]
     return {**plan.head, "runs": runs, **plan.finish(runs)}
 
 

@@ -11,10 +11,10 @@ from thinwire.core import (
     Reduced,
     SendForm,
     adopt_into,
+    cast_saturating,
     held_by,
     mean_state,
     merge_memories,
-    narrow,
     saturate,
     send_form_of,
     split_kind,
@@ -38,14 +38,16 @@ class Late:
 
     def reduce(self, tensor, spec, state, ctx):
         target = self.target_here(tensor, state)
-        out = yield from self.part.reduce(narrow(target, spec.dtype), spec, state.within, ctx)
+        out = yield from self.part.reduce(cast_saturating(target, spec.dtype), spec, state.within, ctx)
         return Reduced(out.value, out.sent, LateState(saturate(target - out.sent), out.state))
 
     def target_here(self, tensor, state):
         return saturate(tensor + state.waits)
 
     def target(self, tensor, spec, state, ctx):
-        return target_of(self.part, self.target_here(narrow(tensor, spec.dtype), state), spec, state.within, ctx)
+        return target_of(
+            self.part, self.target_here(cast_saturating(tensor, spec.dtype), state), spec, state.within, ctx
+        )
 
     def hand_over(self, state, spec):
         return [Held("residual", self, state.waits, "it is late for ever"), *held_by(self.part, state.within, spec)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from helpers.cases import COMPOSITION_TEXTS
 from helpers.pool import PATIENCE
 from thinwire import parse
-from thinwire.core import mixes
+from thinwire.core import topology_of
 from thinwire.drivers.processes import loopback_device
 
 HERE = {
@@ -23,7 +23,7 @@ FACTORISED = ("powersgd", "svd", "projection", "tt", "cp(", "sketch", "union", "
 
 def test_every_family_agrees_with_a_rank_that_has_another_kernel_path(tmp_path):
     texts = [text for text in COMPOSITION_TEXTS if any(name in text for name in FACTORISED)]
-    texts = [text for text in texts if mixes(parse(text)) is None]  # in a gossip ranks differ anyway
+    texts = [text for text in texts if topology_of(parse(text)) is None]  # in a gossip ranks differ anyway
     orders = [
         {
             "rank": rank,

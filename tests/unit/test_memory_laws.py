@@ -11,7 +11,16 @@ from helpers.own_memory import Late
 from thinwire import Exchanger, World, catalog, parse
 from thinwire.aggregators import GatherMean, SumMean
 from thinwire.compressors import TopK
-from thinwire.core import IncompatibleParts, Memory, SendForm, SendsAlone, flatten_state, loopback, narrow, parts_of
+from thinwire.core import (
+    IncompatibleParts,
+    Memory,
+    SendForm,
+    SendsAlone,
+    cast_saturating,
+    flatten_state,
+    loopback,
+    parts_of,
+)
 from thinwire.feedback import EF21
 from thinwire.sync.optimizers import SGD
 from thinwire.sync.server import Server
@@ -103,7 +112,7 @@ def test_a_server_reads_what_the_composition_would_give_in_process(text):
         worker.settle(accepted=True)
         values = loopback(twin.round(tensors(step), step, World(0, 1)))
         for spec in LAYERS:
-            assert torch.equal(narrow(read[spec.name], spec.dtype), values[spec.name]), (step, spec.name)
+            assert torch.equal(cast_saturating(read[spec.name], spec.dtype), values[spec.name]), (step, spec.name)
     for name, state in twin.memory.items():
         ours, theirs = flatten_state(state), flatten_state(worker.exchanger.memory[name])
         assert all(torch.equal(torch.as_tensor(ours[key]), torch.as_tensor(theirs[key])) for key in ours)

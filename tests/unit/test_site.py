@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_lab.configuration.config import Experiment, Group, Method, Optimizer
+from thinwire_lab.configuration.config import Experiment, Method, OptimizerConfig, RunGroup
 from thinwire_lab.published import SUMMARIES
 from thinwire_lab.tasks import TASKS
 
@@ -84,7 +84,7 @@ def test_every_named_experiment_has_a_page_and_a_row():
         assert f"`thinwire run {name}" in (DOCS / "experiments" / f"{name}.md").read_text()
 
 
-@pytest.mark.parametrize("kind", (Experiment, Group, Method, Optimizer))
+@pytest.mark.parametrize("kind", (Experiment, RunGroup, Method, OptimizerConfig))
 def test_every_key_of_a_config_is_in_the_table(kind):
     overview = (DOCS / "experiments" / "index.md").read_text()
     for key in kind.__dataclass_fields__:

@@ -14,7 +14,7 @@ from ..core import (
     CompositionError,
     Compressor,
     Context,
-    Gathered,
+    GatheredPayloads,
     IncompatibleParts,
     Key,
     OwnState,
@@ -22,8 +22,8 @@ from ..core import (
     Reduced,
     TensorSpec,
     Topology,
-    narrow,
-    neighbours,
+    cast_saturating,
+    neighbors_of,
     saturate,
 )
 from .neighbors import decode_from, make_exchange
@@ -46,7 +46,7 @@ class Choco(OwnState):
     """
 
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.WRAPS_COMPRESSOR, Capability.KEEPS_PEER_COPIES, Capability.CORRECTS_LOSS}
+        {Capability.WRAPS_COMPRESSOR, Capability.TRACKS_PEER_COPIES, Capability.CORRECTS_ERROR}
     )
 
     compressor: Compressor
@@ -69,18 +69,18 @@ class Choco(OwnState):
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: ChocoState, ctx: Context) -> Program[Reduced[ChocoState]]:
         rank, wide = ctx.world.rank, tensor.to(spec.work_dtype)
-        near = neighbours(self.topology, ctx.world, ctx.step)
-        difference = narrow(saturate(wide - state.own_estimate), spec.dtype)
+        near = neighbors_of(self.topology, ctx.world, ctx.step)
+        difference = cast_saturating(saturate(wide - state.own_estimate), spec.dtype)
         payload = self.compressor.encode(difference, ctx.key(spec.name, rank))
-        answers: Gathered = yield make_exchange(near, payload, self.topology, spec)
+        answers: GatheredPayloads = yield make_exchange(near, payload, self.topology, spec)
         mixed = state.mixed_estimate
         for source, received in zip(near.incoming, answers, strict=True):
-            if source not in answers.absent:  # an excluded neighbor keeps its h_j, so its share here stays as well
+            if source not in answers.missing:  # an excluded neighbor keeps its h_j, so its share here stays as well
                 change = decode_from(self.compressor, received, spec, ctx, source)
                 mixed = saturate(mixed + change * near.incoming[source])
         if_excluded = ChocoState(state.own_estimate, mixed)
         own_change = decode_from(self.compressor, payload, spec, ctx, rank)
-        new = ChocoState(saturate(state.own_estimate + own_change), saturate(mixed + own_change * near.own))
+        new = ChocoState(saturate(state.own_estimate + own_change), saturate(mixed + own_change * near.self_weight))
         value = saturate(wide + (new.mixed_estimate - new.own_estimate) * self.gamma)
         return Reduced(value, wide, new, if_excluded)
 

@@ -17,8 +17,8 @@ from ..core import (
     Reduced,
     SendForm,
     TensorSpec,
+    all_reduce_bytes,
     reduce_labels,
-    reduced_bytes,
 )
 
 
@@ -35,7 +35,7 @@ class Dense:
         return Reduced((yield from mean_of(tensor, spec, ctx)), tensor, state)
 
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
-        return reduced_bytes(spec.numel * spec.dtype.itemsize, size)
+        return all_reduce_bytes(spec.numel * spec.dtype.itemsize, size)
 
     def send_form(self) -> SendForm:
         return SendForm.alone(None)

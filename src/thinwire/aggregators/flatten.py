@@ -12,12 +12,12 @@ from ..core import (
     Capabilities,
     Capability,
     Context,
+    FlattenLayers,
     IncompatibleParts,
     Key,
     Program,
     Reduced,
     TensorSpec,
-    Together,
     capabilities_of,
     flatten_state,
     parts_of,
@@ -57,6 +57,6 @@ class Flatten:
         return ()
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
-        if not ctx.together:  # the caller exchanges this layer alone
+        if not ctx.can_flatten:  # the caller exchanges this layer alone
             return (yield from self.inner.reduce(tensor, spec, state, ctx))
-        return (yield Together(self.inner, tensor, spec, ctx))  # type: ignore[no-any-return]
+        return (yield FlattenLayers(self.inner, tensor, spec, ctx))  # type: ignore[no-any-return]

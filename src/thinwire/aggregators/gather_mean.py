@@ -16,7 +16,7 @@ from ..core import (
     Capability,
     Compressor,
     Context,
-    Gathered,
+    GatheredPayloads,
     Key,
     Payload,
     Program,
@@ -25,10 +25,10 @@ from ..core import (
     TensorSpec,
     compressor_errors_along,
     decodes_mean,
-    passed_on,
+    encodes_with_residual,
+    inherit_capabilities,
     payload_labels,
     reduce_and_subtract,
-    subtracts_sent,
 )
 
 _ALWAYS = frozenset(
@@ -44,7 +44,7 @@ class GatherMean:
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        return _ALWAYS | passed_on(self.compressor, Capability.ESTIMATES_ERRORS, Capability.EXPECTS_BYTES)
+        return _ALWAYS | inherit_capabilities(self.compressor, Capability.ESTIMATES_ERRORS, Capability.EXPECTS_BYTES)
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()
@@ -56,7 +56,7 @@ class GatherMean:
     def reduce_with_residual(
         self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context
     ) -> Program[tuple[Reduced[tuple[()]], Tensor]]:
-        if subtracts_sent(self.compressor):
+        if encodes_with_residual(self.compressor):
             mine, rest = self.compressor.encode_with_residual(tensor, residual, ctx.key(spec.name, ctx.world.rank))
             return (yield from self._gather(mine, spec, state, ctx)), rest
         return (yield from reduce_and_subtract(self, tensor, residual, spec, state, ctx))
@@ -73,7 +73,7 @@ class GatherMean:
         return compressor_errors_along(self, tensor, spec, entries, key, exact)
 
     def _gather(self, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
-        payloads: Gathered = yield AllGather(mine, payload_labels(spec.name, mine), expects=spec.nbytes)
+        payloads: GatheredPayloads = yield AllGather(mine, payload_labels(spec.name, mine), expected_bytes=spec.nbytes)
         decoded: list[Tensor] = []  # not functools.cache: dearer to make than most payloads are to decode
 
         def sent() -> Tensor:
@@ -82,12 +82,12 @@ class GatherMean:
             return decoded[0]
 
         def mean(out: Tensor | None) -> Tensor:
-            return payloads.own("mean", lambda room: self._mean(payloads, sent, spec, ctx, room), out)
+            return payloads.cached_copy("mean", lambda room: self._mean(payloads, sent, spec, ctx, room), out)
 
         return Reduced(mean, sent, state)
 
     def _mean(
-        self, payloads: Gathered, sent: Callable[[], Tensor], spec: TensorSpec, ctx: Context, out: Tensor | None
+        self, payloads: GatheredPayloads, sent: Callable[[], Tensor], spec: TensorSpec, ctx: Context, out: Tensor | None
     ) -> Tensor:
         """In rank order, so that every rank gets the same bits; what is known already is not decoded again."""
         rank, size = ctx.world

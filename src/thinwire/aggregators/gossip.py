@@ -15,18 +15,18 @@ from ..core import (
     CompositionError,
     Compressor,
     Context,
-    Gathered,
+    GatheredPayloads,
     Key,
-    Neighbours,
+    Neighbors,
     Payload,
     Program,
     Reduced,
     TensorSpec,
     Topology,
-    neighbours,
+    encodes_with_residual,
+    neighbors_of,
     reduce_and_subtract,
     saturate,
-    subtracts_sent,
 )
 from .neighbors import decode_from, make_exchange
 
@@ -67,7 +67,7 @@ class Gossip:
     def reduce_with_residual(
         self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context
     ) -> Program[tuple[Reduced[tuple[()]], Tensor]]:
-        if subtracts_sent(self.compressor) and self.self_term == "decoded":
+        if encodes_with_residual(self.compressor) and self.self_term == "decoded":
             key = ctx.key(spec.name, ctx.world.rank)
             payload, new_residual = self.compressor.encode_with_residual(tensor, residual, key)
             return (yield from self._mix(tensor, payload, spec, state, ctx)), new_residual
@@ -77,15 +77,15 @@ class Gossip:
         self, tensor: Tensor, payload: Payload, spec: TensorSpec, state: tuple[()], ctx: Context
     ) -> Program[Reduced[tuple[()]]]:
         rank = ctx.world.rank
-        near = neighbours(self.topology, ctx.world, ctx.step)
-        answers: Gathered = yield make_exchange(near, payload, self.topology, spec)
-        received, near = dict(zip(near.incoming, answers, strict=True)), drop_absent(near, answers.absent)
+        near = neighbors_of(self.topology, ctx.world, ctx.step)
+        answers: GatheredPayloads = yield make_exchange(near, payload, self.topology, spec)
+        received, near = dict(zip(near.incoming, answers, strict=True)), drop_absent(near, answers.missing)
         own_decoded = cache(lambda: decode_from(self.compressor, payload, spec, ctx, rank))
         own_term = own_decoded() if self.self_term == "decoded" else tensor.to(spec.work_dtype)
         value = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
         for r in sorted((rank, *near.incoming)):  # in rank order, so that a complete graph gives the bits of a gather
             if r == rank:
-                value += own_term * near.own
+                value += own_term * near.self_weight
             else:
                 value += decode_from(self.compressor, received[r], spec, ctx, r) * near.incoming[r]
 
@@ -93,13 +93,13 @@ class Gossip:
             """With an exact self term, K_ii of the tensor counts as it is and 1 − K_ii as the neighbors decoded it."""
             if self.self_term == "decoded":
                 return own_decoded()
-            return saturate(own_decoded() + (own_term - own_decoded()) * near.own)
+            return saturate(own_decoded() + (own_term - own_decoded()) * near.self_weight)
 
         return Reduced(saturate(value), sent, state)
 
 
-def drop_absent(near: Neighbours, absent: frozenset[int]) -> Neighbours:
+def drop_absent(near: Neighbors, absent: frozenset[int]) -> Neighbors:
     """The same weights without these sources: their weight is added to the rank's own."""
     present = {source: weight for source, weight in near.incoming.items() if source not in absent}
     lost = sum(weight for source, weight in near.incoming.items() if source in absent)
-    return near._replace(own=near.own + lost, incoming=present)
+    return near._replace(self_weight=near.self_weight + lost, incoming=present)

@@ -7,9 +7,9 @@ from torch import Tensor
 from ..core import (
     Compressor,
     Context,
-    Neighbours,
+    NeighborExchange,
+    Neighbors,
     Payload,
-    Swap,
     TensorSpec,
     Topology,
     payload_labels,
@@ -17,18 +17,18 @@ from ..core import (
 )
 
 
-def make_exchange(near: Neighbours, own: Payload, topology: Topology, spec: TensorSpec) -> Swap:
+def make_exchange(near: Neighbors, own: Payload, topology: Topology, spec: TensorSpec) -> NeighborExchange:
     """The request that sends `own` to all receivers and asks for the payloads of all sources.
 
     The payload is labelled once, however many ranks receive it.
     """
-    return Swap(
+    return NeighborExchange(
         outgoing=tuple((to, own) for to in near.receivers),
         sources=tuple(near.incoming),
         form=types_of(own),
-        among=repr(topology),
-        forgiving=True,
-        expects=spec.nbytes,
+        group=repr(topology),
+        tolerate_missing=True,
+        expected_bytes=spec.nbytes,
         labels=payload_labels(spec.name, own),
     )
 

@@ -14,14 +14,14 @@ from ..core import (
     CompositionError,
     Compressor,
     Context,
-    Gathered,
+    GatheredPayloads,
     Key,
+    NeighborExchange,
     Payload,
     Program,
     Reduced,
-    Swap,
     TensorSpec,
-    narrow,
+    cast_saturating,
     payload_labels,
     saturate,
     types_of,
@@ -68,12 +68,12 @@ class ParameterServer:
         owners = min(self.shards, size)
         layout, others = ShardLayout(spec, owners), [r for r in range(size) if r != rank]
         payloads = encode_shards(self.compressor, tensor, layout, ctx.key(spec.name, rank))
-        received: Gathered = yield Swap(
+        received: GatheredPayloads = yield NeighborExchange(
             outgoing=tuple((owner, payload) for owner, payload in enumerate(payloads) if owner != rank),
             sources=tuple(others) if rank < owners else (),
             form=types_of(payloads[0]),
-            among=f"workers to servers ({owners})",
-            expects=spec.nbytes,
+            group=f"workers to servers ({owners})",
+            expected_bytes=spec.nbytes,
             labels=outgoing_labels(spec.name, payloads, rank) or payload_labels(spec.name, payloads[0]),
         )
         mean, answer = None, None
@@ -82,12 +82,12 @@ class ParameterServer:
             mean = average_shard(self.compressor, insert_own(received, payloads[rank], rank), owned, ctx, rank)
             answer = self._encode_answer(mean, owned, ctx, rank, owners)
         example = answer or self._example_answer(layout.specs[0], ctx, owners)
-        answers: Gathered = yield Swap(
+        answers: GatheredPayloads = yield NeighborExchange(
             outgoing=tuple((to, answer) for to in others) if answer is not None else (),
             sources=tuple(owner for owner in range(owners) if owner != rank),
             form=types_of(example),
-            among=f"servers to workers ({owners})",
-            expects=layout.specs[0].numel * spec.work_dtype.itemsize,
+            group=f"servers to workers ({owners})",
+            expected_bytes=layout.specs[0].numel * spec.work_dtype.itemsize,
             labels=payload_labels(spec.name, example),
         )
         if answer is not None:
@@ -100,7 +100,7 @@ class ParameterServer:
         return Reduced(value.view(spec.shape), saturate(sent).view(spec.shape), state)
 
     def _encode_answer(self, mean: Tensor, spec: TensorSpec, ctx: Context, owner: int, owners: int) -> Payload:
-        rounded = narrow(mean, spec.dtype)
+        rounded = cast_saturating(mean, spec.dtype)
         if self.downlink is None:
             return Payload((rounded,))
         return compressor_for_shard(self.downlink, owners).encode(rounded, answer_key(ctx, spec.name, owner))
@@ -120,6 +120,6 @@ class ParameterServer:
         return decoded.to(spec.work_dtype)
 
 
-def insert_own(others: Gathered, own: Payload, rank: int) -> Gathered:
+def insert_own(others: GatheredPayloads, own: Payload, rank: int) -> GatheredPayloads:
     """Payloads of all ranks in rank order: those received from the others, and this rank's own at its index."""
-    return Gathered((*others[:rank], own, *others[rank:]))
+    return GatheredPayloads((*others[:rank], own, *others[rank:]))

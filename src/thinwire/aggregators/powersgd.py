@@ -20,12 +20,12 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    all_reduce_bytes,
+    cast_saturating,
     derive_key,
     folded,
     matrix_dims,
-    narrow,
     reduce_and_subtract,
-    reduced_bytes,
     saturate,
     unfolded,
 )
@@ -64,7 +64,7 @@ class PowerSGD:
 
     tunable = RANK
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.FUSES_RESIDUAL, Capability.ESTIMATES_ERRORS, Capability.EXPECTS_BYTES, Capability.LOSES_UNBOUNDED}
+        {Capability.FUSES_RESIDUAL, Capability.ESTIMATES_ERRORS, Capability.EXPECTS_BYTES, Capability.UNBOUNDED_BIAS}
     )
 
     rank: int = 4
@@ -105,7 +105,7 @@ class PowerSGD:
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
         form = self.form(spec)
         numbers = spec.numel if form is None else form[0] * (form[1] + form[2]) / (2 if self.halves else 1)
-        return reduced_bytes(numbers * spec.dtype.itemsize, size)
+        return all_reduce_bytes(numbers * spec.dtype.itemsize, size)
 
     def errors_along(
         self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
@@ -202,9 +202,9 @@ def _projected(matrix: Tensor, before: Tensor | None, basis: Tensor) -> tuple[Te
 
 def _averaged(factor: Tensor, spec: TensorSpec, ctx: Context) -> Program[tuple[Tensor, Tensor]]:
     """A rank's factor as it is sent, in the layer's type, and the mean over ranks; both in the type of work."""
-    mine = narrow(saturate(factor), spec.dtype)
+    mine = cast_saturating(saturate(factor), spec.dtype)
     mean = yield from mean_of(mine, spec, ctx, "factors")
-    return narrow(mine, spec.work_dtype), narrow(mean, spec.work_dtype)
+    return cast_saturating(mine, spec.work_dtype), cast_saturating(mean, spec.work_dtype)
 
 
 def _among(factor: Tensor, kept: Tensor) -> Tensor:

@@ -12,12 +12,12 @@ from ..core import (
     Capabilities,
     Capability,
     Context,
-    Gathered,
+    GatheredPayloads,
     Key,
+    NeighborExchange,
     Payload,
     Program,
     Reduced,
-    Swap,
     TensorSpec,
     payload_labels,
     saturate,
@@ -54,10 +54,10 @@ def _pass_on(mine: Tensor, form: Tensor, spec: TensorSpec, ctx: Context) -> Prog
     """A piece to the next rank, and one from the rank before, as long as `form`."""
     rank, size = ctx.world
     payload = Payload((mine,))
-    answers: Gathered = yield Swap(
+    answers: GatheredPayloads = yield NeighborExchange(
         outgoing=(((rank + 1) % size, payload),),
         sources=((rank - 1) % size,),
-        among="a ring, one way",
+        group="a ring, one way",
         labels=payload_labels(spec.name, payload),
     )
     (received,) = expect_parts(answers[0], 1, "RingSum")

@@ -43,7 +43,7 @@ class Scheduled:
     shape is "linear", "cosine", "exponential" or "dgc", which is exponential in five stages.
     """
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.FUSES_RESIDUAL, Capability.CARRIES_PAIRS})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.FUSES_RESIDUAL, Capability.ACCEPTS_MOMENT_PAIRS})
 
     inner: Aggregator[Any]
     start: float = 0.25

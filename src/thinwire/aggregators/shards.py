@@ -14,10 +14,10 @@ from ..core import (
     Label,
     Payload,
     TensorSpec,
-    chooses_coordinates,
     derive_key,
     payload_labels,
     saturate,
+    selects_coordinates,
     shard_sizes,
 )
 
@@ -41,9 +41,9 @@ def encode_shards(compressor: Compressor, tensor: Tensor, layout: ShardLayout, k
     """One payload per owner. A sparse compressor selects over the whole tensor before it is split."""
     shards = layout.split(tensor)
     keys = [derive_key(key, owner) for owner in range(len(shards))]
-    if not chooses_coordinates(compressor):
+    if not selects_coordinates(compressor):
         return tuple(compressor.encode(shard, k) for shard, k in zip(shards, keys, strict=True))
-    positions = compressor.choose(tensor.flatten(), key)
+    positions = compressor.select(tensor.flatten(), key)
     values = compressor.take(tensor.flatten(), positions)
     payloads = []
     for start, shard, k in zip(layout.starts, shards, keys, strict=True):
@@ -54,7 +54,7 @@ def encode_shards(compressor: Compressor, tensor: Tensor, layout: ShardLayout, k
 
 def decode_shard(compressor: Compressor, payload: Payload, spec: TensorSpec, key: Key, owner: int) -> Tensor:
     """What the rank with this key sent to `owner`; `spec` is the shard's."""
-    decode = compressor.decode_at if chooses_coordinates(compressor) else compressor.decode
+    decode = compressor.decode_at if selects_coordinates(compressor) else compressor.decode
     return decode(payload.to(spec.device), spec, derive_key(key, owner)).to(spec.work_dtype)
 
 
@@ -80,7 +80,7 @@ def average_shard(
 
 def compressor_for_shard(compressor: Compressor, num_shards: int) -> Compressor:
     """The compressor for one shard: a sparse one keeps its share of what it would keep of the whole tensor."""
-    return compressor.share(num_shards) if chooses_coordinates(compressor) else compressor
+    return compressor.for_shard(num_shards) if selects_coordinates(compressor) else compressor
 
 
 def answer_key(ctx: Context, name: str, owner: int) -> Key:

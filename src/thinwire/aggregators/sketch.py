@@ -26,13 +26,13 @@ from ..core import (
     Reduced,
     Request,
     TensorSpec,
+    all_reduce_bytes,
+    cast_saturating,
     compressor_errors_along,
     derive_key,
     fuse,
-    narrow,
-    passed_on,
+    inherit_capabilities,
     reduce_labels,
-    reduced_bytes,
     saturate,
 )
 from ..kernels import Order, cells_for, median_estimate, peel, peeling_order, sketch, table_cells
@@ -94,10 +94,10 @@ class Units(NamedTuple):
         return AllReduce(numbers, labels=reduce_labels(spec.name, numbers, kind))
 
     def mean(self, totals: Tensor, spec: TensorSpec) -> Tensor:
-        return saturate(narrow(totals.double() * self.down, spec.work_dtype)).to(spec.device)
+        return saturate(cast_saturating(totals.double() * self.down, spec.work_dtype)).to(spec.device)
 
 
-_ALWAYS = frozenset({Capability.WRAPS_COMPRESSOR, Capability.ADDS_NONZEROS})
+_ALWAYS = frozenset({Capability.WRAPS_COMPRESSOR, Capability.SUMS_NONZEROS})
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,10 @@ class SketchSum:
     def capabilities(self) -> Capabilities:
         found, guesses = _ALWAYS, self.cells is not None and self.on_failure == "median"
         if self.lanes == 1:  # what filling up the lanes costs is not expected
-            found |= passed_on(self.compressor, Capability.EXPECTS_BYTES)
+            found |= inherit_capabilities(self.compressor, Capability.EXPECTS_BYTES)
         if not guesses:
-            found |= passed_on(self.compressor, Capability.ESTIMATES_ERRORS)
-        return found if guesses and self.index == "bitmap" else found | {Capability.VARIES_IN_SIZE}
+            found |= inherit_capabilities(self.compressor, Capability.ESTIMATES_ERRORS)
+        return found if guesses and self.index == "bitmap" else found | {Capability.VARIABLE_SIZE}
 
     def init(self, spec: TensorSpec, key: Key) -> SketchState:
         return SketchState()
@@ -152,12 +152,12 @@ class SketchSum:
         index = expected_union_index_bytes(union, self.index, self.false_positive_rate, spec, size)
         if self.cells is None:
             cells = cells_for(math.ceil(union))
-            return index + reduced_bytes(item * (cells if cells < spec.numel else union), size)
+            return index + all_reduce_bytes(item * (cells if cells < spec.numel else union), size)
         cells = self.fixed_cells(spec.numel)
         if cells >= spec.numel:
-            return reduced_bytes(item * spec.numel, size)
+            return all_reduce_bytes(item * spec.numel, size)
         again = union if self.on_failure == "values" and cells < cells_for(math.ceil(union)) else 0.0
-        return index + reduced_bytes(item * (cells + again), size)
+        return index + all_reduce_bytes(item * (cells + again), size)
 
     def errors_along(
         self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool

@@ -17,11 +17,11 @@ from ..core import (
     Op,
     Program,
     TensorSpec,
-    chooses_coordinates,
+    all_reduce_bytes,
     counts_coordinates,
     derive_key,
     reduce_labels,
-    reduced_bytes,
+    selects_coordinates,
 )
 from ..kernels import bloom_bits, bloom_form, bloom_positions
 from ..wire import pack_bits, packed_bytes, unpack_bits
@@ -91,7 +91,7 @@ def expected_union(compressor: Compressor, spec: TensorSpec, size: int) -> float
     sent = float(spec.numel)
     if counts_coordinates(compressor):
         sent = compressor.count(spec.numel)
-    elif chooses_coordinates(compressor):
+    elif selects_coordinates(compressor):
         sent = compressor.nbytes(spec) / spec.dtype.itemsize
     return spec.numel * (1 - (1 - min(1.0, sent / max(1, spec.numel))) ** size)
 
@@ -102,8 +102,8 @@ def expected_union_index_bytes(
     """Bytes that the index alone costs a rank. A filter is sized for the sum of all ranks' counts."""
     bitmap_bytes = packed_bytes(spec.numel, 1)
     if index == "bitmap":
-        return reduced_bytes(bitmap_bytes, size)
-    return reduced_bytes(min(bitmap_bytes, bloom_form(math.ceil(union), false_positive_rate)[0]) + 8, size)
+        return all_reduce_bytes(bitmap_bytes, size)
+    return all_reduce_bytes(min(bitmap_bytes, bloom_form(math.ceil(union), false_positive_rate)[0]) + 8, size)
 
 
 def make_index(count: int, false_positive_rate: float, spec: TensorSpec, ctx: Context) -> SparseIndex:

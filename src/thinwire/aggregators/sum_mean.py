@@ -21,11 +21,11 @@ from ..core import (
     Reduced,
     SendForm,
     TensorSpec,
-    adds_up,
+    all_reduce_bytes,
     fuse,
-    passed_on,
+    inherit_capabilities,
+    is_additive,
     payload_labels,
-    reduced_bytes,
 )
 
 _ALWAYS = frozenset({Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR, Capability.SENDS_ONE_PAYLOAD})
@@ -38,7 +38,7 @@ class SumMean:
     compressor: Compressor
 
     def __post_init__(self) -> None:
-        if not adds_up(self.compressor):
+        if not is_additive(self.compressor):
             name = type(self.compressor).__name__
             raise IncompatibleParts(
                 f"SumMean adds payloads on the wire, {name}'s cannot be added; use GatherMean({name}(...))"
@@ -46,7 +46,7 @@ class SumMean:
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        return _ALWAYS | passed_on(self.compressor, Capability.EXPECTS_BYTES)
+        return _ALWAYS | inherit_capabilities(self.compressor, Capability.EXPECTS_BYTES)
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()
@@ -60,7 +60,7 @@ class SumMean:
         return Reduced(self.compressor.decode(total, spec, key), self.compressor.decode(mine, spec, key), state)
 
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
-        return reduced_bytes(self.compressor.nbytes(spec), size)
+        return all_reduce_bytes(self.compressor.nbytes(spec), size)
 
     def send_form(self) -> SendForm:
         return SendForm.alone(self.compressor)

@@ -114,7 +114,7 @@ class Delegates:
 class Switch(Delegates):
     """Delegate each layer to the menu entry a controller chose; memories outside it survive a change of plan."""
 
-    capabilities: ClassVar[Capabilities] = Delegates.capabilities | frozenset({Capability.CARRIES_PAIRS})
+    capabilities: ClassVar[Capabilities] = Delegates.capabilities | frozenset({Capability.ACCEPTS_MOMENT_PAIRS})
 
     menu: tuple[Aggregator[Any], ...]
     by: Controller[Any] | None = None
@@ -198,8 +198,8 @@ def _largest(rungs: tuple[Aggregator[Any], ...], spec: TensorSpec, key: Key) -> 
 def _outside(out: Reduced[Any], state: SwitchState, shelf: int) -> Reduced[SwitchState]:
     """What an entry gave back, with the memories of all."""
 
-    heard = None if out.heard is None else _with_entry(state, shelf, out.heard)
-    return out.with_state(_with_entry(state, shelf, out.state), heard)
+    state_if_excluded = None if out.state_if_excluded is None else _with_entry(state, shelf, out.state_if_excluded)
+    return out.with_state(_with_entry(state, shelf, out.state), state_if_excluded)
 
 
 def _with_entry(state: SwitchState, shelf: int, new: Any) -> SwitchState:

@@ -15,14 +15,14 @@ from ..core import (
     Capability,
     Compressor,
     Context,
-    Gathered,
+    GatheredPayloads,
     IncompatibleParts,
     Key,
     Program,
     Reduced,
     TensorSpec,
-    adds_up,
-    narrow,
+    cast_saturating,
+    is_additive,
     payload_labels,
     saturate,
 )
@@ -50,7 +50,7 @@ class TwoHop:
     compressor: Compressor
 
     def __post_init__(self) -> None:
-        if adds_up(self.compressor):
+        if is_additive(self.compressor):
             name = type(self.compressor).__name__
             raise IncompatibleParts(
                 f"TwoHop encodes twice; {name}'s payloads can be added by one all-reduce. Use SumMean({name}(...))"
@@ -63,21 +63,25 @@ class TwoHop:
         rank, size = ctx.world
         layout = ShardLayout(spec, size)
         payloads = encode_shards(self.compressor, tensor, layout, ctx.key(spec.name, rank))
-        received: Gathered = yield AllToAll(payloads, outgoing_labels(spec.name, payloads, rank), expects=spec.nbytes)
+        received: GatheredPayloads = yield AllToAll(
+            payloads, outgoing_labels(spec.name, payloads, rank), expected_bytes=spec.nbytes
+        )
         sent = decode_shards(self.compressor, payloads, layout, ctx, rank)
         owned = layout.specs[rank]
         mean = average_shard(self.compressor, received, owned, ctx, rank)
         second = compressor_for_shard(self.compressor, size)
         keys = [answer_key(ctx, spec.name, r) for r in range(size)]
-        answer = second.encode(narrow(mean, spec.dtype), keys[rank])
-        answers: Gathered = yield AllGather(answer, payload_labels(spec.name, answer), expects=spec.nbytes)
+        answer = second.encode(cast_saturating(mean, spec.dtype), keys[rank])
+        answers: GatheredPayloads = yield AllGather(
+            answer, payload_labels(spec.name, answer), expected_bytes=spec.nbytes
+        )
 
         def decode_answers(out: Tensor | None) -> Tensor:
             del out
             triples = zip(answers, layout.specs, keys, strict=True)
             return torch.cat([second.decode(a.to(spec.device), s, k).to(spec.work_dtype) for a, s, k in triples])
 
-        value = answers.own("value", decode_answers)
+        value = answers.cached_copy("value", decode_answers)
         start = layout.starts[rank]
         lost = mean - value[start : start + owned.numel]
         sent[start : start + owned.numel] -= size * lost  # times n, because the mean over ranks divides by n

@@ -18,9 +18,9 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
-    passed_on,
+    all_reduce_bytes,
+    inherit_capabilities,
     reduce_labels,
-    reduced_bytes,
 )
 from .sparse_index import (
     all_reduce_positions,
@@ -31,7 +31,7 @@ from .sparse_index import (
 )
 
 _ALWAYS = frozenset(
-    {Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR, Capability.ADDS_NONZEROS, Capability.VARIES_IN_SIZE}
+    {Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR, Capability.SUMS_NONZEROS, Capability.VARIABLE_SIZE}
 )
 
 
@@ -52,7 +52,7 @@ class UnionSum:
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        return _ALWAYS | passed_on(self.compressor, Capability.EXPECTS_BYTES)
+        return _ALWAYS | inherit_capabilities(self.compressor, Capability.EXPECTS_BYTES)
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()
@@ -60,7 +60,7 @@ class UnionSum:
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
         union = expected_union(self.compressor, spec, size)
         index = expected_union_index_bytes(union, self.index, self.false_positive_rate, spec, size)
-        return index + reduced_bytes(union * spec.work_dtype.itemsize, size)
+        return index + all_reduce_bytes(union * spec.work_dtype.itemsize, size)
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         own = compress_own(self.compressor, tensor, spec, ctx)

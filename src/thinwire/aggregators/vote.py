@@ -14,7 +14,7 @@ from ..core import (
     Capabilities,
     Capability,
     Context,
-    Gathered,
+    GatheredPayloads,
     Key,
     Part,
     Payload,
@@ -37,7 +37,7 @@ class Vote:
     between the votes' mean and the verdict upon themselves, so that error feedback loses nothing.
     """
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSES_UNBOUNDED})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.UNBOUNDED_BIAS})
 
     def init(self, spec: TensorSpec, key: Key) -> tuple[()]:
         return ()
@@ -49,12 +49,12 @@ class Vote:
         sizes = shard_sizes(spec.numel, size)
         ballots = tuple(_ballot(piece, scale) for piece in torch.split(flat, sizes))
         leaving = [label for to, b in enumerate(ballots) if to != rank for label in payload_labels(spec.name, b)]
-        boxes: Gathered = yield AllToAll(ballots, tuple(leaving))
+        boxes: GatheredPayloads = yield AllToAll(ballots, tuple(leaving))
         votes = [_read(box.to(spec.device), sizes[rank]) for box in boxes]
         verdict = torch.stack([signs for signs, _ in votes]).sum(0) >= 0
         scales = torch.stack([s for _, s in votes])
         answer = _ballot(torch.where(verdict, 1.0, -1.0), (scales / size).sum())
-        answers: Gathered = yield AllGather(answer, payload_labels(spec.name, answer))
+        answers: GatheredPayloads = yield AllGather(answer, payload_labels(spec.name, answer))
         pieces = [_read(a.to(spec.device), n) for a, n in zip(answers, sizes, strict=True)]
         value = torch.cat([signs * s for signs, s in pieces]).to(spec.work_dtype)
         sent = torch.where(flat < 0, -scale, scale).to(spec.work_dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import aggregators, compressors, controllers, feedback, topologies
-from ..core import Aggregator, Compressor, Controller, adds_up, mixes
+from ..core import Aggregator, Compressor, Controller, is_additive, topology_of
 from .registry import REGISTRY, Entry
 
 SMALL = 1024  # elements: below this, positions, scales and factors cost more than they save
@@ -225,12 +225,12 @@ for _entry in BUILT_IN:
 
 def default_aggregator(compressor: Compressor) -> Aggregator[Any]:
     """Payloads that can be added on the wire are, because the cost of that does not grow with the ranks."""
-    return aggregators.SumMean(compressor) if adds_up(compressor) else aggregators.GatherMean(compressor)
+    return aggregators.SumMean(compressor) if is_additive(compressor) else aggregators.GatherMean(compressor)
 
 
 def uncompressed(aggregator: Aggregator[Any]) -> Aggregator[Any]:
     """The exact form of an exchange, for what is too small to compress: dense, under gossip among the same partners."""
-    topology = mixes(aggregator)
+    topology = topology_of(aggregator)
     return aggregators.Dense() if topology is None else aggregators.Gossip(compressors.Identity(), topology)
 
 

@@ -70,7 +70,7 @@ def run_ddp(options: argparse.Namespace) -> int:
 
     from thinwire_lab.bench.ddp import MODELS, TORCH_POWERSGD, TRACED, Estimate, measure
     from thinwire_lab.bench.picture import draw_steps
-    from thinwire_lab.bench.trace import chrome_trace, per_step_ms
+    from thinwire_lab.bench.trace import make_chrome_trace, sum_per_step_ms
 
     from ..core import CompositionError
 
@@ -87,7 +87,7 @@ def run_ddp(options: argparse.Namespace) -> int:
             with console.status(f"{model} at {link}") as status:
                 tell = status.update if console.is_terminal else partial(print, file=sys.stderr, flush=True)
                 measured = measure(model, link, options.steps, tell, not options.no_peers)
-                rows, spent = measured.rows, {k: per_step_ms(v, TRACED) for k, v in measured.pieces.items()}
+                rows, spent = measured.rows, {k: sum_per_step_ms(v, TRACED) for k, v in measured.pieces.items()}
             table = Table("method", "step (ms)", "of the floor", "sent (MB)", "CPU (ms)", title_justify="left")
             table.title = f"{model}, 2 workers, {link}; medians with 95 % intervals, {options.steps} steps each"
             for row in rows:
@@ -106,7 +106,7 @@ def run_ddp(options: argparse.Namespace) -> int:
             if options.trace is not None:
                 options.trace.mkdir(parents=True, exist_ok=True)
                 file = options.trace / f"trace-{model}-{link}.json"
-                file.write_text(json.dumps(chrome_trace(measured.pieces)), encoding="utf-8")
+                file.write_text(json.dumps(make_chrome_trace(measured.pieces)), encoding="utf-8")
             if options.json is not None:  # after each table, because all take long
                 options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         if options.figures is not None:

@@ -22,7 +22,7 @@ EXIT_CODES = {  # by name: torch is not loaded yet
 class Parser(argparse.ArgumentParser):
     """A parser that says what an unknown flag or command is called now."""
 
-    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
+    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         words = list(sys.argv[1:] if args is None else args)
         for at, word in enumerate(words):
             old = hint(RENAMED_COMMANDS, word) if at == 0 else ""

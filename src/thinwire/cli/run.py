@@ -11,7 +11,7 @@ from .figures import add_json
 from .parsers import SubParsers
 
 if TYPE_CHECKING:
-    from thinwire_lab.configuration.plan import Plan
+    from thinwire_lab.configuration.run_plan import RunPlan
     from thinwire_lab.measuring.folder import RunFolder
 
 
@@ -51,35 +51,35 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 @needs_laboratory("run")
 def run(options: argparse.Namespace) -> int:
-    from thinwire_lab.configuration.selecting import Selection
+    from thinwire_lab.configuration.selection import Selection
     from thinwire_lab.measuring.folder import RunFolder
-    from thinwire_lab.sources import find_plan
+    from thinwire_lab.sources import load_run_plan
 
     some = Selection(tuple(options.methods), tuple(options.groups))
-    plan, config = find_plan(options.what, options.full, options.data, options.seeds, some)
+    plan, config = load_run_plan(options.what, options.full, options.data, options.seeds, some)
     words = ["thinwire run", options.what, *(["--full"] if options.full else [])]
     words += ["--seeds", ",".join(map(str, options.seeds))] if options.seeds else []
     words += [*some.words, *(["--data", options.data] if options.data else [])]
     command = " ".join(words)
-    folder = RunFolder.new(options.out or Path("runs") / plan.name, config, command)
+    folder = RunFolder.create(options.out or Path("runs") / plan.name, config, command)
     return _finish(plan, folder, options)
 
 
 @needs_laboratory("resume")
 def resume(options: argparse.Namespace) -> int:
     from thinwire_lab.measuring.folder import RunFolder
-    from thinwire_lab.sources import find_plan
+    from thinwire_lab.sources import load_run_plan
 
-    folder = RunFolder.existing(options.folder)
-    plan, _ = find_plan(str(folder.path / "config.json"))
+    folder = RunFolder.open(options.folder)
+    plan, _ = load_run_plan(str(folder.path / "config.json"))
     return _finish(plan, folder, options)
 
 
-def _finish(plan: Plan, folder: RunFolder, options: argparse.Namespace) -> int:
+def _finish(plan: RunPlan, folder: RunFolder, options: argparse.Namespace) -> int:
     from thinwire_lab.reporting import write_report
     from thinwire_lab.reporting.live import LiveView
     from thinwire_lab.reporting.terminal import print_result, write_figures_of
-    from thinwire_lab.running.run_jobs import carry_out
+    from thinwire_lab.running.run_jobs import run_jobs
 
     if options.tensorboard:
         from thinwire_lab.reporting.tensorboard import check_extra
@@ -87,7 +87,7 @@ def _finish(plan: Plan, folder: RunFolder, options: argparse.Namespace) -> int:
         check_extra()
     try:
         with LiveView() as view:
-            result = carry_out(plan, folder, view, options.processes)
+            result = run_jobs(plan, folder, view, options.processes)
     except BaseException:
         print(f"Stopped. What is done is kept; go on with: thinwire resume {folder.path}", flush=True)
         raise

@@ -36,7 +36,7 @@ def add_to(commands: SubParsers) -> None:
 def _result(path: Path) -> dict[str, Any]:
     from thinwire_lab.measuring.folder import RunFolder, RunFolderError
 
-    folder = RunFolder.existing(path)
+    folder = RunFolder.open(path)
     if not (path / "result.json").is_file():
         raise RunFolderError(f"{path} has no result yet; go on with: thinwire resume {path}")
     return folder.read("result.json")

@@ -25,7 +25,7 @@ class AdaptiveThreshold(Sparse):
     """
 
     tunable = DENSITY
-    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIES_IN_SIZE, Capability.EXPECTS_BYTES}
+    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIABLE_SIZE, Capability.EXPECTS_BYTES}
 
     density: float = 0.01
     sample: float = 1.0
@@ -48,7 +48,7 @@ class AdaptiveThreshold(Sparse):
             return kept_count(self.density, None, numel), numel
         return kept_count(self.density / 2, None, numel), kept_count(min(1.0, 2 * self.density), None, numel)
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         numel = scores.numel()
         if numel == 0:
             return torch.arange(0, device=scores.device)

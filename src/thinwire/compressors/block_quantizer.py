@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ..core import Key, Part, Payload, TensorSpec, narrow
+from ..core import Key, Part, Payload, TensorSpec, cast_saturating
 from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
 from .blocks import block_count, errors_of_some_blocks
 
@@ -34,7 +34,7 @@ class BlockQuantizer:
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
-        return narrow(self.decode_flat(*self._parts(payload, spec), spec.numel), spec.dtype).view(spec.shape)
+        return cast_saturating(self.decode_flat(*self._parts(payload, spec), spec.numel), spec.dtype).view(spec.shape)
 
     def decode_mean(
         self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key], out: Tensor | None = None

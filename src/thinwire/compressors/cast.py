@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import Capabilities, Capability, CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import Capabilities, Capability, CompositionError, Contract, Key, Part, Payload, TensorSpec, cast_saturating
 from ..wire import expect_parts, expect_vector
 
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -32,13 +32,15 @@ class Cast:
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         del key  # deterministic: rounds to nearest
-        flat = narrow(tensor.flatten().contiguous(), TYPES[self.dtype])
+        flat = cast_saturating(tensor.flatten().contiguous(), TYPES[self.dtype])
         return Payload.of([Part("values", flat, 8.0 * flat.element_size() * flat.numel())])
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
         (values,) = expect_parts(payload, 1, "Cast")
-        return narrow(expect_vector(values, TYPES[self.dtype], spec.numel, "Cast"), spec.dtype).view(spec.shape)
+        return cast_saturating(expect_vector(values, TYPES[self.dtype], spec.numel, "Cast"), spec.dtype).view(
+            spec.shape
+        )
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract() if self.dtype == "fp16" else Contract(delta=1 - 2.0**-16)

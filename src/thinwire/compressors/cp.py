@@ -39,7 +39,7 @@ class CP(Factored):
     """
 
     tunable = RANK
-    capabilities: ClassVar[Capabilities] = Factored.capabilities | {Capability.LOSES_UNBOUNDED}
+    capabilities: ClassVar[Capabilities] = Factored.capabilities | {Capability.UNBOUNDED_BIAS}
 
     rank: int = 4
     sweeps: int = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..core import DecodeError, Part, Payload, TensorSpec, narrow
+from ..core import DecodeError, Part, Payload, TensorSpec, cast_saturating
 from ..kernels import exponents_decode, pack_signs
 from ..wire import expect_packed, expect_parts, expect_vector, packed_bytes
 
@@ -24,7 +24,7 @@ def planes(exponents: Tensor, signs: Tensor) -> Payload:
 
 
 def decode_exponents(payload: Payload, spec: TensorSpec, who: str) -> Tensor:
-    return narrow(exponents_decode(*expect_planes(payload, spec, who)), spec.dtype).view(spec.shape)
+    return cast_saturating(exponents_decode(*expect_planes(payload, spec, who)), spec.dtype).view(spec.shape)
 
 
 def expect_planes(payload: Payload, spec: TensorSpec, who: str) -> tuple[Tensor, Tensor]:

@@ -19,9 +19,9 @@ from ..core import (
     Part,
     Payload,
     TensorSpec,
+    cast_saturating,
     folded,
     matrix_dims,
-    narrow,
     unfolded,
 )
 from ..wire import expect_parts, expect_vector
@@ -95,7 +95,7 @@ def total(forms: Sequence[Dims]) -> int:
 
 def vector_part(kind: str, tensors: Sequence[Tensor], dtype: torch.dtype) -> Part:
     """Tensors one after the other, in the type that is sent."""
-    flat = [narrow(tensor, dtype).flatten() for tensor in tensors]
+    flat = [cast_saturating(tensor, dtype).flatten() for tensor in tensors]
     vector = (torch.cat(flat) if len(flat) > 1 else flat[0]).contiguous()
     return Part(kind, vector, 8.0 * vector.element_size() * vector.numel())
 

@@ -16,7 +16,7 @@ class Identity:
     """Send every value as it is: b·d bits for d values of b bits. Exact."""
 
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.LOSSLESS, Capability.ADDS_ON_WIRE, Capability.SENDS_EVERY_COORDINATE, Capability.EXPECTS_BYTES}
+        {Capability.LOSSLESS, Capability.ADDITIVE, Capability.SENDS_EVERY_COORDINATE, Capability.EXPECTS_BYTES}
     )
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:

@@ -23,7 +23,7 @@ from ..core import (
     IncompatibleParts,
     Key,
     TensorSpec,
-    narrow,
+    cast_saturating,
     saturate,
 )
 from ..kernels import largest_magnitudes
@@ -43,12 +43,12 @@ class Important(Counted):
 
     importance: Tensor | None = field(default=None, compare=False, repr=False)
 
-    def given(self, importance: Tensor) -> Compressor:
+    def with_importance(self, importance: Tensor) -> Compressor:
         return replace(self, importance=importance.detach().flatten())
 
-    def share(self, pieces: int) -> Compressor:
+    def for_shard(self, num_shards: int) -> Compressor:
         """A second hop sees averages of what was weighed already: it keeps the largest and weighs nothing again."""
-        return TopK(self.density, self.k, self.values).share(pieces)
+        return TopK(self.density, self.k, self.values).for_shard(num_shards)
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()  # nothing holds for every w: it may be zero just where x is not
@@ -105,7 +105,7 @@ class ImpK(Weighted):
 
     weights: str = "clamped"
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
         importance, magnitudes = self.importance_of(scores), scores.abs()
         return largest_magnitudes(
@@ -128,7 +128,7 @@ class Greedy(Weighted):
         if self.among is not None and not 1 <= self.among < math.inf:
             raise CompositionError(f"Greedy: among must be at least 1, got {self.among}; 2 chooses among 2k")
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
         importance, magnitudes = self.importance_of(scores), scores.abs()
         count = self.count(scores.numel())
@@ -159,12 +159,12 @@ class Stochastic(Important):
 
     @cached_property
     def capabilities(self) -> Capabilities:  # type: ignore[override]
-        return _SCALES | {Capability.VARIES_IN_SIZE} if self.poisson else Important.capabilities
+        return _SCALES | {Capability.VARIABLE_SIZE} if self.poisson else Important.capabilities
 
     def bounds(self, numel: int) -> tuple[int, int]:
         return (0, numel) if self.poisson else super().bounds(numel)
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         if self.poisson:
             return (uniforms(key, scores) < self.chances(scores)).nonzero().flatten()
         importance = self.importance_of(scores)
@@ -192,7 +192,7 @@ class Stochastic(Important):
 
 
 def _as(doubles: Tensor, dtype: torch.dtype) -> Tensor:
-    return narrow(saturate(doubles), dtype)  # doubles too may outgrow their type
+    return cast_saturating(saturate(doubles), dtype)  # doubles too may outgrow their type
 
 
 def factors(importance: Tensor, weights: str) -> Tensor:

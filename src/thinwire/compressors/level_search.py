@@ -24,7 +24,7 @@ class LevelSearch(Sparse):
     leave too many zeros, the first is taken.
     """
 
-    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIES_IN_SIZE}
+    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIABLE_SIZE}
 
     zeros: float = 0.8
     values: Compressor = Identity()
@@ -33,7 +33,7 @@ class LevelSearch(Sparse):
         if not 0 < self.zeros < 1:
             raise CompositionError(f"LevelSearch: zeros must be between 0 and 1, got {self.zeros}; 0.8 is usual")
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
         return reaching(scores, self.level(scores))
 

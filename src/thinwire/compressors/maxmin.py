@@ -19,7 +19,7 @@ from ..core import (
     Part,
     Payload,
     TensorSpec,
-    narrow,
+    cast_saturating,
 )
 from ..wire import expect_parts, expect_vector, pack_bits, packed_bytes, unpack_bits
 from .blocks import as_blocks, block_count, check_block
@@ -52,7 +52,7 @@ class MaxMin:
         return (1 << self.bits) - 1
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
-        flat = narrow(tensor.flatten(), torch.float32)
+        flat = cast_saturating(tensor.flatten(), torch.float32)
         low, high = self._bounds(flat)
         blocks = as_blocks(flat, self.block).double() if flat.numel() else flat.view(0, 1).double()
         width = (high.double() - low.double())[:, None]  # in double: the width of a block may overflow its type
@@ -74,7 +74,7 @@ class MaxMin:
             raise DecodeError("MaxMin: a block's largest number is below its smallest")
         places = as_blocks(unpack_bits(packed, spec.numel, self.bits).double() / self.levels, self.block)
         blocks = low[:, None] * (1 - places) + high[:, None] * places  # ends are met exactly, nothing overflows
-        return narrow(blocks.flatten()[: spec.numel], spec.dtype).view(spec.shape)
+        return cast_saturating(blocks.flatten()[: spec.numel], spec.dtype).view(spec.shape)
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()

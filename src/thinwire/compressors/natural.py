@@ -9,7 +9,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import BITS, Capabilities, Capability, CompositionError, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import (
+    BITS,
+    Capabilities,
+    Capability,
+    CompositionError,
+    Contract,
+    Key,
+    Part,
+    Payload,
+    TensorSpec,
+    cast_saturating,
+)
 from ..kernels import (
     exponents_feedback,
     exponents_mean,
@@ -52,7 +63,7 @@ class Natural:
             raise CompositionError(f"Natural: bits must be 8 or 9, got {self.bits}; 9 keeps the whole range of float32")
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
-        flat = narrow(tensor.flatten().contiguous(), torch.float32)
+        flat = cast_saturating(tensor.flatten().contiguous(), torch.float32)
         if self.bits == 9:
             return encode_exponents(natural_encode(flat, key, 0, LARGEST), flat)
         return self._payload(natural_encode_signed(flat, key, _WINDOW))
@@ -74,7 +85,7 @@ class Natural:
         del key
         if self.bits == 9:
             return decode_exponents(payload, spec, "Natural")
-        return narrow(natural_decode_signed(self._codes(payload, spec), _WINDOW), spec.dtype).view(spec.shape)
+        return cast_saturating(natural_decode_signed(self._codes(payload, spec), _WINDOW), spec.dtype).view(spec.shape)
 
     def decode_mean(
         self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key], out: Tensor | None = None

@@ -35,7 +35,7 @@ class PowerOfTwo:
     @cached_property
     def capabilities(self) -> Capabilities:
         found = frozenset({Capability.SENDS_EVERY_COORDINATE, Capability.EXPECTS_BYTES})
-        return found if self.ceiling is None else found | {Capability.LOSES_UNBOUNDED}  # what is above it
+        return found if self.ceiling is None else found | {Capability.UNBOUNDED_BIAS}  # what is above it
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         del key  # deterministic

@@ -14,7 +14,7 @@ from ..core import RANK, Capabilities, Capability, Contract, Dims, Key, all_fini
 from ..kernels import agreed_product, noise_matrix, orthonormal
 from .factored import Factored, check_dims, check_rank
 
-_ADDS = Factored.capabilities | {Capability.ADDS_ON_WIRE}
+_ADDS = Factored.capabilities | {Capability.ADDITIVE}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import BITS, Capabilities, Capability, CompositionError, Contract, Key, Payload, TensorSpec, narrow
+from ..core import BITS, Capabilities, Capability, CompositionError, Contract, Key, Payload, TensorSpec, cast_saturating
 from ..kernels import block_peaks, qsgd_decode, qsgd_encode, qsgd_feedback, qsgd_mean, tree_sum
 from ..kernels.codes import SMALLEST_NORM
 from .block_quantizer import BlockQuantizer
@@ -48,7 +48,7 @@ class QSGD(BlockQuantizer):
         return QUANTIZES if few else QUANTIZES | {Capability.SENDS_EVERY_COORDINATE}
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
-        flat = narrow(tensor.flatten(), torch.float32)
+        flat = cast_saturating(tensor.flatten(), torch.float32)
         lengths = self._lengths(flat) if self.norm == "l2" and flat.numel() else None
         return self._payload(*qsgd_encode(flat, self.bits, self.block, key, lengths), flat.numel())
 

@@ -8,7 +8,17 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..core import DENSITY, Capabilities, Capability, Compressor, Contract, Key, Payload, TensorSpec, passed_on
+from ..core import (
+    DENSITY,
+    Capabilities,
+    Capability,
+    Compressor,
+    Contract,
+    Key,
+    Payload,
+    TensorSpec,
+    inherit_capabilities,
+)
 from ..kernels import distinct_positions, scatter
 from .identity import Identity
 from .sparse import check_count, kept_count, then, values_key, values_spec
@@ -33,10 +43,10 @@ class RandomK:
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        found = passed_on(self.values, Capability.ADDS_ON_WIRE)
+        found = inherit_capabilities(self.values, Capability.ADDITIVE)
         found |= {Capability.COUNTS_COORDINATES, Capability.EXPECTS_BYTES}
         if self.density == 1:  # all are kept, and the scale is 1
-            return found | passed_on(self.values, Capability.LOSSLESS)
+            return found | inherit_capabilities(self.values, Capability.LOSSLESS)
         return found | {Capability.SCALES_KEPT} if self.scaled else found
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:

@@ -8,7 +8,7 @@ from ..core import Compressor, Key, Payload, TensorSpec, saturate
 
 
 def encode_and_subtract(compressor: Compressor, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
-    """What SubtractsSent promises, for any compressor: its definition."""
+    """What FusedResidualEncoder promises, for any compressor: its definition."""
     target = saturate(tensor + residual)
     payload = compressor.encode(target, key)
     return payload, saturate(target - compressor.decode(payload, TensorSpec.of("", target), key))

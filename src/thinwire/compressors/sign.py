@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import Capabilities, Capability, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import Capabilities, Capability, Contract, Key, Part, Payload, TensorSpec, cast_saturating
 from ..kernels import sign_decode, sign_encode, sign_feedback, sign_mean
 from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
 from .rest import encode_and_subtract
@@ -30,7 +30,7 @@ class ScaledSign:
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         del key  # deterministic
-        flat = narrow(tensor.flatten(), torch.float32)
+        flat = cast_saturating(tensor.flatten(), torch.float32)
         return self._payload(*sign_encode(flat), flat.numel())
 
     def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
@@ -44,7 +44,7 @@ class ScaledSign:
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
-        return narrow(sign_decode(*self._parts(payload, spec), spec.numel), spec.dtype).view(spec.shape)
+        return cast_saturating(sign_decode(*self._parts(payload, spec), spec.numel), spec.dtype).view(spec.shape)
 
     def decode_mean(
         self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key], out: Tensor | None = None

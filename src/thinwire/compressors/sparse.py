@@ -65,24 +65,24 @@ class Sparse:
     """Base of all that choose coordinates by looking at them: positions in the cheapest coding, then their values."""
 
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.CHOOSES_COORDINATES, Capability.CODES_POSITIONS, Capability.FUSES_RESIDUAL, Capability.DECODES_MEAN}
+        {Capability.SELECTS_COORDINATES, Capability.CODES_POSITIONS, Capability.FUSES_RESIDUAL, Capability.DECODES_MEAN}
     )
 
     values: Compressor
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         raise NotImplementedError
 
     def bounds(self, numel: int) -> tuple[int, int]:
         """How few and how many of `numel` coordinates are sent."""
         return 0, numel
 
-    def share(self, pieces: int) -> Compressor:
+    def for_shard(self, num_shards: int) -> Compressor:
         return self  # type: ignore[return-value]
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = tensor.flatten()
-        positions = self.choose(flat, key)
+        positions = self.select(flat, key)
         return self.encode_at(self.take(flat, positions), positions, flat.numel(), key)
 
     def take(self, flat: Tensor, positions: Tensor) -> Tensor:
@@ -92,12 +92,12 @@ class Sparse:
         return self._payload(kept, encode_indices(positions, numel), key)
 
     def _payload(self, kept: Tensor, indices: Part, key: Key) -> Payload:
-        return self.values.encode(kept, values_key(key)).behind(indices)
+        return self.values.encode(kept, values_key(key)).prepend(indices)
 
     def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
         """Only what is sent differs from the target, so only there is anything subtracted."""
         rest = add_saturated(tensor.flatten(), residual.flatten())
-        positions = self.choose(rest, key)
+        positions = self.select(rest, key)
         payload = self.encode_at(self.take(rest, positions), positions, rest.numel(), key)
         subtract_at(rest, positions, self._values(payload, TensorSpec.of("", rest), positions.numel(), key))
         return payload, rest.view(tensor.shape)
@@ -159,8 +159,8 @@ class Counted(Sparse):
     def bounds(self, numel: int) -> tuple[int, int]:
         return self.count(numel), self.count(numel)
 
-    def share(self, pieces: int) -> Compressor:
-        return super().share(pieces) if self.k is None else replace(self, k=-(-self.k // pieces))  # type: ignore[return-value]
+    def for_shard(self, num_shards: int) -> Compressor:
+        return super().for_shard(num_shards) if self.k is None else replace(self, k=-(-self.k // num_shards))  # type: ignore[return-value]
 
     def nbytes(self, spec: TensorSpec) -> float:
         return kept_nbytes(self.count(spec.numel), spec, self.values)

@@ -19,7 +19,7 @@ class SquareStochastic(Counted):
     arrive last, in order of position.
     """
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         log_rates = 2 * scores.double().abs().log()  # in logs, so that no square can overflow or vanish
         return first_arrivals(log_rates, self.count(scores.numel()), key)
 

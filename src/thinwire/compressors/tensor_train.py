@@ -63,7 +63,7 @@ class TensorTrain(Factored):
 
     @cached_property
     def capabilities(self) -> Capabilities:  # type: ignore[override]
-        return Factored.capabilities if self.error is None else frozenset({Capability.VARIES_IN_SIZE})
+        return Factored.capabilities if self.error is None else frozenset({Capability.VARIABLE_SIZE})
 
     def fold(self, shape: Sequence[int]) -> Dims:
         return tensor_dims(shape, self.dims)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import Capabilities, Capability, Contract, Key, Part, Payload, TensorSpec, narrow
+from ..core import Capabilities, Capability, Contract, Key, Part, Payload, TensorSpec, cast_saturating
 from ..wire import expect_magnitudes, expect_parts, pack_trits, trits_bytes, unpack_trits
 from .blocks import as_blocks, block_count, check_block
 from .rounding import uniform_noise
@@ -30,7 +30,7 @@ class Ternary:
         check_block("Ternary", self.block)
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
-        flat = narrow(tensor.flatten(), torch.float32)
+        flat = cast_saturating(tensor.flatten(), torch.float32)
         blocks = as_blocks(flat, self.block)
         peaks = blocks.abs().amax(dim=1) if blocks.numel() else flat
         chosen = (blocks.abs() > uniform_noise(blocks, key) * peaks[:, None]).to(torch.int32)
@@ -48,7 +48,7 @@ class Ternary:
         peaks = expect_magnitudes(peaks, block_count(spec.numel, self.block), "Ternary scales")
         signs = (unpack_trits(packed, spec.numel) - 1).to(torch.float32)
         blocks = as_blocks(signs, self.block) * peaks[:, None]
-        return narrow(blocks.flatten()[: spec.numel], spec.dtype).view(spec.shape)
+        return cast_saturating(blocks.flatten()[: spec.numel], spec.dtype).view(spec.shape)
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract(omega=(math.sqrt(max(1, min(self.block, spec.numel))) - 1) / 2)

@@ -23,7 +23,7 @@ class Threshold(Sparse):
     many are sent varies, and may be none.
     """
 
-    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIES_IN_SIZE}
+    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIABLE_SIZE}
 
     tau: float | None = None
     count: int | None = None
@@ -43,7 +43,7 @@ class Threshold(Sparse):
     def level(self) -> float:
         return self.tau if self.tau is not None else 1 / (2 * math.sqrt(self.count or 1))
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
         return reaching(scores, self.level if self.tau is None else _next_above(self.tau, scores.dtype))
 

@@ -27,7 +27,7 @@ class TopK(Counted):
 
     capabilities: ClassVar[Capabilities] = Counted.capabilities | {Capability.ESTIMATES_ERRORS}
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
         return largest_magnitudes(scores, self.count(scores.numel()))
 

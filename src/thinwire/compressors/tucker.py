@@ -108,7 +108,7 @@ class HOSVD(Tucker):
     little is cut.
     """
 
-    capabilities: ClassVar[Capabilities] = Tucker.capabilities | {Capability.LOSES_UNBOUNDED}
+    capabilities: ClassVar[Capabilities] = Tucker.capabilities | {Capability.UNBOUNDED_BIAS}
 
     sequential: ClassVar[bool] = False
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import BITS, Capabilities, Capability, CompositionError, Contract, Key, Payload, TensorSpec, narrow
+from ..core import BITS, Capabilities, Capability, CompositionError, Contract, Key, Payload, TensorSpec, cast_saturating
 from ..kernels import uniform_decode, uniform_encode, uniform_feedback, uniform_mean
 from .block_quantizer import BlockQuantizer
 from .blocks import QUANTIZES, check_block
@@ -45,7 +45,7 @@ class Uniform(BlockQuantizer):
         return QUANTIZES if few else QUANTIZES | {Capability.SENDS_EVERY_COORDINATE}
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
-        flat = narrow(tensor.flatten(), torch.float32)
+        flat = cast_saturating(tensor.flatten(), torch.float32)
         return self._payload(*uniform_encode(flat, self.bits, self.block, self._by_chance, key), flat.numel())
 
     def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:

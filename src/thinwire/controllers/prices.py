@@ -21,12 +21,12 @@ from ..core import (
     TensorSpec,
     World,
     capabilities_of,
+    cast_saturating,
     derive_key,
     drive,
     estimates_errors,
     expects_bytes,
     loopback,
-    narrow,
     parts_of,
     reduce_labels,
 )
@@ -90,7 +90,7 @@ def errors_of(
 
 
 def tried_error(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, key: Key, step: int = 0) -> float:
-    given = narrow(tensor, spec.dtype)
+    given = cast_saturating(tensor, spec.dtype)
     out = loopback(entry.reduce(given, spec, entry.init(spec, key), Context(step, World(0, 1), key)))
     return float(torch.linalg.vector_norm(tensor - out.value.view(tensor.shape), dtype=torch.float64))
 
@@ -128,7 +128,7 @@ def _fixed_bytes(menu: _Identical, spec: TensorSpec, size: int) -> list[float | 
 def size_varies(entry: Any) -> bool:
     """Whether what it sends depends on the numbers, with no expectation of it: then only a tensor can tell."""
     inside = map(capabilities_of, parts_of(entry))
-    return any(Capability.VARIES_IN_SIZE in can and Capability.EXPECTS_BYTES not in can for can in inside)
+    return any(Capability.VARIABLE_SIZE in can and Capability.EXPECTS_BYTES not in can for can in inside)
 
 
 def tried_bytes(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, size: int, key: Key, step: int = 0) -> float:
@@ -138,7 +138,7 @@ def tried_bytes(entry: Aggregator[Any], tensor: Tensor, spec: TensorSpec, size: 
     def answer(request: Request) -> Any:
         nonlocal sent
         sent += request.wire_bytes(ctx.world)[0]
-        return request.answer_alike(size)
+        return request.answer_if_identical(size)
 
-    drive(entry.reduce(narrow(tensor, spec.dtype), spec, entry.init(spec, key), ctx), answer)
+    drive(entry.reduce(cast_saturating(tensor, spec.dtype), spec, entry.init(spec, key), ctx), answer)
     return sent

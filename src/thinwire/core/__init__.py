@@ -1,6 +1,6 @@
 """The vocabulary: what is sent, what may be asked, what parts promise. Imports nothing of the other rooms."""
 
-from .capabilities import Capabilities, Capability, capabilities_of, has, labels, passed_on
+from .capabilities import Capabilities, Capability, capabilities_of, has, inherit_capabilities, labels
 from .choosing import (
     Choices,
     Controller,
@@ -23,7 +23,7 @@ from .choosing import (
     takes_menus,
 )
 from .closing import ClosedOnExit
-from .composition import parts_of, rebuilt, weighed
+from .composition import parts_of, rebuilt, with_importance
 from .context import Context, Key, Plan, derive_key
 from .errors import (
     AuthenticationError,
@@ -45,6 +45,7 @@ from .errors import (
     UnsupportedTorch,
 )
 from .files import write_whole
+from .flattening import FlattenBuffer, FlattenLayers
 from .hints import union_members
 from .memories import (
     Held,
@@ -54,6 +55,7 @@ from .memories import (
     SendForm,
     SendsAlone,
     adopt_into,
+    check_inner,
     give_back_to,
     held_by,
     merge_memories,
@@ -66,17 +68,6 @@ from .memories import (
     target_of,
 )
 from .messages import Field, Message
-from .mixing import (
-    Neighbours,
-    Topology,
-    check_inner,
-    has_period,
-    keeps_copies,
-    lossless,
-    mixes,
-    neighbours,
-    takes_weights,
-)
 from .options import (
     check_choice,
     check_flag,
@@ -86,49 +77,49 @@ from .options import (
     check_timeout,
 )
 from .parts import (
+    AcceptsImportance,
     Aggregator,
-    Chooser,
     CodesPositions,
     Compressor,
     Contract,
+    CoordinateSelector,
     CountsCoordinates,
     DecodesMean,
-    FusesResidual,
+    FusedResidualAggregator,
+    FusedResidualEncoder,
     Reduced,
-    SubtractsSent,
-    Weighable,
     WrapsCompressor,
-    adds_up,
-    chooses_coordinates,
     codes_positions,
     counts_coordinates,
     decodes_mean,
+    encodes_with_residual,
+    is_additive,
     reduce_and_subtract,
     reduce_with_residual,
-    subtracts_sent,
+    selects_coordinates,
     takes_importance,
     wraps_compressor,
 )
 from .plugins import Plugins
-from .programs import drive, fuse, fuse_flagged, loopback, stamped, timed
+from .programs import drive, fuse, fuse_flagged, loopback, with_step, with_timing
 from .requests import (
     AllGather,
     AllReduce,
     AllToAll,
     Broadcast,
-    Gathered,
+    GatheredPayloads,
     Label,
+    NeighborExchange,
     Op,
     Program,
     ReduceScatter,
     Request,
-    Swap,
     Work,
     World,
+    all_reduce_bytes,
     combine,
     payload_labels,
     reduce_labels,
-    reduced_bytes,
     shard_sizes,
     tree_children,
     types_of,
@@ -137,31 +128,43 @@ from .shapes import Dims, folded, matrix_dims, near_square, tensor_dims, unfolde
 from .signatures import signature_of
 from .state import flatten_state, mean_state, require_keys, restore_state
 from .suggestions import closest, did_you_mean
-from .tensors import Part, Payload, TensorSpec, all_finite, narrow, nbytes_of, saturate
-from .together import Together, Waiting
+from .tensors import Part, Payload, TensorSpec, all_finite, cast_saturating, nbytes_of, saturate
+from .topology import (
+    Neighbors,
+    Topology,
+    accepts_weights,
+    has_period,
+    is_lossless,
+    neighbors_of,
+    topology_of,
+    tracks_peer_copies,
+)
 from .tunable import BITS, DENSITY, RANK, Tunable, tunable_of
 from .units import BYTES, format_bytes, parse_rate
 
 __all__ = [
-    "TensorSpec", "Part", "Payload", "all_finite", "narrow", "nbytes_of", "saturate",
-    "AllReduce", "AllGather", "AllToAll", "Broadcast", "Swap", "Gathered", "Op", "Label", "Request", "Program", "World",
+    "TensorSpec", "Part", "Payload", "all_finite", "cast_saturating", "nbytes_of", "saturate",
+    "AllReduce", "AllGather", "AllToAll", "Broadcast", "NeighborExchange", "GatheredPayloads", "Op", "Label",
+    "Request", "Program", "World",
     "ReduceScatter", "Work", "combine", "payload_labels", "reduce_labels", "shard_sizes", "tree_children", "types_of",
-    "drive", "fuse", "fuse_flagged", "loopback", "stamped", "timed",
+    "drive", "fuse", "fuse_flagged", "loopback", "with_step", "with_timing",
     "Context", "Key", "Plan", "derive_key",
-    "Contract", "Compressor", "Chooser", "Weighable", "Aggregator", "Controller", "FusesResidual",
+    "Contract", "Compressor", "CoordinateSelector", "AcceptsImportance", "Aggregator", "Controller",
+    "FusedResidualAggregator", "FusedResidualEncoder",
     "Menu", "Choices", "OffersMenu", "TakesMenus", "PricedAlong", "ExpectsBytes", "Explains", "MeasuresWorld",
-    "compressor_errors_along", "plans_of_tensors", "plans_to_tensors", "reduced_bytes",
-    "DecodesMean", "SubtractsSent", "Reduced", "Seen", "adds_up", "decodes_mean", "subtracts_sent",
+    "compressor_errors_along", "plans_of_tensors", "plans_to_tensors", "all_reduce_bytes",
+    "DecodesMean", "Reduced", "Seen", "is_additive", "decodes_mean", "encodes_with_residual",
     "reduce_and_subtract", "reduce_with_residual",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
-    "Capability", "Capabilities", "capabilities_of", "has", "labels", "passed_on",
-    "chooses_coordinates", "codes_positions", "counts_coordinates", "takes_importance", "wraps_compressor",
+    "Capability", "Capabilities", "capabilities_of", "has", "labels", "inherit_capabilities",
+    "selects_coordinates", "codes_positions", "counts_coordinates", "takes_importance", "wraps_compressor",
     "estimates_errors", "expects_bytes", "offers_menu", "takes_menus", "explains", "measures_world", "has_period",
     "CodesPositions", "CountsCoordinates", "WrapsCompressor",
-    "parts_of", "rebuilt", "weighed", "signature_of", "closest", "did_you_mean",
+    "parts_of", "rebuilt", "with_importance", "signature_of", "closest", "did_you_mean",
     "check_int", "check_number", "check_timeout", "check_choice", "check_flag", "check_scaler",
-    "Together", "Waiting",
-    "Topology", "Neighbours", "neighbours", "mixes", "lossless", "keeps_copies", "takes_weights", "check_inner",
+    "FlattenLayers", "FlattenBuffer",
+    "Topology", "Neighbors", "neighbors_of", "topology_of", "is_lossless", "tracks_peer_copies", "accepts_weights",
+    "check_inner",
     "flatten_state", "restore_state", "mean_state", "require_keys",
     "Memory", "OwnState", "SendForm", "SendsAlone", "Held", "LayerMemory", "adopt_into", "give_back_to", "held_by",
     "merge_memories", "needs_all_ranks", "send_form_around", "send_form_of", "some_of", "split_kind", "take_over",

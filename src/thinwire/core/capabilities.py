@@ -1,8 +1,8 @@
-"""What a part can do beyond the protocol of its kind: declared by its class, read here and nowhere else.
+"""Optional capabilities of parts, declared by their classes and read only through this module.
 
 A class declares `capabilities: ClassVar[Capabilities] = frozenset({...})`, or a (cached) property of that name where
-settings or the part inside decide. A part that declares none has none. `thinwire.testing` observes what a part does and
-compares.
+they depend on settings or on the part inside. A part that declares none has none. `thinwire.testing` observes what a
+part does and compares it with the declaration.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .errors import CompositionError
 
 
 class Capability(Enum):
-    """The name that is printed, and what a part that has it does."""
+    """One optional capability: the label printed by `thinwire operators`, and what a part that has it does."""
 
     label: str
     about: str
@@ -25,58 +25,64 @@ class Capability(Enum):
     def __init__(self, label: str, about: str) -> None:
         self.label, self.about = label, about
 
-    __hash__ = object.__hash__  # members are single objects; Enum's own hash is a function in Python, and slower
+    __hash__ = object.__hash__  # members are singletons; Enum's own hash is a Python function, and slower
 
     LOSSLESS = (
-        "lossless by itself",
-        "a compressor decodes to the very tensor; an aggregator loses nothing but rounding of what is decoded",
+        "lossless",
+        "a compressor decodes to exactly its input; an aggregator itself loses nothing but rounding",
     )
-    ADDS_ON_WIRE = ("adds on the wire", "under one key, the sum of payloads decodes to the sum of what each decodes to")
+    ADDITIVE = ("additive", "with one key, the sum of payloads decodes to the sum of what each decodes to")
     SENDS_EVERY_COORDINATE = (
         "sends every coordinate",
         "most coordinates arrive, each by itself: senders can be compared coordinate by coordinate",
     )
-    CHOOSES_COORDINATES = (
-        "chooses coordinates",
-        "some coordinates travel; choosing them and encoding them are separate methods",
+    SELECTS_COORDINATES = (
+        "selects coordinates",
+        "only some coordinates are sent; selecting and encoding them are separate methods",
     )
-    COUNTS_COORDINATES = ("counts coordinates", "`count(numel)` coordinates travel, always or on average")
+    COUNTS_COORDINATES = ("counts coordinates", "`count(numel)` coordinates are sent, always or on average")
     CODES_POSITIONS = (
         "codes positions",
-        "a payload is the coded positions, then the payload of `values` for what stands there",
+        "a payload is the coded positions, then the payload of `values` for the numbers at them",
     )
-    TAKES_IMPORTANCE = ("takes importance", "`given(w)` is the same compressor with an importance for each coordinate")
+    TAKES_IMPORTANCE = (
+        "takes importance",
+        "`with_importance(w)` is the same compressor with an importance for each coordinate",
+    )
     SCALES_KEPT = (
-        "scales what it keeps",
-        "what travels is multiplied, so that a mean over draws is right, or by an importance",
+        "scales kept values",
+        "sent values are multiplied, by an importance or so that the compressor is unbiased",
     )
-    LOSES_UNBOUNDED = (
-        "loses without a bound",
-        "biased by more than rounding; neither a contract nor a choice of coordinates says how",
+    UNBOUNDED_BIAS = (
+        "unbounded bias",
+        "biased by more than rounding, and neither a contract nor a selection of coordinates bounds the error",
     )
-    VARIES_IN_SIZE = ("varies in size", "for tensors of one form, the bytes sent depend on the numbers")
-    EXPECTS_BYTES = ("expects its bytes", "`nbytes`, of an aggregator `expected_bytes`, is what it sends on average")
-    FUSES_RESIDUAL = ("fuses a residual", "adds a residual and gives the next one in fewer passes over the tensor")
-    DECODES_MEAN = ("decodes a mean", "averages payloads in fewer passes than decoding each")
-    ESTIMATES_ERRORS = ("estimates errors", "one look at a tensor tells what several settings would lose")
-    WRAPS_COMPRESSOR = ("wraps a compressor", "what a rank sends is encoded by its `compressor`, which may be replaced")
-    SENDS_ONE_PAYLOAD = ("sends one payload", "a rank sends one payload; the average is the mean of what all decode to")
-    ADDS_NONZEROS = (
-        "adds nonzeros",
-        "adds on the wire what the compressor leaves of each tensor; zeros cost next to nothing",
+    VARIABLE_SIZE = ("variable size", "for tensors of one shape and type, the bytes sent depend on the numbers")
+    EXPECTS_BYTES = ("predicts its size", "`num_bytes`, of an aggregator `expected_bytes`, is what it sends on average")
+    FUSES_RESIDUAL = ("fused residual", "adds a residual and returns the next one in fewer passes over the tensor")
+    DECODES_MEAN = ("fused mean", "averages payloads in fewer passes over the tensor than decoding each")
+    ESTIMATES_ERRORS = ("estimates errors", "one pass over a tensor gives the errors of several settings")
+    WRAPS_COMPRESSOR = ("wraps a compressor", "a rank's tensor is encoded by its `compressor`, which may be replaced")
+    SENDS_ONE_PAYLOAD = (
+        "sends one payload",
+        "a rank sends one payload; the average is the mean of what they decode to",
     )
-    KEEPS_PEER_COPIES = ("keeps peer copies", "ranks remember what their neighbors hold and send differences to that")
+    SUMS_NONZEROS = (
+        "sums nonzeros",
+        "sums on the wire what the compressor leaves of each tensor; zeros cost almost nothing",
+    )
+    TRACKS_PEER_COPIES = ("tracks peer copies", "ranks keep copies of their neighbors' tensors and send differences")
     FLATTENS_LAYERS = ("flattens layers", "all layers that have it are exchanged as one vector")
     OFFERS_MENU = ("offers a menu", "a controller chooses an option for each layer")
-    CORRECTS_LOSS = ("corrects loss", "what was not sent is sent later, so that a biased compressor may stand inside")
-    KEEPS_UNSENT = ("keeps the unsent", "adds to the next tensor what it did not send of the last")
-    SENDS_DIFFERENCES = ("sends differences", "sends how the tensor differs from what it sent before")
-    CARRIES_PAIRS = (
-        "carries pairs",
-        "only adds and subtracts tensors, so that Adam's m and v may travel through it stacked",
+    CORRECTS_ERROR = ("corrects errors", "what was not sent is sent later, so a biased compressor may be used inside")
+    KEEPS_RESIDUAL = ("keeps a residual", "adds to the next tensor what was not sent of the last")
+    SENDS_DIFFERENCES = ("sends differences", "sends the difference between the tensor and what was sent before")
+    ACCEPTS_MOMENT_PAIRS = (
+        "accepts moment pairs",
+        "only adds and subtracts tensors, so Adam's m and v may be sent through it stacked",
     )
-    HAS_PERIOD = ("has a period", "weights at step t + `period(size)` are those at step t")
-    TAKES_TURNS = ("takes turns", "with `one_peer=true` it takes its neighbors one a step")
+    HAS_PERIOD = ("periodic", "weights at step t + `period(size)` are those at step t")
+    SUPPORTS_ONE_PEER = ("one peer per step", "with `one_peer=true` a rank exchanges with one neighbor per step")
     TAKES_MENUS = ("takes menus", "`given(choices)` is the same controller, told what it chooses from")
     EXPLAINS = ("explains", "`explained(state)` says what was decided, in numbers and words")
     MEASURES_WORLD = ("measures the world", "`elsewhere(state)` is its state for a world of another size")
@@ -88,31 +94,32 @@ NONE: Capabilities = frozenset()
 
 
 def capabilities_of(part: object) -> Capabilities:
-    """What a part declares, by its class or by a property."""
+    """The capabilities that a part declares, as a class attribute or as a property."""
     declared = _declared(type(part))  # type: ignore[arg-type]  # mypy: a type might have another __hash__
     return part.capabilities if declared is None else declared  # type: ignore[attr-defined]
 
 
 def has(part: object, capability: Capability) -> bool:
-    """Whether a part declares this. A call less than by `capabilities_of`: it is asked for each layer at each step."""
+    """Whether a part declares this capability."""
+    # one call less than through `capabilities_of`: this runs for each layer at each step
     declared = _declared(type(part))  # type: ignore[arg-type]
     return capability in (part.capabilities if declared is None else declared)  # type: ignore[attr-defined]
 
 
-def passed_on(part: object, *capabilities: Capability) -> Capabilities:
-    """Those of these that a part has: for the property of a part around it."""
+def inherit_capabilities(part: object, *capabilities: Capability) -> Capabilities:
+    """Those of these capabilities that a part has, for the `capabilities` property of a wrapper."""
     return capabilities_of(part) & frozenset(capabilities)
 
 
 def labels(capabilities: Iterable[Capability]) -> str:
-    """For a table: in the order of the enumeration."""
-    found = set(capabilities)
-    return ", ".join(each.label for each in Capability if each in found)
+    """Their labels as one text, in the order of the enumeration."""
+    declared = set(capabilities)
+    return ", ".join(capability.label for capability in Capability if capability in declared)
 
 
 @cache
 def _declared(kind: type) -> Capabilities | None:
-    """The declaration of a class; None where an instance decides."""
+    """The class attribute; None if it is a property, so that the instance decides."""
     declared = getattr_static(kind, "capabilities", NONE)
     if isinstance(declared, frozenset):
         return declared
@@ -120,5 +127,5 @@ def _declared(kind: type) -> Capabilities | None:
         return None
     raise CompositionError(
         f"{kind.__name__}: capabilities must be a frozenset of Capability or a property, got {declared!r}; "
-        "frozenset({Capability.ADDS_ON_WIRE}) is an example"
+        "frozenset({Capability.ADDITIVE}) is an example"
     )

@@ -45,9 +45,9 @@ def rebuilt(part: P, change: Callable[[Any], Any], into: Collection[str] | None 
     return replace(part, **news) if news else part  # type: ignore[type-var]
 
 
-def weighed(part: P, importance: Tensor) -> P:
+def with_importance(part: P, importance: Tensor) -> P:
     """The composition with this importance given to every part that takes one."""
-    return rebuilt(part, lambda inside: inside.given(importance) if takes_importance(inside) else None)
+    return rebuilt(part, lambda inside: inside.with_importance(importance) if takes_importance(inside) else None)
 
 
 def _inside(part: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where and when a part runs, and the keys all its randomness comes from."""
+"""The context of one step on one rank, and the keys from which all randomness is derived."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from typing import NewType, TypeAlias
 from .requests import World
 
 Key = NewType("Key", int)  # 64 bits; noise is a hash of (key, element), never a global generator
-Plan: TypeAlias = Mapping[str, int]  # layer name -> entry of the menu
+Plan: TypeAlias = Mapping[str, int]  # layer name -> index of the chosen option in its menu
 
 
-@lru_cache(maxsize=1 << 12, typed=True)  # encoder and decoder of a layer ask for the same ones
+@lru_cache(maxsize=1 << 12, typed=True)  # encoder and decoder of a layer derive the same keys
 def derive_key(*words: int | str | None) -> Key:
-    """A 64-bit key from words: the same on every rank, machine and Python version."""
+    """A 64-bit key from words: the same on every rank, machine and Python version.
+
+    The words make the random bits. Literal words are frozen constants: changing one changes every result.
+    """
     text = "\x1f".join([f"{type(word).__name__}:{word}" for word in words])
     return Key(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little"))
 
 
 @dataclass(frozen=True)
 class Context:
-    """One step as one rank sees it."""
+    """One step on one rank: step number, world, seed, plan, learning rate."""
 
     step: int
     world: World
     seed: int = 0
     plan: Plan = field(default_factory=dict)
-    lr: float | None = None  # of the step before, where somebody told it; a clue for controllers
-    together: bool = False  # whether `fuse` runs this layer with others: a part may ask to be taken with them
+    lr: float | None = None  # the last learning rate that the caller gave, for controllers
+    can_flatten: bool = False  # whether `fuse` runs this layer with others, so that parts may yield FlattenLayers
 
     def key(self, name: str, rank: int | None = None) -> Key:
-        """Common to all ranks, or rank's own; every rank can derive every other's."""
+        """A key common to all ranks, or that of one rank; every rank can derive the keys of all ranks."""
         return derive_key(self.seed, self.step, name, rank)

@@ -14,11 +14,14 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checka
 
 from torch import Tensor
 
+from .capabilities import Capability, has
+from .composition import parts_of
 from .context import Context
 from .errors import IncompatibleParts
 from .parts import Aggregator, Compressor
 from .state import flatten_state, mean_state
 from .tensors import TensorSpec
+from .topology import tracks_peer_copies
 
 S = TypeVar("S")
 
@@ -169,6 +172,32 @@ def needs_all_ranks(part: Any) -> IncompatibleParts:
         f"{type(part).__name__} needs all ranks at once, a worker of a server is alone with it; a compressor would do, "
         'plain or in ef, ef21, scam or dgc: "ef(topk(density=0.01))"'
     )
+
+
+def check_inner(memory: str, inner: Aggregator[Any], sends_differences: bool = False) -> None:
+    """Raise IncompatibleParts unless a memory may wrap `inner`: an aggregator without a memory of the same error.
+
+    Args:
+        memory: the name of the memory, for the error.
+        inner: what it wraps.
+        sends_differences: whether the memory sends differences itself (EF21), so that `inner` must not.
+    """
+    if not isinstance(inner, Aggregator) or isinstance(inner, type):
+        raise IncompatibleParts(
+            f"{memory} wraps an aggregator, got {type(inner).__name__}; wrap a compressor in an aggregator first, such "
+            f"as GatherMean({type(inner).__name__}(...)). Composition texts do that by themselves"
+        )
+    for part in parts_of(inner):
+        if has(part, Capability.KEEPS_RESIDUAL) or (sends_differences and has(part, Capability.SENDS_DIFFERENCES)):
+            name = type(part).__name__
+            raise IncompatibleParts(
+                f"{memory} around {name}: both keep the same residual, which would be sent twice and grow without "
+                f"bound; use one memory, {memory} or {name}"
+            )
+    if tracks_peer_copies(inner):
+        raise IncompatibleParts(
+            f"{memory} keeps what was not sent, and CHOCO loses nothing of its input; use choco(...) without a memory"
+        )
 
 
 def _hand_over_own(part: Any, state: Any) -> list[Held]:

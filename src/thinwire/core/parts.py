@@ -1,4 +1,4 @@
-"""The protocols that parts keep. Wrappers have the type of what they wrap."""
+"""Protocols of compressors and aggregators, and of their optional capabilities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from .capabilities import Capability, has
 from .context import Context, Key
 from .requests import Program
-from .tensors import Payload, TensorSpec, narrow, saturate
+from .tensors import Payload, TensorSpec, cast_saturating, saturate
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -18,9 +18,9 @@ Writes: TypeAlias = Callable[[Tensor | None], Tensor]
 
 
 class Contract(NamedTuple):
-    """What a compressor promises for tensors of one form; None where it promises nothing.
+    """Error bounds of a compressor for tensors of one shape and type; None where there is no bound.
 
-    delta: E|x - C(x)|^2 <= (1 - delta) |x|^2.    omega: unbiased, with E|x - C(x)|^2 <= omega |x|^2.
+    delta: contractive, E|x - C(x)|^2 <= (1 - delta) |x|^2. omega: unbiased, with E|x - C(x)|^2 <= omega |x|^2.
     """
 
     delta: float | None = None
@@ -29,111 +29,124 @@ class Contract(NamedTuple):
 
 @runtime_checkable
 class Compressor(Protocol):
-    """A lossy map: settings, never memory. Finite in, finite out; zero in, zero out."""
+    """A lossy map from a tensor to a payload. It has settings and no state.
 
-    def encode(self, tensor: Tensor, key: Key) -> Payload: ...
-
-    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
-        """The tensor, in spec's type. What no encoder could have written is a DecodeError before it costs memory."""
-        ...
-
-    def contract(self, spec: TensorSpec) -> Contract: ...
-
-    def nbytes(self, spec: TensorSpec) -> float:
-        """Expected payload size, for plans and dry simulation."""
-        ...
-
-
-class Chooser(Compressor, Protocol):
-    """A compressor that sends some coordinates and not others, in two steps that can be taken apart.
-
-    Memories choose by one tensor and send another (SCAM); two-hop exchanges cut what was chosen by owners. So what is
-    taken is settled over the whole tensor, before it is cut: operators may weigh it.
+    Finite tensors decode to finite tensors, and zeros to zeros.
     """
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
-        """Positions to send, ascending, for a flat tensor."""
+    def encode(self, tensor: Tensor, key: Key) -> Payload:
+        """The payload of a tensor; `key` makes its random bits."""
+        ...
+
+    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
+        """The tensor of a payload, in spec's type.
+
+        Raises:
+            DecodeError: no encoder could have written this payload. Raised before memory is allocated for it.
+        """
+        ...
+
+    def contract(self, spec: TensorSpec) -> Contract:
+        """Error bounds for tensors like this."""
+        ...
+
+    def nbytes(self, spec: TensorSpec) -> float:
+        """Expected size of a payload in bytes, for plans and simulations."""
+        ...
+
+
+class CoordinateSelector(Compressor, Protocol):
+    """A compressor that sends a subset of the coordinates, with selection and encoding as separate methods.
+
+    Memories may select by one tensor and send another (SCAM); two-hop aggregators cut the selected coordinates into
+    shards. So values are taken from the whole tensor before it is cut: a compressor may scale them.
+    """
+
+    def select(self, scores: Tensor, key: Key) -> Tensor:
+        """Positions to send, ascending, of a flat tensor."""
         ...
 
     def take(self, flat: Tensor, positions: Tensor) -> Tensor:
-        """What is sent from there: the numbers of a flat tensor, or what the operator makes of them."""
+        """The values to send for these positions of a flat tensor, scaled if the compressor scales."""
         ...
 
     def encode_at(self, kept: Tensor, positions: Tensor, numel: int, key: Key) -> Payload:
-        """What was taken, with its positions in a flat tensor of so many elements."""
+        """The payload of values at positions of a flat tensor of `numel` elements."""
         ...
 
     def decode_at(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
-        """What `encode_at` wrote, however many positions it was given."""
+        """Decode what `encode_at` wrote, with any number of positions."""
         ...
 
-    def share(self, pieces: int) -> Compressor:
-        """This operator for one of so many equal pieces of a tensor."""
+    def for_shard(self, num_shards: int) -> Compressor:
+        """The compressor for one of `num_shards` equal shards of a tensor."""
         ...
 
 
 class CountsCoordinates(Compressor, Protocol):
-    """A compressor that knows how many coordinates it sends."""
+    """A compressor with a known number of coordinates to send."""
 
     def count(self, numel: int) -> int:
-        """How many of a tensor's coordinates, always or on average."""
+        """The number of coordinates sent of `numel`, always or on average."""
         ...
 
 
-class CodesPositions(Chooser, Protocol):
-    """A compressor whose payload is the positions it chose, coded, and the payload of `values` for what is there."""
+class CodesPositions(CoordinateSelector, Protocol):
+    """A compressor whose payload is the coded positions, then the payload of `values` for the numbers at them."""
 
     @property
     def values(self) -> Compressor: ...
 
     def bounds(self, numel: int) -> tuple[int, int]:
-        """How few and how many of a tensor's coordinates are sent."""
+        """The smallest and the largest number of coordinates that are sent of `numel`."""
         ...
 
 
-class Weighable(Compressor, Protocol):
-    """A compressor that is told how much each coordinate is worth. Settings again, not memory: w is given to it."""
+class AcceptsImportance(Compressor, Protocol):
+    """A compressor with an importance w for each coordinate, which is a setting and no state."""
 
-    def given(self, importance: Tensor) -> Compressor:
-        """The same operator with w >= 0, one number a coordinate. Never given one, it takes all for equal: w = 1."""
+    def with_importance(self, importance: Tensor) -> Compressor:
+        """The same compressor with this w >= 0, one number per coordinate. Without one, w = 1."""
         ...
 
 
-class SubtractsSent(Compressor, Protocol):
-    """A compressor that can add a residual and work out the next one with fewer passes over the tensor."""
+class FusedResidualEncoder(Compressor, Protocol):
+    """A compressor that adds a residual and computes the next one in fewer passes over the tensor."""
 
     def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
-        """encode(saturate(tensor + residual)), and that less what is decoded from it, saturated: the very same bits.
+        """The payload of target = saturate(tensor + residual), and saturate(target - its decoded payload).
 
-        Both are of one type, which is float32 or wider.
+        The same bits as by separate calls. Both tensors have one type, float32 or wider.
         """
         ...
 
 
 class DecodesMean(Compressor, Protocol):
-    """A compressor that can average payloads with fewer passes over the tensor than to decode each and add."""
+    """A compressor that averages payloads in fewer passes over the tensor than decoding each and adding."""
 
     def decode_mean(
         self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key], out: Tensor | None = None
     ) -> Tensor:
-        """Sum of decode(payload) * (1/n) in this order, for a spec of float32: the same bits. In `out` if possible."""
+        """The sum of decode(payload) * (1/n) in this order, the same bits, for float32; in `out` if possible."""
         ...
 
 
 class Reduced(Generic[S]):
-    """What an aggregator gives back to one rank.
+    """The result of an aggregator on one rank.
 
-    value: this rank's view of the average. sent: what this rank contributed to it, so that over ranks mean(sent) ==
-    mean(value). Both may be given as functions, because not everybody asks and they can cost passes over the tensor;
-    that of the value may write to the memory it is given, if any. state: its new memory, pending until all ranks agree
-    that the step was good. heard: its new memory if its own tensor was bad and only its partners went on without it;
-    None is the old one, right for all that remember only themselves.
+    Args:
+        value: this rank's view of the average; or a function that computes it and may write it to its argument.
+        sent: this rank's contribution to the average, so that over ranks mean(sent) == mean(value); or a function that
+            computes it, because not every caller needs it and it can cost passes over the tensor.
+        state: the new state, pending until all ranks agree that the step was good.
+        state_if_excluded: the state to commit if this rank was excluded from the round (non-finite input) while its
+            neighbors completed it; None keeps the old state.
     """
 
     def __init__(
-        self, value: Tensor | Writes, sent: Tensor | Callable[[], Tensor], state: S, heard: S | None = None
+        self, value: Tensor | Writes, sent: Tensor | Callable[[], Tensor], state: S, state_if_excluded: S | None = None
     ) -> None:
-        self.state, self.heard = state, heard
+        self.state, self.state_if_excluded = state, state_if_excluded
         self._value, self._sent = value, sent
 
     @property
@@ -143,10 +156,10 @@ class Reduced(Generic[S]):
         return self._value
 
     def write_value(self, out: Tensor) -> None:
-        """The value into `out`, in its type; without a detour where the aggregator knows how."""
+        """Write the value to `out`, in its type; directly where the aggregator supports it."""
         value = self._value if isinstance(self._value, Tensor) else self._value(out)
         if value.data_ptr() != out.data_ptr():
-            out.copy_(narrow(value, out.dtype))
+            out.copy_(cast_saturating(value, out.dtype))
 
     @property
     def sent(self) -> Tensor:
@@ -154,61 +167,65 @@ class Reduced(Generic[S]):
             self._sent = self._sent()
         return self._sent
 
-    def with_state(self, state: T, heard: T | None = None) -> Reduced[T]:
-        """The same from a part around this one."""
-        return Reduced(self._value, lambda: self.sent, state, heard)
+    def with_state(self, state: T, state_if_excluded: T | None = None) -> Reduced[T]:
+        """The same result with the state of a wrapper."""
+        return Reduced(self._value, lambda: self.sent, state, state_if_excluded)
 
 
 @runtime_checkable
 class Aggregator(Protocol[S]):
-    """Local tensors in spec's type -> each rank's view of their average. Memory is returned, never hidden."""
+    """How the ranks' tensors become each rank's average. State is passed in and returned, never hidden."""
 
-    def init(self, spec: TensorSpec, key: Key) -> S: ...
+    def init(self, spec: TensorSpec, key: Key) -> S:
+        """The state of a layer before its first step."""
+        ...
 
-    def reduce(self, tensor: Tensor, spec: TensorSpec, state: S, ctx: Context) -> Program[Reduced[S]]: ...
+    def reduce(self, tensor: Tensor, spec: TensorSpec, state: S, ctx: Context) -> Program[Reduced[S]]:
+        """The program that averages a tensor of spec's type over all ranks."""
+        ...
 
 
 class WrapsCompressor(Protocol):
-    """An aggregator that encodes what a rank sends by a compressor, a field that `dataclasses.replace` may change."""
+    """An aggregator whose `compressor` encodes what a rank sends, a field that `dataclasses.replace` may change."""
 
     @property
     def compressor(self) -> Compressor: ...
 
 
-class FusesResidual(Protocol[S]):
-    """An aggregator that can add a residual and work out the next one with fewer passes over the tensor."""
+class FusedResidualAggregator(Protocol[S]):
+    """An aggregator that adds a residual and computes the next one in fewer passes over the tensor."""
 
     def reduce_with_residual(
         self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: S, ctx: Context
     ) -> Program[tuple[Reduced[S], Tensor]]:
-        """reduce(tensor + residual), and what of that was not sent: as error feedback would, up to rounding."""
+        """reduce(tensor + residual), and the part of that which was not sent: error feedback, up to rounding."""
         ...
 
 
 def reduce_and_subtract(
     inner: Aggregator[S], tensor: Tensor, residual: Tensor, spec: TensorSpec, state: S, ctx: Context
 ) -> Program[tuple[Reduced[S], Tensor]]:
-    """What FusesResidual promises, in as many passes as it takes: its definition."""
+    """The reference of `FusedResidualAggregator.reduce_with_residual`: add, reduce, subtract what was sent."""
     target = saturate(tensor + residual)
-    out = yield from inner.reduce(narrow(target, spec.dtype), spec, state, ctx)
+    out = yield from inner.reduce(cast_saturating(target, spec.dtype), spec, state, ctx)
     return out, saturate(target - out.sent)
 
 
 def reduce_with_residual(
     inner: Aggregator[S], tensor: Tensor, residual: Tensor, spec: TensorSpec, state: S, ctx: Context
 ) -> Program[tuple[Reduced[S], Tensor]]:
-    """What FusesResidual promises, for any aggregator: its own way if it has one."""
-    if fuses_residual(inner) and tensor.dtype == residual.dtype:
+    """`reduce_with_residual` of the aggregator if it has one, else the reference."""
+    if reduces_with_residual(inner) and tensor.dtype == residual.dtype:
         return (yield from inner.reduce_with_residual(tensor, residual, spec, state, ctx))
     return (yield from reduce_and_subtract(inner, tensor, residual, spec, state, ctx))
 
 
-def adds_up(part: Compressor) -> bool:
-    return has(part, Capability.ADDS_ON_WIRE)
+def is_additive(part: Compressor) -> bool:
+    return has(part, Capability.ADDITIVE)
 
 
-def chooses_coordinates(part: Any) -> TypeGuard[Chooser]:
-    return has(part, Capability.CHOOSES_COORDINATES)
+def selects_coordinates(part: Any) -> TypeGuard[CoordinateSelector]:
+    return has(part, Capability.SELECTS_COORDINATES)
 
 
 def counts_coordinates(part: Compressor) -> TypeGuard[CountsCoordinates]:
@@ -219,11 +236,11 @@ def codes_positions(part: Compressor) -> TypeGuard[CodesPositions]:
     return has(part, Capability.CODES_POSITIONS)
 
 
-def takes_importance(part: Any) -> TypeGuard[Weighable]:
+def takes_importance(part: Any) -> TypeGuard[AcceptsImportance]:
     return has(part, Capability.TAKES_IMPORTANCE)
 
 
-def subtracts_sent(part: Compressor) -> TypeGuard[SubtractsSent]:
+def encodes_with_residual(part: Compressor) -> TypeGuard[FusedResidualEncoder]:
     return has(part, Capability.FUSES_RESIDUAL)
 
 
@@ -235,5 +252,5 @@ def wraps_compressor(part: Any) -> TypeGuard[WrapsCompressor]:
     return has(part, Capability.WRAPS_COMPRESSOR)
 
 
-def fuses_residual(part: Aggregator[S]) -> TypeGuard[FusesResidual[S]]:
+def reduces_with_residual(part: Aggregator[S]) -> TypeGuard[FusedResidualAggregator[S]]:
     return has(part, Capability.FUSES_RESIDUAL)

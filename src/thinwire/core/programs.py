@@ -1,4 +1,4 @@
-"""Running programs: side by side as one (`fuse`), stamped with a step, or alone in a world of one (`loopback`)."""
+"""Running programs: `drive` to the end, `fuse` several into one, `with_step`, or `loopback` in a world of one rank."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ T = TypeVar("T")
 
 
 def drive(program: Program[T], perform: Callable[[Request], Any], first: Request | None = None) -> T:
-    """Run one program to its end; `perform` answers its requests. `first`: what it asked for when it was begun.
+    """Run one program to its end.
 
-    A failed request is thrown into its program, so that it can clean up.
+    Args:
+        program: the generator to run.
+        perform: answers one request. An exception of it is thrown into the program, so that it can clean up.
+        first: the first request, if the program was started already.
     """
     request = first
     try:
@@ -34,141 +37,149 @@ def drive(program: Program[T], perform: Callable[[Request], Any], first: Request
         return done.value  # type: ignore[no-any-return]
 
 
-def timed(
+def with_timing(
     program: Program[T],
-    computed: Callable[[float, float], None],
-    answered: Callable[[float, float], None] = lambda asked, ended: None,
+    on_computed: Callable[[float, float], None],
+    on_answered: Callable[[float, float], None] = lambda start, end: None,
 ) -> Program[T]:
-    """The same program; it reports every span of time in which it computed, and in which it waited for an answer."""
+    """The same program, which reports each (start, end) in which it computed or waited for an answer."""
     mark = time.perf_counter()
     try:
         request = next(program)
         while True:
-            began, mark = mark, time.perf_counter()
-            computed(began, mark)
+            start, mark = mark, time.perf_counter()
+            on_computed(start, mark)
             try:
                 answer = yield request
             except BaseException as error:
                 request = program.throw(error)
             else:
-                asked, mark = mark, time.perf_counter()
-                answered(asked, mark)
+                start, mark = mark, time.perf_counter()
+                on_answered(start, mark)
                 request = program.send(answer)
     except StopIteration as done:
-        computed(mark, time.perf_counter())
+        on_computed(mark, time.perf_counter())
         return done.value  # type: ignore[no-any-return]
 
 
 def loopback(program: Program[T]) -> T:
-    """Run a program in a world of one: nothing is sent, every request is answered with what it asked."""
+    """Run a program in a world of one rank: nothing is sent, each request is answered with its own data."""
     return drive(program, lambda request: request.answer_alone())
 
 
-def stamped(program: Program[T], step: int) -> Program[T]:
-    """The same program with its step written on every request, for the meter and for error texts."""
+def with_step(program: Program[T], step: int) -> Program[T]:
+    """The same program with `step` set on every request, for the meter and for error texts."""
     return (yield from fuse([program], step))[0]
 
 
 def fuse(programs: Sequence[Program[T]], step: int | None = None) -> Program[list[T]]:
-    """Run programs side by side; the requests of one round travel as one request per kind and type.
+    """Run programs side by side; the requests of one round are merged into one request per kind and type.
 
-    step: is written on every request, for the meter and for error texts; without, it is what the requests say.
+    Args:
+        programs: one program per layer, usually.
+        step: set on every request, for the meter and for error texts; None keeps that of the requests.
+
+    Returns:
+        The results of the programs, in their order.
     """
     results, _ = yield from _fuse(programs, None, step)
     return results
 
 
 def fuse_flagged(programs: Sequence[Program[T]], flag: bool, step: int | None = None) -> Program[tuple[list[T], bool]]:
-    """`fuse`, and one more bit in its first message: did any rank raise its flag? All ranks get the same answer.
+    """`fuse` with a bad-step flag: one more bit in the first message. Returns (results, whether any rank raised it).
 
-    A Swap reaches partners only. So each carries the flag, of this rank or of any that it has heard of: in programs
-    that go all round it reaches all ranks before they end. One that is `forgiving` tells its program which sources had
-    raised theirs, and no other: where there are none but those, a rank's own flag is its own affair, and the answer
-    is False.
+    All ranks get the same answer. A NeighborExchange reaches neighbors only, so each one carries the flag, this rank's
+    or one that was received: in programs that pass messages all around it reaches all ranks before they end. An
+    exchange with `tolerate_missing` records the sources with a raised flag in its answer instead. If all exchanges do,
+    a rank's flag concerns only itself and its neighbors, and the second result is False.
     """
     return _fuse(programs, flag, step)
 
 
-_FLAG = -1  # the flag's place among the requests of a round; those for each scope are below, programs have 0, 1, 2 ...
+_FLAG = -1  # key of the flag among the requests of a round; flags of scopes have keys below, programs 0, 1, 2 ...
 
 
 def _fuse(programs: Sequence[Program[T]], flag: bool | None, step: int | None) -> Program[tuple[list[T], bool]]:
-    running = _Running(programs)
+    running = _FusedPrograms(programs)
     answers: dict[int, Any] = dict.fromkeys(range(len(programs)))
-    raised, told = False, flag is None  # told: all ranks know of this rank's flag
+    raised, is_flag_sent = False, flag is None
     while answers:
-        asked = running.resume(answers)
+        requests = running.resume(answers)
         flags: dict[int, Request] = {}
-        if flag is not None and (asked or not told):
-            flags = _flag_requests(list(asked.values()), flag or raised, told)
-        told = told or _FLAG in flags or any(request.on_wire for request in asked.values())
+        if flag is not None and (requests or not is_flag_sent):
+            flags = _flag_requests(list(requests.values()), flag or raised, is_flag_sent)
+        is_flag_sent = is_flag_sent or _FLAG in flags or any(request.on_wire for request in requests.values())
         try:
-            answers = yield from _merge(asked | flags, step)
+            answers = yield from _merge(requests | flags, step)
         except BaseException as error:
-            running.fail(list(asked), error)
+            running.fail(list(requests), error)
             raise
-        for place, request in flags.items():
-            bad, absent = request.read_flag(answers.pop(place), flag or raised)
+        for key, request in flags.items():
+            bad, missing = request.read_flag(answers.pop(key), flag or raised)
             raised |= bad
             if (scope := request.scope()) is not None:
-                for i, other in asked.items():
+                for i, other in requests.items():
                     if other.scope() == scope:
-                        other.leave_out(answers[i], absent)
+                        other.mark_missing(answers[i], missing)
     return [running.results[i] for i in range(len(programs))], raised
 
 
-class _Running:
-    """Programs side by side, and those that were begun for several of them together."""
+class _FusedPrograms:
+    """Programs that run side by side, and the programs started by requests that expand."""
 
     def __init__(self, programs: Sequence[Program[Any]]) -> None:
         self.programs, self.results = list(programs), dict[int, Any]()
-        self._for: dict[int, list[int]] = {}  # a program for several: those that wait for it
+        self._waiting: dict[int, list[int]] = {}  # an expanded program -> the programs that wait for its result
 
     def resume(self, answers: Mapping[int, Any]) -> dict[int, Request]:
-        """What they ask for next; some have ended. Requests that expand are answered here."""
-        asked: dict[int, Request] = {}
+        """Send the answers; returns the next requests of the programs that have not ended.
+
+        Requests that expand are answered here.
+        """
+        requests: dict[int, Request] = {}
         ready = dict(answers)
         while ready:
             i, answer = next(iter(ready.items()))
             del ready[i]
             try:
-                asked[i] = self.programs[i].send(answer)
+                requests[i] = self.programs[i].send(answer)
             except StopIteration as done:
                 self.results[i] = done.value
-                if i in self._for:
-                    ready |= dict(zip(self._for.pop(i), done.value, strict=True))
+                if i in self._waiting:
+                    ready |= dict(zip(self._waiting.pop(i), done.value, strict=True))
             if not ready:
-                ready = self._expand(asked)
-        return asked
+                ready = self._expand(requests)
+        return requests
 
-    def fail(self, places: Sequence[int], error: BaseException) -> None:
-        """Throw a failed request into all that wait for an answer; what they make of it changes nothing."""
-        for i in places:
+    def fail(self, indices: Sequence[int], error: BaseException) -> None:
+        """Throw the error of a request into all programs that wait for an answer, and close them."""
+        for i in indices:
             with suppress(BaseException):
                 self.programs[i].throw(error)
             self.programs[i].close()
 
-    def _expand(self, asked: dict[int, Request]) -> dict[int, Any]:
-        """Programs that answer requests inside `fuse`; those that asked wait for them."""
-        groups: dict[tuple[str, ...], list[int]] = {}
-        for i, request in asked.items():
+    def _expand(self, requests: dict[int, Request]) -> dict[int, Any]:
+        """Start one program per batch of requests that expand; their programs wait for its result."""
+        batches: dict[tuple[str, ...], list[int]] = {}
+        for i, request in requests.items():
             if request.expands:
-                groups.setdefault(request.merge_key(), []).append(i)
-        begun: dict[int, Any] = {}
-        for group in groups.values():
-            begun[len(self.programs)] = None
-            self._for[len(self.programs)] = group
-            self.programs.append(asked[group[0]].expand([asked[i] for i in group]))
-            for i in group:
-                del asked[i]
-        return begun
+                batches.setdefault(request.merge_key(), []).append(i)
+        started: dict[int, Any] = {}
+        for batch in batches.values():
+            started[len(self.programs)] = None
+            self._waiting[len(self.programs)] = batch
+            self.programs.append(requests[batch[0]].expand([requests[i] for i in batch]))
+            for i in batch:
+                del requests[i]
+        return started
 
 
-def _flag_requests(asked: Sequence[Request], flag: bool, told: bool) -> dict[int, Request]:
-    """One to all ranks with the first request that goes to all; one with each scope, since that goes to partners."""
+def _flag_requests(requests: Sequence[Request], flag: bool, is_flag_sent: bool) -> dict[int, Request]:
+    """One flag to all ranks with the first request that goes to all; one per scope, for its neighbors."""
     collectives: list[Request] = []
     scopes: dict[str, list[Request]] = {}
-    for request in asked:
+    for request in requests:
         if not request.on_wire:
             continue
         if (scope := request.scope()) is None:
@@ -176,33 +187,33 @@ def _flag_requests(asked: Sequence[Request], flag: bool, told: bool) -> dict[int
         else:
             scopes.setdefault(scope, []).append(request)
     flags: dict[int, Request] = {}
-    if not told and (collectives or not asked):
-        flags[_FLAG] = _flag_for_all(collectives, flag)
-    for at, group in enumerate(scopes.values(), 1):
-        carried = group[0].make_flag(flag, group)
-        if carried is not None:
-            flags[_FLAG - at] = carried
+    if not is_flag_sent and (collectives or not requests):
+        flags[_FLAG] = _flag_to_all(collectives, flag)
+    for number, batch in enumerate(scopes.values(), 1):
+        carrier = batch[0].make_flag(flag, batch)
+        if carrier is not None:
+            flags[_FLAG - number] = carrier
     return flags
 
 
-def _flag_for_all(collectives: Sequence[Request], flag: bool) -> Request:
-    """In the form of a request that is being sent anyway, so that it costs an element and no message."""
+def _flag_to_all(collectives: Sequence[Request], flag: bool) -> Request:
+    """The flag in the form of a request that is sent anyway, so that it costs one element and no message."""
     for request in sorted(collectives, key=attrgetter("flag_order")):
-        if (made := request.make_flag(flag, collectives)) is not None:
-            return made
+        if (carrier := request.make_flag(flag, collectives)) is not None:
+            return carrier
     return flag_alone(flag)
 
 
-def _merge(asked: dict[int, Request], step: int | None) -> Program[dict[int, Any]]:
-    """One request per merge key; the answers cut up again. The order depends on the requests alone."""
+def _merge(requests: dict[int, Request], step: int | None) -> Program[dict[int, Any]]:
+    """Yield one request per merge key and split the answers. The order depends on the requests alone."""
     answers: dict[int, Any] = {}
-    groups: dict[tuple[str, ...], dict[int, Request]] = {}
-    for i, request in asked.items():
-        groups.setdefault(request.merge_key(), {})[i] = request
-    for key in sorted(groups):
-        group = list(groups[key].values())
-        request = group[0] if len(group) == 1 else group[0].merge(group)
+    batches: dict[tuple[str, ...], dict[int, Request]] = {}
+    for i, request in requests.items():
+        batches.setdefault(request.merge_key(), {})[i] = request
+    for key in sorted(batches):
+        batch = list(batches[key].values())
+        request = batch[0] if len(batch) == 1 else batch[0].merge(batch)
         answer = yield request if step is None else replace(request, step=step)  # type: ignore[type-var]
-        split = [answer] if len(group) == 1 else group[0].split(group, answer)
-        answers |= dict(zip(groups[key], split, strict=True))
+        split = [answer] if len(batch) == 1 else batch[0].split(batch, answer)
+        answers |= dict(zip(batches[key], split, strict=True))
     return dict(sorted(answers.items()))

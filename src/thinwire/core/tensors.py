@@ -1,4 +1,4 @@
-"""What is sent: the agreed form of a tensor, and the bytes that stand for it on the wire."""
+"""TensorSpec: the shape and type of a layer's tensor. Payload: the tensors that are sent for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Form of a layer's tensor: agreed by all ranks in advance, never sent."""
+    """Name, shape, type and device of a layer's tensor: equal on all ranks, never sent."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,25 +26,27 @@ class TensorSpec:
 
     @classmethod
     def of(cls, name: str, tensor: Tensor) -> TensorSpec:
+        """The spec of this tensor."""
         return cls(name, tuple(tensor.shape), tensor.dtype, tensor.device)
 
     @property
     def numel(self) -> int:
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Of the dense tensor."""
+        """The size of the dense tensor in bytes."""
         return self.numel * self.dtype.itemsize
 
     @property
     def work_dtype(self) -> torch.dtype:
-        """The type sums and memories are kept in: half precision is too short for them."""
+        """The type of sums and residuals: half precision is too short for them."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
 
 class Part(NamedTuple):
-    """One part of a payload with its sender's remarks, which the meter reads and nobody sends."""
+    """One tensor of a payload with labels for the meter, which are not sent: kind, and size by a paper's formula."""
 
     kind: str
     tensor: Tensor
@@ -53,7 +55,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Payload:
-    """Exactly what is sent. `kinds` and `model_bits` stay with the sender; a received payload has none."""
+    """The tensors that are sent. `kinds` and `model_bits` label them for the meter; a received payload has none."""
 
     parts: tuple[Tensor, ...]
     kinds: tuple[str, ...] = ()
@@ -61,27 +63,29 @@ class Payload:
 
     @classmethod
     def of(cls, parts: Iterable[Part]) -> Payload:
+        """A payload of labeled parts."""
         kinds, tensors, bits = tuple(zip(*parts, strict=True)) or ((), (), ())
         return cls(tensors, kinds, bits)
 
-    def remarks(self) -> tuple[Part, ...]:
-        """The parts with their remarks, or with honest defaults where there are none."""
-        kinds, bits = self._remarked()
+    def labeled_parts(self) -> tuple[Part, ...]:
+        """The parts with their labels; by default kind "values" and their size in bits."""
+        kinds, bits = self._labels()
         return tuple(map(Part, kinds, self.parts, bits))
 
-    def behind(self, first: Part) -> Payload:
-        """The same parts and remarks, behind one more."""
-        kinds, bits = self._remarked()
+    def prepend(self, first: Part) -> Payload:
+        """The same payload with one more part before the others."""
+        kinds, bits = self._labels()
         return Payload((first.tensor, *self.parts), (first.kind, *kinds), (first.model_bits, *bits))
 
-    def _remarked(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    def _labels(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
         kinds = self.kinds or ("values",) * len(self.parts)
         return kinds, self.model_bits or tuple([8.0 * part.nbytes for part in self.parts])
 
     def to(self, device: torch.device) -> Payload:
+        """The payload on this device, without labels if it was copied."""
         return self if {p.device for p in self.parts} <= {device} else Payload(tuple(p.to(device) for p in self.parts))
 
-    @cached_property  # asked by framing, headers and the meter
+    @cached_property  # read by framing, headers and the meter
     def nbytes(self) -> int:
         return sum([part.nbytes for part in self.parts])
 
@@ -91,19 +95,19 @@ def nbytes_of(tensor: Tensor) -> int:
 
 
 def all_finite(tensor: Tensor) -> bool:
-    """True if no element is NaN or infinite. A finite sum proves it in one fast pass; else every element is read."""
+    """Whether no element is NaN or infinite. A finite sum proves it in one fast pass; else each element is tested."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return True
     return cmath.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
 
 
 def saturate(tensor: Tensor) -> Tensor:
-    """What overflowed becomes the largest number, so that no infinity enters a memory. Usually just one reading."""
+    """Replace infinities by the largest finite numbers and NaN by 0, so that none enters a state."""
     return tensor if all_finite(tensor) else tensor.nan_to_num(nan=0.0)
 
 
-def narrow(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert; what the new type cannot hold becomes its largest number, never infinity."""
+def cast_saturating(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert to a type; numbers beyond its range become its largest finite numbers, never infinite."""
     if tensor.dtype == dtype:
         return tensor
     if not dtype.is_floating_point:

@@ -45,12 +45,12 @@ def check_lengths(lengths: Mapping[int, int], own: int, request: Request) -> Non
     Memory is taken for it only after this. Our own says little where a rank may send next to nothing (a threshold, a
     gradient of zeros, a form); what is expected then follows from the layers.
     """
-    longest = _MOST_BYTES + 8 * max(own, request.expects)
+    longest = _MOST_BYTES + 8 * max(own, request.expected_bytes)
     for rank, length in lengths.items():
         if length > longest:
             raise DecodeError(
                 f"step {request.step}: rank {rank} announces {length} B for {request.describe()}, at most "
-                f"{longest} B are taken; a program that sends so much must say it in the request's `expects`"
+                f"{longest} B are taken; a program that sends so much must say it in the request's `expected_bytes`"
             )
 
 

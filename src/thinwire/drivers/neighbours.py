@@ -1,17 +1,17 @@
-"""Swaps: messages between partners, of which no other rank hears."""
+"""NeighborExchanges: messages between partners, of which no other rank hears."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from ..core import Gathered, ProtocolError, Swap
+from ..core import GatheredPayloads, NeighborExchange, ProtocolError
 from ..wire import pack_payload, unpack_payload
 from .headers import HEADER_BYTES, Header, check_lengths, headers_of
 from .peers import Peers
 
 
-def swap(request: Swap, peers: Peers) -> Gathered:
+def swap(request: NeighborExchange, peers: Peers) -> GatheredPayloads:
     """Headers to and from partners, then payloads. Ranks that are no partners may be steps apart."""
     packed = {id(payload): pack_payload(payload) for payload in dict.fromkeys(p for _, p in request.outgoing)}
     leaving = {to: packed[id(payload)] for to, payload in request.outgoing}  # often one payload for all
@@ -30,10 +30,12 @@ def swap(request: Swap, peers: Peers) -> Gathered:
     sizes = {source: header.nbytes for source, header in headers.items()}
     check_lengths(sizes, max(header.nbytes for header in mine), request)
     blobs = _deliver(request, leaving, sizes, peers)
-    return Gathered(unpack_payload(blobs[source], request.form) for source in request.sources)
+    return GatheredPayloads(unpack_payload(blobs[source], request.form) for source in request.sources)
 
 
-def _deliver(request: Swap, outgoing: dict[int, Tensor], sizes: dict[int, int], peers: Peers) -> dict[int, Tensor]:
+def _deliver(
+    request: NeighborExchange, outgoing: dict[int, Tensor], sizes: dict[int, int], peers: Peers
+) -> dict[int, Tensor]:
     nothing, ranks = torch.empty(0, dtype=torch.uint8), range(peers.world.size)
     blobs = peers.deliver([outgoing.get(r, nothing) for r in ranks], [sizes.get(r, 0) for r in ranks], request)
     return {source: blobs[source] for source in sizes}

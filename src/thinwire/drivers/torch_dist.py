@@ -25,7 +25,8 @@ from ..core import (
     Broadcast,
     ClosedOnExit,
     DecodeError,
-    Gathered,
+    GatheredPayloads,
+    NeighborExchange,
     Op,
     Payload,
     PeerLostError,
@@ -33,7 +34,6 @@ from ..core import (
     ProtocolError,
     ReduceScatter,
     Request,
-    Swap,
     combine,
     drive,
     nbytes_of,
@@ -190,20 +190,20 @@ class TorchDist(ClosedOnExit):
 
     # One handler for each kind of request
 
-    def _all_gather(self, request: AllGather) -> Gathered:
+    def _all_gather(self, request: AllGather) -> GatheredPayloads:
         (rank, size), own = self.world, request.payload
         packed = self._packed(own)
         blobs = self.peers.swap(packed, self._agree(request, [packed.numel()] * size), request)
         dtypes = types_of(own)  # our own blob lies in memory that the next request will use again
         payloads = [Payload(own.parts) if r == rank else unpack_payload(blob, dtypes) for r, blob in enumerate(blobs)]
         self._record(request, [payload.nbytes for payload in payloads])
-        return Gathered(payloads)
+        return GatheredPayloads(payloads)
 
-    def _all_to_all(self, request: AllToAll) -> Gathered:
+    def _all_to_all(self, request: AllToAll) -> GatheredPayloads:
         packed = [pack_payload(payload) for payload in request.payloads]
         blobs = self.peers.deliver(packed, self._agree(request, [blob.numel() for blob in packed]), request)
         dtypes = types_of(request.payloads[self.world.rank])
-        payloads = Gathered(unpack_payload(blob, dtypes) for blob in blobs)
+        payloads = GatheredPayloads(unpack_payload(blob, dtypes) for blob in blobs)
         self._record(request, [payload.nbytes for payload in payloads])
         return payloads
 
@@ -223,7 +223,7 @@ class TorchDist(ClosedOnExit):
         self._record(request, [payload.nbytes] * size)
         return payload
 
-    def _swap(self, request: Swap) -> Gathered:
+    def _swap(self, request: NeighborExchange) -> GatheredPayloads:
         """Among partners only: no other rank hears of it, not even by a header."""
         payloads = swap(request, self.peers)
         self._record(request, [payload.nbytes for payload in payloads])
@@ -290,5 +290,5 @@ _HANDLERS: dict[type[Request], Callable[[TorchDist, Any], Any]] = {
     AllToAll: TorchDist._all_to_all,
     Broadcast: TorchDist._broadcast,
     ReduceScatter: TorchDist._reduce_scatter,
-    Swap: TorchDist._swap,
+    NeighborExchange: TorchDist._swap,
 }

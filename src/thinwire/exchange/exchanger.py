@@ -188,7 +188,7 @@ class Exchanger:
     @property
     def waits_for(self) -> list[str]:
         """Layers that wait for one another over several exchanges of a step."""
-        return self._step.waiting.names
+        return self._step.flatten_buffer.names
 
     def targets(self, tensors: Mapping[str, Tensor], world: World | None = None) -> dict[str, Tensor]:
         """What each layer would send now: what its memory, after the settled steps, gives to the part inside.

@@ -24,7 +24,7 @@ from ..core import (
     take_over,
     takes_importance,
     target_of,
-    weighed,
+    with_importance,
 )
 from ..importance import LayerImportance
 
@@ -46,7 +46,7 @@ class LayerMemories:
         """The layer's aggregator, told its importance if there is one."""
         aggregator = self.aggregators[name]
         has_importance = self._takes_importance and name in self.importance
-        return weighed(aggregator, self.importance[name]) if has_importance else aggregator
+        return with_importance(aggregator, self.importance[name]) if has_importance else aggregator
 
     def target(self, name: str, tensor: Tensor, ctx: Context) -> Tensor:
         """What the layer would send now."""

@@ -27,7 +27,7 @@ from ..core import (
     plans_of_tensors,
     plans_to_tensors,
     restore_state,
-    stamped,
+    with_step,
 )
 
 Target: TypeAlias = Callable[[str, Tensor, Context], Tensor]
@@ -65,7 +65,7 @@ class Planning:
         self._before: tuple[Plan, Any, int] | None = None  # plan, state, plans, to go back to if the step is bad
 
     def context(self, step: int, world: World) -> Context:
-        return Context(step, world, self.seed, self.plan, self.lr, together=True)
+        return Context(step, world, self.seed, self.plan, self.lr, can_flatten=True)
 
     def begin(self, step: int, world: World, lr: float | None) -> Program[None]:
         """Let the controller change the plan."""
@@ -75,7 +75,7 @@ class Planning:
             return
         began, before = time.perf_counter(), self.plan
         replan = self.controller.replan(self.plan, self.state, self.context(step, world))
-        plan, state = yield from stamped(replan, step)
+        plan, state = yield from with_step(replan, step)
         self._before = (self.plan, self.state, len(self.plans))
         self.plan, self.state, self._pending, self.world = plan, state, state, world
         if self.plan != before:

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from ..core import (
     Context,
+    FlattenBuffer,
     Program,
     ProtocolError,
     Reduced,
-    Waiting,
     World,
     all_finite,
+    cast_saturating,
     fuse,
     fuse_flagged,
-    narrow,
 )
 from .memories import LayerMemories
 from .planning import Planning
@@ -54,9 +54,11 @@ class StepExchange:
 
     def __init__(self, memories: LayerMemories, planning: Planning, waits: bool) -> None:
         self.memories, self.planning = memories, planning
-        self.waiting = Waiting(memories.aggregators, list(memories.layers.values()))  # layers that are exchanged as one
+        self.flatten_buffer = FlattenBuffer(
+            memories.aggregators, list(memories.layers.values())
+        )  # layers that are exchanged as one
         if not waits:
-            self.waiting.no_more()
+            self.flatten_buffer.disable()
         self.skipped = 0
         self._open = OpenStep()
 
@@ -66,9 +68,9 @@ class StepExchange:
         open_step = self._open  # an exchange that ends late, or is closed late, says nothing of the step after it
         try:
             self._check(open_step, tensors, step)
-            if self.waiting.names:
-                tensors, into = self.waiting.complete(tensors, into)
-                if self.waiting.held and not tensors:
+            if self.flatten_buffer.names:
+                tensors, into = self.flatten_buffer.complete(tensors, into)
+                if self.flatten_buffer.held and not tensors:
                     return {}  # all of them wait: there is nothing to say yet
             bucket = self._encode(open_step, tensors, step, world)
             outs, anywhere_bad = yield from fuse_flagged(bucket.programs, bucket.bad, step)
@@ -122,7 +124,10 @@ class StepExchange:
             self.planning.observe(reduced, bucket.given, bucket.at, bucket.ctx, self.memories.target)
         values = self._values(open_step.bad or open_step.alone, reduced, bucket.given, into)
         states = self.memories.states
-        kept = {name: states[name] if out.heard is None else out.heard for name, out in reduced.items()}
+        kept = {
+            name: states[name] if out.state_if_excluded is None else out.state_if_excluded
+            for name, out in reduced.items()
+        }
         open_step.pending |= kept if alone else {name: out.state for name, out in reduced.items()}
         return values
 
@@ -136,7 +141,7 @@ class StepExchange:
         if into is None:
             if bad:
                 return {name: torch.full_like(tensor, float("nan")) for name, tensor in given.items()}
-            return {name: narrow(out.value, self.memories.layers[name].dtype) for name, out in reduced.items()}
+            return {name: cast_saturating(out.value, self.memories.layers[name].dtype) for name, out in reduced.items()}
         for name, out in reduced.items():
             if bad:
                 into[name].fill_(float("nan"))
@@ -152,9 +157,9 @@ class StepExchange:
     def settle(self, good: bool) -> bool:
         """Commit or drop what is pending; True if the step was good. One that failed is dropped and not counted."""
         ended = self._open
-        if good and not (ended.buckets or ended.failed or self.waiting.held or self.planning.has_begun):
+        if good and not (ended.buckets or ended.failed or self.flatten_buffer.held or self.planning.has_begun):
             return True  # no step is open
-        missing = self.waiting.drop() if self.waiting.held else []
+        missing = self.flatten_buffer.clear() if self.flatten_buffer.held else []
         if missing:
             log.warning("the step is skipped: what is exchanged as one waited in vain for %s", ", ".join(missing))
         if ended.failed:
@@ -171,8 +176,8 @@ class StepExchange:
 
     def abandon(self) -> None:
         """Forget the open step, as if it had not begun."""
-        if self.waiting.held:
-            self.waiting.drop()
+        if self.flatten_buffer.held:
+            self.flatten_buffer.clear()
         self.planning.roll_back()
         self._open = OpenStep()
 
@@ -185,7 +190,7 @@ class StepExchange:
             if (tuple(tensor.shape), tensor.dtype) != (spec.shape, spec.dtype):
                 got = f"{tuple(tensor.shape)} {tensor.dtype}"
                 raise ValueError(f"Exchanger: layer {name} is {spec.shape} {spec.dtype}, got {got}")
-            if name in open_step.pending or name in self.waiting.held:
+            if name in open_step.pending or name in self.flatten_buffer.held:
                 raise ProtocolError(
                     f"step {step}: layer {name} was exchanged already; call begin() or settle() between"
                 )

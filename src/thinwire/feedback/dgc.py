@@ -22,8 +22,8 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    cast_saturating,
     check_inner,
-    narrow,
     saturate,
     split_kind,
     target_of,
@@ -40,7 +40,7 @@ class DGCState(NamedTuple):
     inner: Any
 
 
-_ALWAYS = frozenset({Capability.CORRECTS_LOSS, Capability.KEEPS_UNSENT})
+_ALWAYS = frozenset({Capability.CORRECTS_ERROR, Capability.KEEPS_RESIDUAL})
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class DGC(ResidualMemory):
     residual_dtype = "fp32"  # no setting
 
     def __post_init__(self) -> None:
-        check_inner("DGC", self.inner, follows=True)
+        check_inner("DGC", self.inner, sends_differences=True)
         if not 0 <= self.momentum < 1:
             raise CompositionError(f"DGC: momentum must be in [0, 1), got {self.momentum}; 0.9 is usual")
         if self.clip is not None and not 0 < self.clip < math.inf:
@@ -78,7 +78,7 @@ class DGC(ResidualMemory):
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: DGCState, ctx: Context) -> Program[Reduced[DGCState]]:
         velocity = self._velocity(tensor, spec, state, ctx)
         target = saturate(state.residual + velocity)
-        out = yield from self.inner.reduce(narrow(target, spec.dtype), spec, state.inner, ctx)
+        out = yield from self.inner.reduce(cast_saturating(target, spec.dtype), spec, state.inner, ctx)
         if self.masking:
             velocity = velocity.masked_fill(out.sent != 0, 0)
         return Reduced(out.value, out.sent, DGCState(velocity, saturate(target - out.sent), out.state))
@@ -91,7 +91,7 @@ class DGC(ResidualMemory):
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: DGCState, ctx: Context) -> Tensor:
         """What the compressor receives: e + u."""
-        velocity = self._velocity(narrow(tensor, spec.dtype), spec, state, ctx)
+        velocity = self._velocity(cast_saturating(tensor, spec.dtype), spec, state, ctx)
         return target_of(self.inner, saturate(state.residual + velocity), spec, state.inner, ctx)
 
     def hand_over(self, state: DGCState, spec: TensorSpec) -> list[Held]:

@@ -22,16 +22,16 @@ from ..core import (
     SendForm,
     TensorSpec,
     adopt_into,
+    cast_saturating,
     check_inner,
     held_by,
     mean_state,
     merge_memories,
-    mixes,
-    narrow,
     saturate,
     send_form_of,
     split_kind,
     target_of,
+    topology_of,
 )
 
 
@@ -51,14 +51,14 @@ class EF21:
     """
 
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.CORRECTS_LOSS, Capability.SENDS_DIFFERENCES, Capability.CARRIES_PAIRS}
+        {Capability.CORRECTS_ERROR, Capability.SENDS_DIFFERENCES, Capability.ACCEPTS_MOMENT_PAIRS}
     )
 
     inner: Aggregator[Any]
 
     def __post_init__(self) -> None:
-        check_inner("EF21", self.inner, follows=True)
-        if (topology := mixes(self.inner)) is not None:
+        check_inner("EF21", self.inner, sends_differences=True)
+        if (topology := topology_of(self.inner)) is not None:
             raise IncompatibleParts(
                 f"EF21 needs the mean over all ranks; over {type(topology).__name__} each rank receives another mean. "
                 "Use ef(gossip(...)), or choco(...) on a fixed graph"
@@ -69,14 +69,14 @@ class EF21:
         return EF21State(zeros, zeros, self.inner.init(spec, key))
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: EF21State, ctx: Context) -> Program[Reduced[EF21State]]:
-        difference = narrow(saturate(tensor - state.own_estimate), spec.dtype)
+        difference = cast_saturating(saturate(tensor - state.own_estimate), spec.dtype)
         out = yield from self.inner.reduce(difference, spec, state.inner, ctx)
         own, mean = saturate(state.own_estimate + out.sent), saturate(state.mean_estimate + out.value)
         return Reduced(mean, own, EF21State(own, mean, out.state))
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: EF21State, ctx: Context) -> Tensor:
         """What the compressor receives: g_i − h_i."""
-        difference = saturate(narrow(tensor, spec.dtype) - state.own_estimate)
+        difference = saturate(cast_saturating(tensor, spec.dtype) - state.own_estimate)
         return target_of(self.inner, difference, spec, state.inner, ctx)
 
     def hand_over(self, state: EF21State, spec: TensorSpec) -> list[Held]:

@@ -16,8 +16,8 @@ from ..core import (
     Program,
     Reduced,
     TensorSpec,
+    cast_saturating,
     check_inner,
-    narrow,
     reduce_with_residual,
     saturate,
     target_of,
@@ -48,7 +48,7 @@ class ErrorFeedback(ResidualMemory):
     """
 
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.LOSSLESS, Capability.CORRECTS_LOSS, Capability.KEEPS_UNSENT, Capability.CARRIES_PAIRS}
+        {Capability.LOSSLESS, Capability.CORRECTS_ERROR, Capability.KEEPS_RESIDUAL, Capability.ACCEPTS_MOMENT_PAIRS}
     )
 
     inner: Aggregator[Any]
@@ -71,5 +71,5 @@ class ErrorFeedback(ResidualMemory):
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: ErrorFeedbackState, ctx: Context) -> Tensor:
         """What the compressor receives: g + e."""
-        wide = saturate(narrow(tensor, spec.dtype) + dequantize_residual(state.residual, spec))
+        wide = saturate(cast_saturating(tensor, spec.dtype) + dequantize_residual(state.residual, spec))
         return target_of(self.inner, wide, spec, state.inner, ctx)

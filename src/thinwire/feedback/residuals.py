@@ -18,11 +18,11 @@ from ..core import (
     SendForm,
     TensorSpec,
     adopt_into,
+    cast_saturating,
     derive_key,
     held_by,
     mean_state,
     merge_memories,
-    narrow,
     saturate,
     send_form_around,
     split_kind,
@@ -67,7 +67,7 @@ def quantize_residual(tensor: Tensor, dtype: str, key: Key) -> Tensor | Int8Resi
     """
     if dtype == "fp32":
         return tensor
-    single = narrow(tensor, torch.float32)
+    single = cast_saturating(tensor, torch.float32)
     return _to_bfloat16(single, key) if dtype == "bf16" else _to_int8(single, key)
 
 

@@ -11,21 +11,21 @@ from ..core import (
     Aggregator,
     Capabilities,
     Capability,
-    Chooser,
     CompositionError,
     Compressor,
     Context,
     Contract,
+    CoordinateSelector,
     IncompatibleParts,
     Key,
     Payload,
     Program,
     Reduced,
     TensorSpec,
+    cast_saturating,
     check_inner,
-    chooses_coordinates,
-    narrow,
     saturate,
+    selects_coordinates,
     wraps_compressor,
 )
 from .residuals import (
@@ -55,7 +55,7 @@ class SCAM(ResidualMemory):
     "int8" stores e in less memory.
     """
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.CORRECTS_LOSS})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.CORRECTS_ERROR})
 
     inner: Aggregator[Any]
     reset_selected: bool = False
@@ -65,7 +65,7 @@ class SCAM(ResidualMemory):
     def __post_init__(self) -> None:
         check_inner("SCAM", self.inner)
         encoder = self.inner.compressor if wraps_compressor(self.inner) else self.inner
-        if not chooses_coordinates(encoder):
+        if not selects_coordinates(encoder):
             raise IncompatibleParts(
                 "SCAM selects coordinates by residual + gradient and sends the gradient there; "
                 f"{type(encoder).__name__} does not select coordinates. Use scam(topk(...))"
@@ -79,8 +79,8 @@ class SCAM(ResidualMemory):
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: SCAMState, ctx: Context) -> Program[Reduced[SCAMState]]:
         inner, old = self.inner, dequantize_residual(state.residual, spec)
-        selector: Chooser = inner.compressor  # type: ignore[attr-defined]
-        positions = selector.choose(saturate(old + tensor).flatten(), ctx.key(spec.name, ctx.world.rank))
+        selector: CoordinateSelector = inner.compressor  # type: ignore[attr-defined]
+        positions = selector.select(saturate(old + tensor).flatten(), ctx.key(spec.name, ctx.world.rank))
         sender = replace(inner, compressor=FixedSelection(selector, positions))  # type: ignore[type-var]
         out = yield from sender.reduce(tensor, spec, state.inner, ctx)
         new = saturate(old + (tensor - out.sent))  # in this order, `old` keeps its bits where all was sent
@@ -91,19 +91,19 @@ class SCAM(ResidualMemory):
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: SCAMState, ctx: Context) -> Tensor:
         """e + g, by which coordinates are selected; the values sent there are those of g."""
-        return saturate(dequantize_residual(state.residual, spec) + narrow(tensor, spec.dtype))
+        return saturate(dequantize_residual(state.residual, spec) + cast_saturating(tensor, spec.dtype))
 
 
 @dataclass(frozen=True, eq=False)
 class FixedSelection:
     """A sparse compressor with given positions: they were selected by another tensor than the one it encodes."""
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.CHOOSES_COORDINATES})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.SELECTS_COORDINATES})
 
-    selector: Chooser
+    selector: CoordinateSelector
     positions: Tensor
 
-    def choose(self, scores: Tensor, key: Key) -> Tensor:
+    def select(self, scores: Tensor, key: Key) -> Tensor:
         del scores, key
         return self.positions
 
@@ -123,8 +123,8 @@ class FixedSelection:
     def decode_at(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         return self.selector.decode_at(payload, spec, key)
 
-    def share(self, pieces: int) -> Compressor:
-        return self.selector.share(pieces)  # which selects anew: a second hop encodes other tensors
+    def for_shard(self, num_shards: int) -> Compressor:
+        return self.selector.for_shard(num_shards)  # which selects anew: a second hop encodes other tensors
 
     def contract(self, spec: TensorSpec) -> Contract:
         return self.selector.contract(spec)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from ..core import Program, World, stamped, timed
+from ..core import Program, World, with_step, with_timing
 from .objectives import Objective, Point
 from .solver import ImportanceSolver, Solution
 
@@ -42,7 +42,7 @@ class Refresher:
     ) -> Program[Solution]:
         """Solve for w and set it. A program; if w is not shared it asks for nothing, and `loopback` will do."""
         program = self.solver.solve(objective, point, gradient, gamma, self.importance, world)
-        solution = yield from stamped(timed(program, self._count_seconds), step)
+        solution = yield from with_step(with_timing(program, self._count_seconds), step)
         self.importance.update(solution.importance)
         self.refreshes += 1
         return solution

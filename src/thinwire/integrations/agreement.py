@@ -14,7 +14,7 @@ from ..core import (
     Broadcast,
     ConfigMismatch,
     DivergedError,
-    Gathered,
+    GatheredPayloads,
     Label,
     Payload,
     Program,
@@ -29,7 +29,7 @@ def agree_on(facts: Facts) -> Program[None]:
     """Compare plain facts over ranks; a ConfigMismatch on every rank names the field, the values and who has them."""
     text = json.dumps(_flat(facts)).encode()
     mine = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    gathered: Gathered = yield AllGather(Payload((mine,)), (Label("", "settings", len(text), 8.0 * len(text)),))
+    gathered: GatheredPayloads = yield AllGather(Payload((mine,)), (Label("", "settings", len(text), 8.0 * len(text)),))
     by_rank = [json.loads(bytes(payload.parts[0].tolist())) for payload in gathered]
     for field in dict.fromkeys(field for one in by_rank for field in one):
         values = [one.get(field, "nothing") for one in by_rank]
@@ -88,7 +88,7 @@ def compare_weights(
     unreduced: the last of these names, which want gradients though DDP does not reduce them.
     """
     marks = torch.cat([fingerprint(weights), torch.tensor([idle])])
-    gathered: Gathered = yield AllGather(
+    gathered: GatheredPayloads = yield AllGather(
         Payload((marks,)), (Label("", "fingerprint", 8 * len(marks), 64.0 * len(marks)),), step
     )
     marks_of_all = [payload.parts[0] for payload in gathered]
@@ -117,7 +117,7 @@ def compare_weights(
 def differ_anywhere(weights: Sequence[Tensor], step: int) -> Program[bool]:
     """Whether all ranks' tensors together are not the same."""
     mark = fingerprint(weights).sum().reshape(1)
-    gathered: Gathered = yield AllGather(Payload((mark,)), (Label("", "fingerprint", 8, 64.0),), step)
+    gathered: GatheredPayloads = yield AllGather(Payload((mark,)), (Label("", "fingerprint", 8, 64.0),), step)
     return len({payload.parts[0].item() for payload in gathered}) > 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import AllGather, CheckpointError, Gathered, Label, Payload, Program, World, nbytes_of
+from ..core import AllGather, CheckpointError, GatheredPayloads, Label, Payload, Program, World, nbytes_of
 from ..drivers.driver import Driver
 
 State = Mapping[str, Any]  # nested; leaves are tensors and numbers
@@ -20,7 +20,7 @@ def gather_states(mine: State) -> Program[dict[int, State]]:
     leaves = [torch.as_tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None) for leaf in _leaves(mine)]
     nbytes = sum(map(nbytes_of, leaves))
     payload = Payload(tuple(leaf.detach().cpu().contiguous().view(-1) for leaf in leaves))
-    gathered: Gathered = yield AllGather(payload, (Label("", "state", nbytes, 8.0 * nbytes),))
+    gathered: GatheredPayloads = yield AllGather(payload, (Label("", "state", nbytes, 8.0 * nbytes),))
     return {rank: _rebuilt(mine, iter(theirs.parts)) for rank, theirs in enumerate(gathered)}
 
 

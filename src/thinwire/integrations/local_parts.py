@@ -21,7 +21,7 @@ from ..core import (
     check_flag,
     check_int,
     check_timeout,
-    mixes,
+    topology_of,
 )
 from ..optimizer_state import Moments, parse_moments
 from ..sync import Local, sync_text
@@ -132,7 +132,7 @@ def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 
 def refuse_gossip_with_moments(rules: Mapping[str, Aggregator[Any]], optimizer_state: str) -> None:
-    if any(mixes(rule) is not None for rule in rules.values()):
+    if any(topology_of(rule) is not None for rule in rules.values()):
         raise IncompatibleParts(
             f"local: optimizer_state={optimizer_state!r} averages over all ranks, and the exchange is a gossip among "
             'partners; use optimizer_state="local" with it'

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..adaptation import Adapting
 from ..core import World, format_bytes
-from ..core.together import WHOLE
+from ..core.flattening import FLATTENED
 from ..drivers.meter import Meter
 from .compositions import Compositions
 
@@ -158,7 +158,7 @@ class WireReport:
         return lines + (["  of no single layer", *rows(common)] if common else [])
 
     def _title(self, name: str) -> str:
-        if name == WHOLE and name not in self.compositions:
+        if name == FLATTENED and name not in self.compositions:
             return "whole (layers sent as one)"
         return self.subject.titles.get(name, name)
 

@@ -92,7 +92,7 @@ def _measured_error(compressor: Compressor, spec: TensorSpec) -> float:
 
 def _about_bias(caller: str, rule: Aggregator[Any], layers: Sequence[TensorSpec]) -> Iterator[str]:
     inside = list(parts_of(rule))
-    if any(has(part, Capability.CORRECTS_LOSS) for part in inside):
+    if any(has(part, Capability.CORRECTS_ERROR) for part in inside):
         return
     for part in inside:
         if any(_is_biased(part, spec) for spec in layers):
@@ -106,10 +106,10 @@ def _about_bias(caller: str, rule: Aggregator[Any], layers: Sequence[TensorSpec]
 def _is_biased(part: Any, spec: TensorSpec) -> bool:
     """By its contract: not unbiased, and it leaves out coordinates or loses more than rounding does."""
     if not isinstance(part, Compressor):
-        return has(part, Capability.LOSES_UNBOUNDED)
+        return has(part, Capability.UNBOUNDED_BIAS)
     promise = part.contract(spec)
     if promise.omega is not None:
         return False
     if promise.delta is not None:
         return promise.delta < NEARLY_EXACT
-    return has(part, Capability.CHOOSES_COORDINATES) or has(part, Capability.LOSES_UNBOUNDED)
+    return has(part, Capability.SELECTS_COORDINATES) or has(part, Capability.UNBOUNDED_BIAS)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..core import AllGather, Gathered, Label, Payload, Program, World, all_finite, nbytes_of
+from ..core import AllGather, GatheredPayloads, Label, Payload, Program, World, all_finite, nbytes_of
 
 
 def sparse_mean(gradient: Tensor, name: str, world: World, step: int) -> Program[tuple[Tensor, bool]]:
@@ -23,7 +23,7 @@ def sparse_mean(gradient: Tensor, name: str, world: World, step: int) -> Program
     flat = Payload(tuple(part.flatten() for part in parts))
     most_rows = math.prod(gradient.shape[: rows.shape[0]])
     most = most_rows * rows.shape[0] * rows.element_size() + gradient.numel() * values.element_size()
-    gathered: Gathered = yield AllGather(flat, labels, step, expects=most)
+    gathered: GatheredPayloads = yield AllGather(flat, labels, step, expected_bytes=most)
     anywhere_bad = any(bool(payload.parts[2].any()) for payload in gathered)
     total = torch.sparse_coo_tensor(
         torch.cat([payload.parts[0].view(rows.shape[0], -1) for payload in gathered], dim=1),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from ..core import Program, timed
+from ..core import Program, with_timing
 
 T = TypeVar("T")
 now = time.perf_counter
@@ -41,4 +41,4 @@ class Times:
 
     def timed(self, program: Program[T]) -> Program[T]:
         """The same program; its own work and its waiting for answers are added up."""
-        return timed(program, partial(self.add, "encoding and decoding"), partial(self.add, "sending"))
+        return with_timing(program, partial(self.add, "encoding and decoding"), partial(self.add, "sending"))

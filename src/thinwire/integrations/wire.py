@@ -23,8 +23,8 @@ from ..core import (
     TensorSpec,
     World,
     flatten_state,
-    mixes,
     require_keys,
+    topology_of,
 )
 from ..core.torch_private import awaits_first_static_step, count_reduced_parameters, parameters_of, used_map_of
 from ..exchange import Exchanger
@@ -280,7 +280,7 @@ def reduced_parameters(model: DistributedDataParallel) -> dict[Tensor, str]:
 def refuse_gossip(rules: Mapping[str, Aggregator[Any]], caller: str = "attach") -> None:
     """DDP takes all replicas to be equal."""
     for name, rule in rules.items():
-        if (topology := mixes(rule)) is not None:
+        if (topology := topology_of(rule)) is not None:
             raise IncompatibleParts(
                 f"{caller}: {name}: {part_text(rule)} gives each rank a mixture of its own over {part_text(topology)}, "
                 "and DDP needs equal replicas; use thinwire.local(model, optimizer, exchange=...) around the module"

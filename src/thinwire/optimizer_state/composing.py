@@ -36,10 +36,10 @@ def for_pairs(moments: Moments) -> Aggregator[Any]:
             if has(part.compressor, Capability.LOSSLESS):
                 return part
             return GatherMean(Paired(part.compressor, *rules))  # gathered: sums of √v are no sums of v
-        if wraps_compressor(part) and has(part, Capability.ADDS_NONZEROS):
+        if wraps_compressor(part) and has(part, Capability.SUMS_NONZEROS):
             exact: Any = replace(part, compressor=Identity())  # type: ignore[type-var]
             return PairedSum(part.compressor, *rules, inner=exact)
-        if has(part, Capability.CARRIES_PAIRS):
+        if has(part, Capability.ACCEPTS_MOMENT_PAIRS):
             return None
         raise IncompatibleParts(
             f"moments: {part_text(part)} cannot carry m and v together; use dense(), a compressor such as "

@@ -14,12 +14,12 @@ from ..compressors import Identity
 from ..core import (
     Compressor,
     ConfigMismatch,
-    Gathered,
+    GatheredPayloads,
     Key,
     Label,
+    NeighborExchange,
     Payload,
     Program,
-    Swap,
     TensorSpec,
     derive_key,
     payload_labels,
@@ -49,7 +49,9 @@ class Moving:
         payloads = [self.rules[spec.name].encode(self.adam.pair(spec.name), self._key(spec)) for spec in self._specs]
         labels = [label for s, p in zip(self._specs, payloads, strict=True) for label in payload_labels(s.name, p)]
         whole = Payload((counters, *(part for payload in payloads for part in payload.parts)))
-        yield Swap(((to, whole),), (), labels=(Label("", "counters", counters.nbytes, 8.0 * counters.nbytes), *labels))
+        yield NeighborExchange(
+            ((to, whole),), (), labels=(Label("", "counters", counters.nbytes, 8.0 * counters.nbytes), *labels)
+        )
 
     def receive(self, source: int) -> Program[None]:
         """Wait for them, decode them all, and only then take them over."""
@@ -59,7 +61,9 @@ class Moving:
         form = (torch.float64, *(dtype for types in forms for dtype in types))
         labels = [Label("", "counters", 0, 0.0)]
         labels += [Label(s.name, "values", 0, 0.0) for s, types in zip(self._specs, forms, strict=True) for _ in types]
-        answer: Gathered = yield Swap((), (source,), form, expects=dense, labels=tuple(labels))
+        answer: GatheredPayloads = yield NeighborExchange(
+            (), (source,), form, expected_bytes=dense, labels=tuple(labels)
+        )
         parts = iter(answer[0].parts)
         counters = next(parts).tolist()
         pairs = [
@@ -86,7 +90,7 @@ class Moving:
         text = json.dumps(self.facts).encode()
         mine = Payload((torch.frombuffer(bytearray(text), dtype=torch.uint8),))
         label = Label("", "settings", len(text), 8.0 * len(text))
-        answer: Gathered = yield Swap(((other, mine),), (other,), labels=(label,))
+        answer: GatheredPayloads = yield NeighborExchange(((other, mine),), (other,), labels=(label,))
         theirs: Tensor = answer[0].parts[0]
         compare(self.facts, json.loads(bytes(theirs.tolist())))
 

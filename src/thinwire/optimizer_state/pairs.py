@@ -21,11 +21,11 @@ from ..core import (
     Part,
     Payload,
     TensorSpec,
+    cast_saturating,
     codes_positions,
     counts_coordinates,
     has,
-    narrow,
-    passed_on,
+    inherit_capabilities,
     saturate,
 )
 from ..kernels import scatter
@@ -75,21 +75,21 @@ class Paired(PairSettings):
         wide = tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32)
         m, v = tensor[0], wide[1]
         spec = TensorSpec.of("", m)
-        u = narrow(transformed(v, self.transmit), tensor.dtype)
+        u = cast_saturating(transformed(v, self.transmit), tensor.dtype)
         of_m, of_u = self._encode(m, u, key)
-        parts = [*of_m.remarks(), *of_u.remarks()]
+        parts = [*of_m.labeled_parts(), *of_u.labeled_parts()]
         if self.mask:
             decoded = self._decode_u(of_m.parts, of_u.parts, spec, key)
             signed = v.numel() > 0 and bool(v.amin() < 0)
             means = block_means(v, _lost(decoded, signed), self.block)
-            short = narrow(saturate(transformed(means, self.transmit)), _MEANS)
+            short = cast_saturating(saturate(transformed(means, self.transmit)), _MEANS)
             parts.append(Part("means", short, 16.0 * short.numel()))
             parts.append(Part("means", torch.tensor([signed], dtype=torch.uint8, device=tensor.device), 1.0))
         return Payload.of(parts)
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        return passed_on(self.compressor, Capability.EXPECTS_BYTES, Capability.VARIES_IN_SIZE)
+        return inherit_capabilities(self.compressor, Capability.EXPECTS_BYTES, Capability.VARIABLE_SIZE)
 
     @property
     def _sparse(self) -> CodesPositions | None:
@@ -102,7 +102,7 @@ class Paired(PairSettings):
             # one key for both: what is drawn by chance is drawn alike
             return self.compressor.encode(m, key), self.compressor.encode(u, key)
         flat = m.flatten()
-        positions = sparse.choose(flat, key)
+        positions = sparse.select(flat, key)
         of_m = sparse.encode_at(sparse.take(flat, positions), positions, flat.numel(), key)
         return of_m, sparse.values.encode(u.flatten()[positions], values_key(key))
 
@@ -123,7 +123,7 @@ class Paired(PairSettings):
         if rest:
             u = self._filled(u, rest, row)
         v = restored(u, self.transmit)
-        return narrow(saturate(torch.stack([m.to(v.dtype), v])), spec.dtype)
+        return cast_saturating(saturate(torch.stack([m.to(v.dtype), v])), spec.dtype)
 
     def _cut(self, parts: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Parts of m, of v, and what stands for the rest."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..catalog import parse_compressor, to_text
-from ..core import Compressor, DecodeError, Key, Payload, TensorSpec, all_finite, derive_key, narrow, saturate
+from ..core import Compressor, DecodeError, Key, Payload, TensorSpec, all_finite, cast_saturating, derive_key, saturate
 from ..wire import expect_parts, expect_vector
 from .messages import Refused
 
@@ -42,7 +42,7 @@ class Changes:
     def encode(self, weights: Weights, known: Weights, *words: int | str) -> Payload:
         parts: list[Tensor] = []
         for spec in self.layers:
-            news = narrow(saturate(weights[spec.name] - known[spec.name]), spec.dtype)
+            news = cast_saturating(saturate(weights[spec.name] - known[spec.name]), spec.dtype)
             parts += self.compressor.encode(news, self._key(spec, words)).parts
         return Payload(tuple(parts))
 

@@ -22,8 +22,8 @@ from ..core import (
     World,
     all_finite,
     mean_state,
-    mixes,
     require_keys,
+    topology_of,
 )
 from ..exchange import Exchanger
 from .flights import Flight, fragments_of, staggered
@@ -65,10 +65,10 @@ class Rounds:
         self.tensors = {**self.parameters, **self.buffers}
         rules = rules or dict.fromkeys(self.parameters, settings.exchange)
         check_exchange(settings.payload, rules.values())
-        self.mixes = any(mixes(rule) is not None for rule in rules.values())
+        self.mixes = any(topology_of(rule) is not None for rule in rules.values())
         layers = [TensorSpec.of(name, p) for name, p in self.parameters.items()]
         extra = [TensorSpec.of(name, b) for name, b in self.buffers.items()]
-        mixing = next((rule for rule in rules.values() if mixes(rule) is not None), Dense())
+        mixing = next((rule for rule in rules.values() if topology_of(rule) is not None), Dense())
         plain = dict.fromkeys(self.buffers, uncompressed(mixing))
         self.exchanger = Exchanger([*layers, *extra], {**rules, **plain}, seed=seed, waits=False)
         self._dense = Exchanger([*layers, *extra], Dense())

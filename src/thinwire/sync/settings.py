@@ -12,13 +12,13 @@ from ..core import (
     Aggregator,
     CompositionError,
     IncompatibleParts,
+    accepts_weights,
     check_choice,
     check_flag,
     check_int,
     check_number,
-    keeps_copies,
-    mixes,
-    takes_weights,
+    topology_of,
+    tracks_peer_copies,
 )
 from .optimizers import Average, Outer
 from .policies import BSP, Every, SyncPolicy
@@ -105,14 +105,14 @@ class Local:
 def check_exchange(payload: str, exchanges: Iterable[Aggregator[Any]]) -> None:
     """Refuse what cannot work: weights through a lossy exchange, unless it keeps copies of them; copies of the rest."""
     for exchange in exchanges:
-        if payload != "weights" and keeps_copies(exchange):
+        if payload != "weights" and tracks_peer_copies(exchange):
             raise IncompatibleParts(
                 f"local: {part_text(exchange)} follows its partners' weights, got payload={payload!r}; "
                 'use payload="weights", or ef(gossip(...)) for deltas'
             )
-        if payload != "weights" or takes_weights(exchange):
+        if payload != "weights" or accepts_weights(exchange):
             continue
-        text, topology = part_text(exchange), mixes(exchange)
+        text, topology = part_text(exchange), topology_of(exchange)
         if topology is not None:
             instead = "" if topology.changes else f", or use choco(..., {part_text(topology)})"
             partners = f"whose partners change ({part_text(topology)})" if topology.changes else "of weights"

@@ -16,15 +16,15 @@ from ..core import (
     Capability,
     Compressor,
     Context,
+    FlattenLayers,
     Menu,
     TensorSpec,
-    Together,
     World,
     has,
-    mixes,
+    inherit_capabilities,
     parts_of,
-    passed_on,
     reduce_and_subtract,
+    topology_of,
 )
 from ..topologies import mixing_matrix
 from .compressor_observations import BIAS, LARGE, NEAR, has_methods
@@ -61,12 +61,12 @@ def _uneven(share: float, seed: int) -> Tensor:
 
 
 def _average(part: Any, tensors: list[Tensor], rank: int, step: int) -> Tensor:
-    topology, size = mixes(part), len(tensors)
+    topology, size = topology_of(part), len(tensors)
     weights = [1 / size] * size if topology is None else mixing_matrix(topology, size, step)[rank].tolist()
     return sum((w * t.double() for w, t in zip(weights, tensors, strict=True)), torch.zeros(()))
 
 
-def loses_unbounded(part: Any) -> bool | None:
+def has_unbounded_bias(part: Any) -> bool | None:
     made = made_exact(part) if is_leaf(part) else None
     if made is None:
         return None
@@ -96,7 +96,7 @@ class _Watched:
 
     @property
     def capabilities(self) -> Capabilities:
-        return passed_on(self.inner, Capability.ADDS_ON_WIRE)
+        return inherit_capabilities(self.inner, Capability.ADDITIVE)
 
     def encode(self, tensor: Tensor, key: Any) -> Any:
         self.seen.append(tensor)
@@ -117,13 +117,13 @@ def sends_one_payload(part: Any) -> bool:
     else:
         return False
     try:
-        program.send(request.answer_alike(world.size))
+        program.send(request.answer_if_identical(world.size))
     except StopIteration:
         return bool(nbytes == part.compressor.encode(x, Context(0, world).key("layer", 0)).nbytes)
     return False
 
 
-def adds_nonzeros(part: Any) -> bool:
+def sums_nonzeros(part: Any) -> bool:
     """Exact sums of sparse tensors in fewer bytes than dense ones have."""
     made = encoding(part, Identity()) if wraps_compressor(part) else None
     if made is None:
@@ -134,7 +134,7 @@ def adds_nonzeros(part: Any) -> bool:
     return right and sent_bytes(made, tensors) < 0.9 * tensors[0].nbytes
 
 
-def varies_in_size(part: Any) -> bool | None:
+def has_variable_size(part: Any) -> bool | None:
     """By itself: what a compressor inside adds to that is not counted."""
     made = made_exact(part) if is_leaf(part) else None
     if made is None:
@@ -186,19 +186,21 @@ def estimates_errors(part: Any) -> bool | None:
     return bool(abs(error - measured) <= 2 * NEAR * measured)
 
 
-def keeps_peer_copies(part: Any) -> bool | None:
-    """A rank whose own tensor was bad has another memory than before, since it heard the others."""
-    if inside_has(part, Capability.KEEPS_PEER_COPIES):
+def tracks_peer_copies(part: Any) -> bool | None:
+    """A rank whose own tensor was bad has another memory than before, from the payloads of the others."""
+    if inside_has(part, Capability.TRACKS_PEER_COPIES):
         return None
-    return any(out.heard is not None for out in exchange(part, [gaussian(*SHAPE, seed=rank) for rank in range(3)]))
+    return any(
+        out.state_if_excluded is not None for out in exchange(part, [gaussian(*SHAPE, seed=rank) for rank in range(3)])
+    )
 
 
 def flattens_layers(part: Any) -> bool | None:
     if inside_has(part, Capability.FLATTENS_LAYERS):
         return None
     x = gaussian(*SHAPE)
-    spec, ctx = TensorSpec.of("layer", x), Context(0, World(0, 2), plan=plan_of(part), together=True)
-    return isinstance(next(part.reduce(x, spec, part.init(spec, KEY), ctx), None), Together)
+    spec, ctx = TensorSpec.of("layer", x), Context(0, World(0, 2), plan=plan_of(part), can_flatten=True)
+    return isinstance(next(part.reduce(x, spec, part.init(spec, KEY), ctx), None), FlattenLayers)
 
 
 def offers_menu(part: Any) -> bool:
@@ -207,15 +209,15 @@ def offers_menu(part: Any) -> bool:
 
 AGGREGATOR_OBSERVATIONS = {
     Capability.LOSSLESS: is_exact,
-    Capability.LOSES_UNBOUNDED: loses_unbounded,
+    Capability.UNBOUNDED_BIAS: has_unbounded_bias,
     Capability.WRAPS_COMPRESSOR: wraps_compressor,
     Capability.SENDS_ONE_PAYLOAD: sends_one_payload,
-    Capability.ADDS_NONZEROS: adds_nonzeros,
-    Capability.VARIES_IN_SIZE: varies_in_size,
+    Capability.SUMS_NONZEROS: sums_nonzeros,
+    Capability.VARIABLE_SIZE: has_variable_size,
     Capability.EXPECTS_BYTES: expects_bytes,
     Capability.FUSES_RESIDUAL: fuses_residual,
     Capability.ESTIMATES_ERRORS: estimates_errors,
-    Capability.KEEPS_PEER_COPIES: keeps_peer_copies,
+    Capability.TRACKS_PEER_COPIES: tracks_peer_copies,
     Capability.FLATTENS_LAYERS: flattens_layers,
     Capability.OFFERS_MENU: offers_menu,
 } | MEMORY_OBSERVATIONS

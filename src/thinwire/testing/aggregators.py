@@ -7,7 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import Aggregator, Context, TensorSpec, World, derive_key, flatten_state, keeps_copies, mixes, target_of
+from ..core import (
+    Aggregator,
+    Context,
+    TensorSpec,
+    World,
+    derive_key,
+    flatten_state,
+    target_of,
+    topology_of,
+    tracks_peer_copies,
+)
 from ..drivers.lockstep import lockstep
 from ..drivers.meter import Meter
 from ..exchange import Exchanger
@@ -43,7 +53,7 @@ def the_mean_of_what_was_sent_is_what_all_ranks_get(aggregator: Aggregator[Any],
         mean_sent = torch.stack([out.sent.double() for out in outs]).sum(0) / size
         mean_value = torch.stack([out.value.double() for out in outs]).sum(0) / size
         torch.testing.assert_close(mean_value, mean_sent, rtol=1e-6, atol=1e-9)
-        if mixes(aggregator) is None:
+        if topology_of(aggregator) is None:
             assert all(torch.equal(out.value, outs[0].value) for out in outs), "replicas must be equal to the last bit"
 
 
@@ -73,7 +83,7 @@ def labels_account_for_every_byte(aggregator: Aggregator[Any]) -> None:
 def a_bad_step_gives_nan_everywhere_and_changes_no_memory(aggregator: Aggregator[Any]) -> None:
     size, layers = 3, [TensorSpec("a", (12,)), TensorSpec("b", (3, 4))]
     exchangers = [Exchanger(layers, aggregator) for _ in range(size)]
-    mixing = mixes(aggregator) is not None  # then the other ranks go on without the one that is bad
+    mixing = topology_of(aggregator) is not None  # then the other ranks go on without the one that is bad
 
     def step(number: int, spoil: float | None = None) -> list[dict[str, Tensor]]:
         tensors = [{s.name: draw("gaussian", s.shape, seed=7 * number + r) for s in layers} for r in range(size)]
@@ -94,7 +104,7 @@ def a_bad_step_gives_nan_everywhere_and_changes_no_memory(aggregator: Aggregator
         old, new = before[rank], exchangers[rank].state_dict()
         assert new["skipped_steps"] == old["skipped_steps"] + 3
         kept, now = ({what: state[what] for what in ("layers", "importance")} for state in (old, new))
-        if keeps_copies(aggregator):  # it heard its partners all the same; what they believe of it has not changed
+        if tracks_peer_copies(aggregator):  # its own copy at the neighbors is unchanged
             kept, now = ({n: m["own"] for n, m in state["layers"].items()} for state in (kept, now))
         assert_same(kept, now)
     assert all(bool(v.isfinite().all()) for out in step(2) for v in out.values())

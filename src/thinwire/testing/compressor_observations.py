@@ -29,7 +29,7 @@ def is_exact(part: Compressor) -> bool:
     return all(torch.equal(through(part, x), x) for x in drawn)
 
 
-def adds_on_wire(part: Compressor) -> bool:
+def is_additive(part: Compressor) -> bool:
     return _adds(part, 33, 5) and _adds(part, 6, 4)
 
 
@@ -58,11 +58,11 @@ def sends_every_coordinate(part: Compressor) -> bool | None:
     return True
 
 
-def chooses_coordinates(part: Any) -> bool:
+def selects_coordinates(part: Any) -> bool:
     if not has_methods(part, "choose", "take", "encode_at", "decode_at", "share"):
         return False
     flat = gaussian(165)
-    positions = part.choose(flat, KEY)
+    positions = part.select(flat, KEY)
     return _same(part.encode(flat, KEY), part.encode_at(part.take(flat, positions), positions, flat.numel(), KEY))
 
 
@@ -70,51 +70,51 @@ def counts_coordinates(part: Any) -> bool:
     if not has_methods(part, "count"):
         return False
     flat, expected = gaussian(2000), part.count(2000)
-    if chooses_coordinates(part):
-        sent = [part.choose(flat, key_at(i)).numel() for i in range(8)]
+    if selects_coordinates(part):
+        sent = [part.select(flat, key_at(i)).numel() for i in range(8)]
     else:
         sent = [int(torch.count_nonzero(through(part, flat, key_at(i)))) for i in range(8)]
     return bool(abs(sum(sent) / len(sent) - expected) <= NEAR * expected + 1)
 
 
 def codes_positions(part: Any) -> bool:
-    if not chooses_coordinates(part) or not has_methods(part, "bounds") or not hasattr(part, "values"):
+    if not selects_coordinates(part) or not has_methods(part, "bounds") or not hasattr(part, "values"):
         return False
     flat = gaussian(165)
-    positions = part.choose(flat, KEY)
+    positions = part.select(flat, KEY)
     values = part.values.encode(part.take(flat, positions), values_key(KEY))
     indices = encode_indices(positions, flat.numel()).tensor
     return _same(part.encode(flat, KEY), Payload((indices, *values.parts)))
 
 
 def takes_importance(part: Any) -> bool:
-    if not has_methods(part, "given"):
+    if not has_methods(part, "with_importance"):
         return False
     x = gaussian(165)
     first = torch.zeros_like(x)
     first[: x.numel() // 2] = 1 + torch.arange(x.numel() // 2)
-    return not torch.equal(through(part.given(first), x), through(part.given(first.flip(0)), x))
+    return not torch.equal(through(part.with_importance(first), x), through(part.with_importance(first.flip(0)), x))
 
 
 def scales_kept(part: Any) -> bool:
-    if chooses_coordinates(part):
+    if selects_coordinates(part):
         flat = gaussian(165)
-        positions = part.choose(flat, KEY)
+        positions = part.select(flat, KEY)
         return not torch.allclose(part.take(flat, positions), flat[positions], rtol=1e-5)
     x = gaussian(33, 5)
     peaks = [float(through(part, x, key_at(i)).abs().max()) for i in range(40)]
     return max(peaks) > LOUD * float(x.abs().max())
 
 
-def loses_unbounded(part: Compressor) -> bool:
+def has_unbounded_bias(part: Compressor) -> bool:
     x = gaussian(33, 5)
     promise = part.contract(TensorSpec.of("x", x))
-    if chooses_coordinates(part) or promise.delta is not None or promise.omega is not None:
+    if selects_coordinates(part) or promise.delta is not None or promise.omega is not None:
         return False
     return bias_energy(x, [through(part, x, key_at(i)) for i in range(20)]) > BIAS
 
 
-def varies_in_size(part: Compressor) -> bool:
+def has_variable_size(part: Compressor) -> bool:
     """Positions aside: a set of them is coded in as few bytes as it allows."""
     first = int(codes_positions(part))
     drawn = (gaussian(24, 10), 1e-3 * gaussian(24, 10), heavy_tails(24, 10), rank_one(24, 10), torch.ones(24, 10))
@@ -174,15 +174,15 @@ def _same(one: Payload, two: Payload) -> bool:
 
 COMPRESSOR_OBSERVATIONS = {
     Capability.LOSSLESS: is_exact,
-    Capability.ADDS_ON_WIRE: adds_on_wire,
+    Capability.ADDITIVE: is_additive,
     Capability.SENDS_EVERY_COORDINATE: sends_every_coordinate,
-    Capability.CHOOSES_COORDINATES: chooses_coordinates,
+    Capability.SELECTS_COORDINATES: selects_coordinates,
     Capability.COUNTS_COORDINATES: counts_coordinates,
     Capability.CODES_POSITIONS: codes_positions,
     Capability.TAKES_IMPORTANCE: takes_importance,
     Capability.SCALES_KEPT: scales_kept,
-    Capability.LOSES_UNBOUNDED: loses_unbounded,
-    Capability.VARIES_IN_SIZE: varies_in_size,
+    Capability.UNBOUNDED_BIAS: has_unbounded_bias,
+    Capability.VARIABLE_SIZE: has_variable_size,
     Capability.EXPECTS_BYTES: expects_bytes,
     Capability.FUSES_RESIDUAL: fuses_residual,
     Capability.DECODES_MEAN: decodes_mean,

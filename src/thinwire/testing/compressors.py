@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..core import Capability, Compressor, Key, Payload, TensorSpec, adds_up, derive_key, has
+from ..core import Capability, Compressor, Key, Payload, TensorSpec, derive_key, has, is_additive
 from .decoders import DECODER_LAWS
 from .laws import Law, check_all, law
 from .tensors import DTYPES, KINDS, SHAPES, draw
@@ -74,7 +74,7 @@ def encoding_depends_on_values_and_key_alone_and_changes_nothing(compressor: Com
 
 @law(COMPRESSOR_LAWS)
 def expected_size_is_the_size_sent(compressor: Compressor) -> None:
-    if has(compressor, Capability.VARIES_IN_SIZE):
+    if has(compressor, Capability.VARIABLE_SIZE):
         return  # how many these send depends on the numbers
     for shape in ((1,), (7,), (33, 5), (40, 50)):
         x = draw("gaussian", shape)
@@ -135,7 +135,7 @@ def unbiased_compressors_have_mean_x_and_bounded_variance(compressor: Compressor
 def payloads_of_additive_compressors_add_up(compressor: Compressor) -> None:
     x, y = draw("gaussian", (33, 5), torch.float64, 1), draw("gaussian", (33, 5), torch.float64, 2)
     spec = TensorSpec.of("x", x)
-    if not adds_up(compressor):
+    if not is_additive(compressor):
         return
     one, two = compressor.encode(x, KEY), compressor.encode(y, KEY)
     total = Payload(tuple(a + b for a, b in zip(one.parts, two.parts, strict=True)))

@@ -14,7 +14,7 @@ from .variants import around, inside_has, is_leaf, made_sparse
 from .worlds import exchanges
 
 
-def corrects_loss(part: Any) -> bool | None:
+def corrects_error(part: Any) -> bool | None:
     """Given one tensor again and again, with Top-k inside: every number of it is sent, sooner or later."""
     made = made_sparse(part, 0.5)
     if made is None:
@@ -25,10 +25,12 @@ def corrects_loss(part: Any) -> bool | None:
     return all(bool((m >= 0.9 * x.abs()).all()) for m, x in zip(most, tensors, strict=True))
 
 
-def keeps_unsent(part: Any) -> bool | None:
+def keeps_residual(part: Any) -> bool | None:
     """After a tensor zeros are given, and something is sent where nothing was."""
     made = made_sparse(part, 0.25)
-    if made is None or any(inside_has(part, each) for each in (Capability.KEEPS_UNSENT, Capability.SENDS_DIFFERENCES)):
+    if made is None or any(
+        inside_has(part, each) for each in (Capability.KEEPS_RESIDUAL, Capability.SENDS_DIFFERENCES)
+    ):
         return None
     first, second = exchanges(made, [[_even(16, rank) for rank in range(2)], [torch.zeros(16)] * 2])
     return any(bool(((a.sent == 0) & (b.sent != 0)).any()) for a, b in zip(first, second, strict=True))
@@ -37,7 +39,7 @@ def keeps_unsent(part: Any) -> bool | None:
 def sends_differences(part: Any) -> bool | None:
     """Given one tensor again and again, with Top-k inside: in the end a step gives all of it."""
     made = made_sparse(part, 0.5)
-    hidden = inside_has(part, Capability.SENDS_DIFFERENCES) or has(part, Capability.KEEPS_PEER_COPIES)
+    hidden = inside_has(part, Capability.SENDS_DIFFERENCES) or has(part, Capability.TRACKS_PEER_COPIES)
     if made is None or hidden:
         return None
     tensors = [_even(16, rank) for rank in range(2)]
@@ -45,7 +47,7 @@ def sends_differences(part: Any) -> bool | None:
     return all(torch.allclose(out.sent, x, rtol=1e-3) for out, x in zip(last, tensors, strict=True))
 
 
-def carries_pairs(part: Any) -> bool | None:
+def accepts_moment_pairs(part: Any) -> bool | None:
     """Around an exact average it gives that average at every step; around Top-k it gives no more in total."""
     if is_leaf(part) or has(part, Capability.FLATTENS_LAYERS):
         return False
@@ -68,8 +70,8 @@ def _even(numel: int, seed: int) -> Tensor:
 
 
 MEMORY_OBSERVATIONS = {
-    Capability.CORRECTS_LOSS: corrects_loss,
-    Capability.KEEPS_UNSENT: keeps_unsent,
+    Capability.CORRECTS_ERROR: corrects_error,
+    Capability.KEEPS_RESIDUAL: keeps_residual,
     Capability.SENDS_DIFFERENCES: sends_differences,
-    Capability.CARRIES_PAIRS: carries_pairs,
+    Capability.ACCEPTS_MOMENT_PAIRS: accepts_moment_pairs,
 }

@@ -32,7 +32,7 @@ def has_period(topology: Any) -> bool:
     )
 
 
-def takes_turns(topology: Any) -> bool:
+def supports_one_peer(topology: Any) -> bool:
     """With one_peer each rank hears one other at a step, and over a period all that it hears without."""
     if not is_dataclass(topology) or "one_peer" not in [field.name for field in fields(topology)]:
         return False
@@ -100,7 +100,7 @@ def _seen(tensor: Tensor) -> Seen:
     return Seen(tensor, nothing, lambda: tensor)
 
 
-TOPOLOGY_OBSERVATIONS = {Capability.HAS_PERIOD: has_period, Capability.TAKES_TURNS: takes_turns}
+TOPOLOGY_OBSERVATIONS = {Capability.HAS_PERIOD: has_period, Capability.SUPPORTS_ONE_PEER: supports_one_peer}
 CONTROLLER_OBSERVATIONS = {
     Capability.TAKES_MENUS: takes_menus,
     Capability.EXPLAINS: explains,

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..core import Gathered, Payload, Program, Request, World, fuse, fuse_flagged, loopback
+from ..core import GatheredPayloads, Payload, Program, Request, World, fuse, fuse_flagged, loopback
 from ..core.programs import drive
 from ..drivers.headers import Header, framed_bytes, header_bytes, headers_of
 from ..drivers.lockstep import lockstep
@@ -35,7 +35,7 @@ def ask(request: Request) -> Program[Any]:
 
 def plain(answer: Any) -> Any:
     """An answer as plain numbers."""
-    if isinstance(answer, Gathered):
+    if isinstance(answer, GatheredPayloads):
         return [plain(each) for each in answer]
     if isinstance(answer, Payload):
         return [part.tolist() for part in answer.parts]
@@ -60,7 +60,7 @@ def requests_of_one_round_travel_as_one(make: Make) -> None:
 
     def perform(request: Request) -> Any:
         asked.append(request)
-        return request.answer_alike(2)
+        return request.answer_if_identical(2)
 
     drive(fuse([ask(request) for request in first]), perform)
     assert len(asked) == 1 and type(asked[0]) is type(first[0])
@@ -125,4 +125,4 @@ def alike_is_what_a_world_of_equals_would_answer(make: Make) -> None:
         return  # partners are never equals
     answers = answers_of(lambda rank, size, place: make(0, size, place), 3, 1)
     if all(answer == answers[0] for answer in answers):  # else what is sent depends on the receiver
-        assert plain(request.answer_alike(3)) == answers[0]
+        assert plain(request.answer_if_identical(3)) == answers[0]

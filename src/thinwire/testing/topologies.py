@@ -6,7 +6,7 @@ import torch
 
 from ..aggregators import Gossip
 from ..compressors import Identity
-from ..core import CompositionError, Topology, World, neighbours
+from ..core import CompositionError, Topology, World, neighbors_of
 from ..topologies import mixing_matrix
 from .laws import Law, check_all, law
 from .lockstep import reduce_all
@@ -60,9 +60,9 @@ def incoming_and_outgoing_neighbors_are_two_sides_of_one_matrix(topology: Topolo
         for step in STEPS[:4]:
             matrix = mixing_matrix(topology, size, step)
             for rank in range(size):
-                near = neighbours(topology, World(rank, size), step)
+                near = neighbors_of(topology, World(rank, size), step)
                 row = {r: w for r, w in enumerate(matrix[rank].tolist()) if w and r != rank}
-                assert near.incoming == row and near.own == matrix[rank, rank]
+                assert near.incoming == row and near.self_weight == matrix[rank, rank]
                 assert list(near.receivers) == [r for r in range(size) if matrix[r, rank] and r != rank]
 
 

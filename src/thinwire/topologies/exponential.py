@@ -17,7 +17,7 @@ class Exponential:
     give everybody the average.
     """
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.HAS_PERIOD, Capability.TAKES_TURNS})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.HAS_PERIOD, Capability.SUPPORTS_ONE_PEER})
 
     one_peer: bool = False
 

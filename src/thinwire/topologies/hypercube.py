@@ -16,7 +16,7 @@ class Hypercube:
     one_peer takes one bit a step, by halves: log₂ n steps give everybody the average.
     """
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.HAS_PERIOD, Capability.TAKES_TURNS})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.HAS_PERIOD, Capability.SUPPORTS_ONE_PEER})
 
     one_peer: bool = False
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..measuring.traces import Span, process_events, trace_of
+from ..measuring.traces import Span, make_process_events, make_trace
 
 Pieces = Sequence[Sequence[Any]]  # (what, thread, begin, end) in seconds, of one rank
 
 
-def per_step_ms(ranks: Sequence[Pieces], steps: int) -> dict[str, float]:
+def sum_per_step_ms(ranks: Sequence[Pieces], steps: int) -> dict[str, float]:
     """Milliseconds a step by what was done, mean over ranks. Threads work at the same time, so sums may exceed it."""
     sums: dict[str, float] = {}
     for pieces in ranks:
@@ -19,12 +19,12 @@ def per_step_ms(ranks: Sequence[Pieces], steps: int) -> dict[str, float]:
     return sums
 
 
-def chrome_trace(by_method: Mapping[str, Sequence[Pieces]]) -> dict[str, Any]:
+def make_chrome_trace(by_method: Mapping[str, Sequence[Pieces]]) -> dict[str, Any]:
     """In the form that Chrome's tracing and Perfetto read: a process for each method and rank, a line a thread."""
     processes = []
     for place, (method, ranks) in enumerate(by_method.items()):
         first = min((begin for pieces in ranks for _, _, begin, _ in pieces), default=0.0)
         for rank, pieces in enumerate(ranks):
             spans = [Span(what, begin, end, thread) for what, thread, begin, end in pieces]
-            processes.append(process_events(place * len(ranks) + rank, f"{method}, rank {rank}", spans, first))
-    return trace_of(processes)
+            processes.append(make_process_events(place * len(ranks) + rank, f"{method}, rank {rank}", spans, first))
+    return make_trace(processes)

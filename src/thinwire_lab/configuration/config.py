@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from thinwire.core import Aggregator, CompositionError, Compressor, IncompatibleParts, mixes
+from thinwire.core import Aggregator, CompositionError, Compressor, IncompatibleParts, topology_of
 from thinwire.importance import ImportanceSolver
 from thinwire.optimizer_state import Moments, parse_moments
 from thinwire.sync import Local, parse_sync
 
-from ..tables import ConfigError, Table, build, choose, not_negative, positive
+from ..tables import ConfigError, ConfigTable, build, check_not_negative, check_one_of, check_positive
 from ..testbed.network import rate_bits
-from .outside import paths_of, register_paths, text_of
-from .rates import check_rate
+from .class_paths import collect_class_paths, composition_text, register_class_paths
+from .learning_rates import check_learning_rate
 
 DRIVERS = ("lockstep", "processes")
 _OF_GROUPS = (
@@ -28,7 +28,7 @@ _OF_GROUPS = (
 )  # what a config without groups says of all runs
 OPTIMIZERS = ("sgd", "adamw", "cadamw")
 SCHEDULES = ("constant", "cosine")
-MEASURES = ("loss", "train_loss", "accuracy", "perplexity", "grad_norm")
+METRICS = ("loss", "train_loss", "accuracy", "perplexity", "grad_norm")
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,20 @@ class Method:
 
     def __post_init__(self) -> None:
         if not isinstance(self.composition, str):
-            object.__setattr__(self, "composition", text_of(self.composition, f"methods: {self.label}"))
+            object.__setattr__(self, "composition", composition_text(self.composition, f"methods: {self.label}"))
         try:
             sync, moments = self.sync(), self.averaged()
         except (CompositionError, IncompatibleParts) as error:
             raise ConfigError(f"methods: {self.label}: {error}") from error
         if self.lr is not None:
-            check_rate(self.lr, f"methods: {self.label}: lr")
+            check_learning_rate(self.lr, f"methods: {self.label}: lr")
         self.solver()
         if self.importance is not None and sync.payload != "gradients":
             raise ConfigError(
                 f"methods: {self.label}: importance: w is found for gradients at every step, and local(...) sends "
                 f"{sync.payload}; leave importance out"
             )
-        if moments is not None and (sync.payload == "gradients" or mixes(sync.exchange) is not None):
+        if moments is not None and (sync.payload == "gradients" or topology_of(sync.exchange) is not None):
             raise ConfigError(
                 f"methods: {self.label}: moments are averaged with rounds of all workers; use local(every=16) without "
                 "gossip, or leave moments out"
@@ -88,7 +88,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs that belong into one table: the same workers, split, driver and link.
 
     task, optimizer, steps and record_every, if given, count here instead of the experiment's; of task and optimizer,
@@ -107,11 +107,11 @@ class Group:
     record_every: int = 0
 
     def __post_init__(self) -> None:
-        positive("workers", self.workers)
+        check_positive("workers", self.workers)
         for name in ("steps", "record_every"):
             if getattr(self, name):
-                positive(name, getattr(self, name))
-        choose("driver", self.driver, DRIVERS)
+                check_positive(name, getattr(self, name))
+        check_one_of("driver", self.driver, DRIVERS)
         try:
             rate_bits(self.link)
         except ValueError as error:
@@ -126,7 +126,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class OptimizerConfig:
     """What every worker does with the average: lr is a number, or "1/L" where the task knows its smoothness L."""
 
     name: str = "sgd"
@@ -138,17 +138,17 @@ class Optimizer:
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        choose("optimizer.name", self.name, OPTIMIZERS)
-        choose("optimizer.schedule", self.schedule, SCHEDULES)
-        check_rate(self.lr, "optimizer.lr")
+        check_one_of("optimizer.name", self.name, OPTIMIZERS)
+        check_one_of("optimizer.schedule", self.schedule, SCHEDULES)
+        check_learning_rate(self.lr, "optimizer.lr")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"optimizer.betas: two numbers in [0, 1) are needed, got {list(self.betas)}")
         for name in ("momentum", "weight_decay", "warmup_steps"):
-            not_negative(f"optimizer.{name}", getattr(self, name))
+            check_not_negative(f"optimizer.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetMetric:
     """A run is marked where it first gets this far; with `stop` it ends there."""
 
     measure: str
@@ -156,7 +156,7 @@ class Target:
     stop: bool = False
 
     def __post_init__(self) -> None:
-        choose("target.measure", self.measure, MEASURES)
+        check_one_of("target.measure", self.measure, METRICS)
 
     def reached(self, value: float) -> bool:
         return value >= self.value if self.measure == "accuracy" else value <= self.value
@@ -177,10 +177,10 @@ class Experiment:
     name: str
     task: TaskConfig
     methods: tuple[Method, ...]
-    groups: tuple[Group, ...] = (Group(),)
+    groups: tuple[RunGroup, ...] = (RunGroup(),)
     title: str = ""
     about: str = ""
-    optimizer: Optimizer = Optimizer()
+    optimizer: OptimizerConfig = OptimizerConfig()
     steps: int = 0
     epochs: float = 0.0  # instead of steps
     seeds: tuple[int, ...] = (1,)
@@ -188,16 +188,16 @@ class Experiment:
     checkpoint_every: int = 100
     bucket_mb: float = 25.0
     small: int = 0  # vectors, and layers of fewer elements, travel dense, as with `attach`; 0: all are compressed
-    target: Target | None = None
+    target: TargetMetric | None = None
     trace_steps: int = 2  # of a run on real processes, the last ones
 
     def __post_init__(self) -> None:
         if bool(self.steps) == bool(self.epochs):
             raise ConfigError(f"steps, epochs: one of them is needed, got steps={self.steps}, epochs={self.epochs}")
         for name in ("record_every", "checkpoint_every", "bucket_mb", "steps" if self.steps else "epochs"):
-            positive(name, getattr(self, name))
+            check_positive(name, getattr(self, name))
         for name in ("small", "trace_steps"):
-            not_negative(name, getattr(self, name))
+            check_not_negative(name, getattr(self, name))
         if odd := [seed for seed in self.seeds if not 0 <= seed < 1 << 32]:
             raise ConfigError(f"seeds: each must be in [0, 2^32), got {odd[0]}")
         if not re.fullmatch(r"[\w.-]+", self.name):
@@ -228,18 +228,20 @@ class Experiment:
                     f"groups: {group.title}: no method is called {unknown[0]!r}; there are {sorted(known)}"
                 )
 
-    def methods_of(self, group: Group) -> tuple[Method, ...]:
+    def methods_of(self, group: RunGroup) -> tuple[Method, ...]:
         return tuple(method for method in self.methods if not group.labels or method.label in group.labels)
 
-    def task_of(self, group: Group) -> TaskConfig:
+    def task_of(self, group: RunGroup) -> TaskConfig:
         own = dict(group.task or {})
         name = str(own.pop("name", self.task.name))
         return TaskConfig(name, own if own and name != self.task.name else {**self.task.settings, **own})
 
-    def optimizer_of(self, group: Group) -> Optimizer:
+    def optimizer_of(self, group: RunGroup) -> OptimizerConfig:
         if not group.optimizer:
             return self.optimizer
-        return build(Optimizer, {**asdict(self.optimizer), **group.optimizer}, f"groups: {group.title}: optimizer")
+        return build(
+            OptimizerConfig, {**asdict(self.optimizer), **group.optimizer}, f"groups: {group.title}: optimizer"
+        )
 
     def with_seeds(self, seeds: tuple[int, ...]) -> Experiment:
         return replace(self, seeds=seeds)
@@ -254,14 +256,16 @@ class Experiment:
         }
         config["groups"] = [_without_defaults(group) | {"title": group.title} for group in self.groups]
         config["optimizer"] = _without_defaults(self.optimizer)
-        return config | paths_of([m.sync() for m in self.methods], [self.task_of(group).name for group in self.groups])
+        return config | collect_class_paths(
+            [m.sync() for m in self.methods], [self.task_of(group).name for group in self.groups]
+        )
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], name: str = "") -> Experiment:
         """Out of a TOML or JSON file. Unknown keys, missing ones and wrong types are a ConfigError."""
-        table = Table(config)
-        register_paths(table.take("parts", {}), table.take("tasks", {}))
-        common = table.take_some([f.name for f in fields(Group) if f.name not in _OF_GROUPS])
+        table = ConfigTable(config)
+        register_class_paths(table.take("parts", {}), table.take("tasks", {}))
+        common = table.take_some([f.name for f in fields(RunGroup) if f.name not in _OF_GROUPS])
         if common and "groups" in config:
             raise ConfigError(f"{next(iter(common))}: belongs into the groups, since there are some")
         if "methods" not in config:
@@ -271,12 +275,12 @@ class Experiment:
         values: dict[str, Any] = {
             "task": _task(table.take("task")),
             "methods": tuple(_method(label, value) for label, value in table.take_table("methods").items()),
-            "groups": tuple(build(Group, group, "groups") for group in table.take("groups", [common])),
+            "groups": tuple(build(RunGroup, group, "groups") for group in table.take("groups", [common])),
         }
         if "optimizer" in config:
-            values["optimizer"] = build(Optimizer, table.take_table("optimizer"), "optimizer")
+            values["optimizer"] = build(OptimizerConfig, table.take_table("optimizer"), "optimizer")
         if config.get("target") is not None:
-            values["target"] = build(Target, table.take_table("target"), "target")
+            values["target"] = build(TargetMetric, table.take_table("target"), "target")
         rest = {"name": name} if name and "name" not in config else {}
         return build(cls, {**rest, **table.rest()}, "", **values)
 

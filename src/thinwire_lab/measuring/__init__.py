@@ -1,1 +1,1 @@
-"""What a run leaves: times, requests, metrics, plans, and the folder that holds them."""
+"""What a run stores: times, requests, metrics, plans, and the run's folder."""

@@ -1,9 +1,9 @@
-"""The folder a run leaves: its config, a folder for each job with result and checkpoints, one result file, a report.
+"""The folder of a run: its config, one folder per job with result and checkpoints, the result file and the report.
 
-config.json        what was asked for; `thinwire run FOLDER/config.json` does the same again
-about.json         command, versions, machine, when it began
-jobs/KEY/          result.json when it is done, checkpoint/ and times/ until then, trace.json
-result.json        everything reports and tables read
+config.json        what was run; `thinwire run FOLDER/config.json` repeats it
+about.json         command, versions, machine, start time, format
+jobs/KEY/          result.json when the job is done, checkpoint/ and times/ until then, trace.json
+result.json        everything that reports and tables read
 report.html
 """
 
@@ -22,20 +22,22 @@ from typing import Any
 from thinwire import __version__
 from thinwire.core import ThinwireError, write_whole
 
-TIMES = "times"  # of a job's folder: when each rank asked and was answered, one file a rank
+TIMES_FOLDER = "times"  # in a job's folder: the request log of each rank
 
 
 class RunFolderError(ThinwireError, ValueError):
-    """A folder is not what a run leaves, or not the run that is asked for."""
+    """A folder is not the folder of a run, or cannot be read or resumed."""
 
 
 class RunFolder:
+    """Reads and writes the files of one run."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
-    def new(cls, path: Path, config: Mapping[str, Any], command: str) -> RunFolder:
-        """In an empty place: if there is something already, beside it, as NAME-2, NAME-3 and so on."""
+    def create(cls, path: Path, config: Mapping[str, Any], command: str) -> RunFolder:
+        """Create a new folder at `path`, or at NAME-2, NAME-3, ... if `path` is not empty."""
         place, count = path, 1
         while place.exists() and any(place.iterdir()):
             count += 1
@@ -43,14 +45,15 @@ class RunFolder:
         (place / "jobs").mkdir(parents=True)
         folder = cls(place)
         write_json(place / "config.json", config)
-        about = {"command": command, "versions": versions(), "machine": machine()}
+        about = {"command": command, "versions": package_versions(), "machine": describe_machine()}
         write_json(place / "about.json", about | {"started": time.strftime("%Y-%m-%d %H:%M:%S %z")})
         return folder
 
     @classmethod
-    def existing(cls, path: Path) -> RunFolder:
+    def open(cls, path: Path) -> RunFolder:
+        """The folder of an earlier run."""
         if not (path / "config.json").is_file():
-            raise RunFolderError(f"{path} is no folder of a run: it has no config.json")
+            raise RunFolderError(f"{path} is not the folder of a run: it has no config.json")
         return cls(path)
 
     def read(self, name: str) -> dict[str, Any]:
@@ -59,25 +62,26 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise RunFolderError(f"{self.path / name} cannot be read: {error}") from error
 
-    def job(self, key: str) -> Path:
+    def job_folder(self, key: str) -> Path:
+        """The folder of a job, created if needed."""
         place = self.path / "jobs" / key
         place.mkdir(parents=True, exist_ok=True)
         return place
 
-    def result_of(self, key: str) -> dict[str, Any] | None:
-        """None until the job is done."""
+    def read_result(self, key: str) -> dict[str, Any] | None:
+        """The result of a job; None until it is done."""
         if not (self.path / "jobs" / key / "result.json").is_file():
             return None
         return self.read(f"jobs/{key}/result.json")
 
-    def store(self, key: str, result: Mapping[str, Any]) -> None:
-        write_json(self.job(key) / "result.json", result)
-        for name in ("checkpoint", TIMES):
-            shutil.rmtree(self.job(key) / name, ignore_errors=True)
+    def store_result(self, key: str, result: Mapping[str, Any]) -> None:
+        write_json(self.job_folder(key) / "result.json", result)
+        for name in ("checkpoint", TIMES_FOLDER):
+            shutil.rmtree(self.job_folder(key) / name, ignore_errors=True)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Strict JSON (what is not finite becomes null), whole or not at all."""
+    """Write strict JSON atomically; numbers that are not finite become null."""
     write_whole(path, (json.dumps(_plain(value), indent=1) + "\n").encode())
 
 
@@ -89,7 +93,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     import numpy
     import torch
 
@@ -101,8 +105,8 @@ def versions() -> dict[str, str]:
     }
 
 
-def machine() -> dict[str, Any]:
-    """What figures of time depend on."""
+def describe_machine() -> dict[str, Any]:
+    """What measured times depend on."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),

@@ -1,4 +1,4 @@
-"""Times of all requests of one rank, in a file: memory and checkpoints do not grow with the length of a run."""
+"""Times of all requests of one rank, in a file, so that memory and checkpoints do not grow with the length of a run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from .folder import RunFolderError
 
-_PAIR_BYTES = 16  # asked and answered, 8 bytes each, in this machine's order: ranks of a job share one
+_PAIR_BYTES = 16  # two float64 (asked, answered) in the byte order of this machine, which all ranks of a job share
 _MAX_PENDING = 8192  # numbers in memory before they are written
 
 
 class RequestLog:
-    """When a rank asked and when it was answered. How long a rank waited for others is known only from all logs.
+    """When a rank issued each request and when it was answered. The waiting time follows from the logs of all ranks.
 
-    path: None keeps nothing, for runs in one process, in which no rank waits.
+    path: None stores nothing, for lockstep runs, in which no rank waits.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -33,7 +33,7 @@ class RequestLog:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is in memory, so that all `count` requests are on disk, and cut off what an earlier try left."""
+        """Write pending times, so that all `count` requests are on disk; cut off later ones of an interrupted run."""
         if self.path is None:
             return
         before = _PAIR_BYTES * self.count - 8 * len(self._pending)
@@ -46,26 +46,26 @@ class RequestLog:
             os.fsync(file.fileno())
         self._pending = array("d")
 
-    def go_on_from(self, held: int | Iterable[Iterable[float]]) -> None:
-        """Forget what came after the first `held` requests. Checkpoints of earlier versions have the times in them."""
+    def truncate_to(self, stored: int | Iterable[Iterable[float]]) -> None:
+        """Keep the first `stored` requests only. Checkpoints of earlier versions have the times themselves."""
         self.count, self._pending = 0, array("d")
         if self.path is None:
             return
-        if not isinstance(held, int):
-            for asked, answered in held:
+        if not isinstance(stored, int):
+            for asked, answered in stored:
                 self.add(asked, answered)
             return
         size = self.path.stat().st_size if self.path.is_file() else 0
-        if size < _PAIR_BYTES * held:
+        if size < _PAIR_BYTES * stored:
             raise RunFolderError(
-                f"{self.path}: {held} requests are needed to go on, it has {size // _PAIR_BYTES}; remove "
-                f"{self.path.parents[1]} and resume again: that job starts from the beginning"
+                f"{self.path} has the times of {size // _PAIR_BYTES} requests, the checkpoint has {stored}; remove "
+                f"{self.path.parents[1]} and resume again: that job then starts from the beginning"
             )
-        self.count = held
+        self.count = stored
 
 
 def read_requests(path: Path) -> list[tuple[float, float]]:
-    """The pairs of a log that was flushed."""
+    """All (asked, answered) pairs of a flushed log."""
     numbers = array("d")
     numbers.frombytes(path.read_bytes())
     return list(zip(numbers[::2], numbers[1::2], strict=True))

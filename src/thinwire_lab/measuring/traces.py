@@ -1,4 +1,4 @@
-"""Spans of time in the form that Chrome's tracing and Perfetto read."""
+"""Trace files for Chrome's tracing and Perfetto."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Span(NamedTuple):
-    """One piece of work, in seconds. thread: its line; "" where a process has one line without a name."""
+    """One activity, in seconds. thread: name of its track; "" if the process has a single track without a name."""
 
     name: str
     begin: float
@@ -16,8 +16,8 @@ class Span(NamedTuple):
     args: Mapping[str, Any] | None = None
 
 
-def process_events(pid: int, name: str, spans: Sequence[Span], origin: float) -> list[dict[str, Any]]:
-    """One process of a trace; times are written in microseconds from `origin`."""
+def make_process_events(pid: int, name: str, spans: Sequence[Span], origin: float) -> list[dict[str, Any]]:
+    """Events of one process; times are written in microseconds from `origin`."""
     events: list[dict[str, Any]] = [{"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}]
     lines = {thread: tid for tid, thread in enumerate(dict.fromkeys(span.thread for span in spans))}
     for thread, tid in lines.items():
@@ -30,6 +30,6 @@ def process_events(pid: int, name: str, spans: Sequence[Span], origin: float) ->
     return events
 
 
-def trace_of(processes: Iterable[Sequence[dict[str, Any]]]) -> dict[str, Any]:
-    """The whole file."""
+def make_trace(processes: Iterable[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+    """The trace file as a JSON object."""
     return {"traceEvents": [event for events in processes for event in events], "displayTimeUnit": "ms"}

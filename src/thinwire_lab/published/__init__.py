@@ -6,10 +6,10 @@ from importlib import import_module
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from ..configuration.plan import Plan
+from ..configuration.run_plan import RunPlan
 
 if TYPE_CHECKING:
-    from ..configuration.selecting import Selection
+    from ..configuration.selection import Selection
 
 SUMMARIES = {
     "demo": "an MLP on real processes: accuracy against bytes, step times on thin and fast links (1 min)",
@@ -49,7 +49,7 @@ def import_experiment(name: str) -> Any:
 
 def build_named_plan(
     name: str, full: bool = False, data: str | None = None, seeds: tuple[int, ...] = (), some: Selection | None = None
-) -> Plan:
+) -> RunPlan:
     """Build the plan of a named experiment.
 
     Args:

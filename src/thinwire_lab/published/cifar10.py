@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..configuration.config import Experiment, Group, Method, Optimizer, Target, TaskConfig
+from ..configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
 
 BATCH = 128
 
@@ -16,7 +16,7 @@ def on_cifar10(
     title: str,
     about: str | None,
     methods: tuple[Method, ...],
-    optimizer: Optimizer,
+    optimizer: OptimizerConfig,
     epochs: int,
     target: float,
     full: bool,
@@ -31,11 +31,11 @@ def on_cifar10(
         about=(about or "").partition("\n\n")[2].replace("\n", " "),
         task=TaskConfig("cifar10", size | {"test_images": 10_000 if full else 2_000}),
         methods=methods,
-        groups=(Group("one worker", workers=1),),
+        groups=(RunGroup("one worker", workers=1),),
         optimizer=optimizer,
         epochs=epochs,
         seeds=seeds,
-        target=Target("accuracy", target),
+        target=TargetMetric("accuracy", target),
         record_every=epoch if full else epoch // 2,
         checkpoint_every=epoch,
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..configuration.config import Experiment, Group, Method, Optimizer, Target, TaskConfig
-from ..configuration.plan import Plan
-from ..running.build_jobs import plan_of
+from ..configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
+from ..configuration.run_plan import RunPlan
+from ..running.build_jobs import build_run_plan
 
 METHODS = (
     Method("dense", "dense()"),
@@ -32,17 +32,17 @@ DEMO = Experiment(
     task=TaskConfig("digits", {"width": 256, "batch": 32}),
     methods=METHODS,
     groups=(
-        Group("2 workers, real processes", 2, driver="processes", labels=REAL),
-        Group("2 workers, one process", 2, labels=REAL),
-        Group("8 workers, digits sorted", 8, "label-sorted", labels=REMEMBERED),
+        RunGroup("2 workers, real processes", 2, driver="processes", labels=REAL),
+        RunGroup("2 workers, one process", 2, labels=REAL),
+        RunGroup("8 workers, digits sorted", 8, "label-sorted", labels=REMEMBERED),
     ),
-    optimizer=Optimizer(lr=0.05, momentum=0.9),
+    optimizer=OptimizerConfig(lr=0.05, momentum=0.9),
     steps=150,
-    target=Target("accuracy", 0.95),
+    target=TargetMetric("accuracy", 0.95),
     record_every=10,
     checkpoint_every=100,
 )
 
 
-def build_plan(full: bool = False, data: str | None = None) -> Plan:
-    return plan_of(DEMO, data)
+def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
+    return build_run_plan(DEMO, data)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..configuration.config import Experiment, Group, Method, Optimizer, Target, TaskConfig
-from ..configuration.plan import Plan
-from ..running.build_jobs import plan_of
+from ..configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
+from ..configuration.run_plan import RunPlan
+from ..running.build_jobs import build_run_plan
 from .claims import best_of, final_of
 
 OUTER = "outer=nesterov(lr=0.7, momentum=0.9)"
@@ -37,17 +37,17 @@ def build_experiment(full: bool = False) -> Experiment:
         about=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
         task=TaskConfig("shakespeare", large if full else small),
         methods=METHODS,
-        groups=(Group("4 workers", 4),),
-        optimizer=Optimizer("adamw", lr=3e-3, weight_decay=0.01, schedule="cosine", warmup_steps=50),
+        groups=(RunGroup("4 workers", 4),),
+        optimizer=OptimizerConfig("adamw", lr=3e-3, weight_decay=0.01, schedule="cosine", warmup_steps=50),
         steps=5000 if full else 800,
-        target=Target("loss", 1.5 if full else 2.0),
+        target=TargetMetric("loss", 1.5 if full else 2.0),
         record_every=32,
         checkpoint_every=160,
     )
 
 
-def build_plan(full: bool = False, data: str | None = None) -> Plan:
-    return plan_of(build_experiment(full), data, summarize)
+def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
+    return build_run_plan(build_experiment(full), data, summarize)
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from thinwire.sync.optimizers import SGD, Adam
 from thinwire.sync.robust import Rule
 
-from ..configuration.plan import Job, Plan
+from ..configuration.run_plan import Job, RunPlan
 from .simulated_clients import simulate
 
 CASES: dict[str, dict[str, Any]] = {
@@ -34,7 +34,7 @@ def one(driver: object, argument: dict[str, Any], tell: Callable[[Any], None]) -
     return {"case": argument["case"]} | asdict(outcome)
 
 
-def build_plan(full: bool = False, data: str | None = None) -> Plan:
+def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
     crowd = {"clients": 64, "dropout": 0.2, "malformed": 0.05, "sampled": 64 if full else 32}
     rounds = 200 if full else 50
     head = {"title": "Federated rounds with unreliable clients", "about": (__doc__ or "").replace("\n", " "),
@@ -43,7 +43,7 @@ def build_plan(full: bool = False, data: str | None = None) -> Plan:
         Job(f"case{at}", f"{__name__}:one", {"case": case, "crowd": crowd, "rounds": rounds}, case)
         for at, case in enumerate(CASES)
     ]
-    return Plan("federated", head, jobs, lambda results: summarize(results, rounds))
+    return RunPlan("federated", head, jobs, lambda results: summarize(results, rounds))
 
 
 def summarize(results: list[dict[str, Any]], rounds: int) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..configuration.config import Experiment, Method, Optimizer
-from ..configuration.plan import Plan
-from ..running.build_jobs import plan_of
+from ..configuration.config import Experiment, Method, OptimizerConfig
+from ..configuration.run_plan import RunPlan
+from ..running.build_jobs import build_run_plan
 from .cifar10 import on_cifar10, steps_of_an_epoch
 from .claims import Claim, claims_table, final_of, share_of_solver
 
@@ -54,7 +54,7 @@ def build_experiment(full: bool = False) -> Experiment:
         "E3: TopK and ImpK on CIFAR-10, 1 % kept, with EF and SCAM",
         __doc__,
         methods(full, steps_of_an_epoch(full)),
-        Optimizer("cadamw", lr=1e-3 if full else RATE, weight_decay=0.01),
+        OptimizerConfig("cadamw", lr=1e-3 if full else RATE, weight_decay=0.01),
         epochs=50 if full else 6,
         target=0.8 if full else 0.5,
         full=full,
@@ -62,8 +62,8 @@ def build_experiment(full: bool = False) -> Experiment:
     )
 
 
-def build_plan(full: bool = False, data: str | None = None) -> Plan:
-    return plan_of(build_experiment(full), data, summarize)
+def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
+    return build_run_plan(build_experiment(full), data, summarize)
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..configuration.config import Experiment, Group, Method, Optimizer, Target, TaskConfig
-from ..configuration.plan import Plan
-from ..running.build_jobs import plan_of
+from ..configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
+from ..configuration.run_plan import RunPlan
+from ..running.build_jobs import build_run_plan
 from .claims import Claim, best_of, claims_table, final_of, share_of_solver
 from .impk_cifar10 import MEMORIES, OPERATORS, solver
 
@@ -47,17 +47,17 @@ def build_experiment(full: bool = False) -> Experiment:
         about=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
         task=TaskConfig("wikitext2", FULL if full else SMALL),
         methods=methods(full, epoch // 4 + 1),
-        groups=(Group("one worker", workers=1),),
-        optimizer=Optimizer("adamw", weight_decay=0.01, **rates),
+        groups=(RunGroup("one worker", workers=1),),
+        optimizer=OptimizerConfig("adamw", weight_decay=0.01, **rates),
         steps=50 * epoch if full else epoch,
-        target=Target("perplexity", 100.0 if full else 600.0),
+        target=TargetMetric("perplexity", 100.0 if full else 600.0),
         record_every=epoch // 8,
         checkpoint_every=epoch // 4,
     )
 
 
-def build_plan(full: bool = False, data: str | None = None) -> Plan:
-    return plan_of(build_experiment(full), data, summarize)
+def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
+    return build_run_plan(build_experiment(full), data, summarize)
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..configuration.config import Experiment, Method, Optimizer
-from ..configuration.plan import Plan
-from ..running.build_jobs import plan_of
+from ..configuration.config import Experiment, Method, OptimizerConfig
+from ..configuration.run_plan import RunPlan
+from ..running.build_jobs import build_run_plan
 from .cifar10 import on_cifar10, steps_of_an_epoch
 from .claims import Claim, claims_table, final_of, share_of_solver
 
@@ -44,15 +44,15 @@ def build_experiment(full: bool = False) -> Experiment:
         "E2: importance operators on CIFAR-10, 20 % kept",
         __doc__,
         methods,
-        Optimizer("sgd", momentum=0.9, weight_decay=5e-4, **rates),
+        OptimizerConfig("sgd", momentum=0.9, weight_decay=5e-4, **rates),
         epochs=20 if full else 6,
         target=0.8 if full else 0.55,
         full=full,
     )
 
 
-def build_plan(full: bool = False, data: str | None = None) -> Plan:
-    return plan_of(build_experiment(full), data, summarize)
+def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
+    return build_run_plan(build_experiment(full), data, summarize)
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from thinwire.core import loopback
 from thinwire.importance import ImportanceSolver
 from thinwire.kernels import largest
 
-from ..configuration.plan import Job, Plan
-from ..configuration.slugs import slug
+from ..configuration.run_plan import Job, RunPlan
+from ..configuration.slugs import slugify
 from ..tasks.logistic import Logistic, mushrooms
 from .descent import LAYER, GradientOnly, Problem, Stop, descend, telling
 from .importance_mushrooms.experiment import RIDGE, SMOOTHNESS, SOLVERS, Q, quick_mushrooms
@@ -116,13 +116,13 @@ def overlap_job(driver: object, task: dict[str, Any], tell: Callable[[Any], None
     return {"shares": overlaps(task["kind"], task["trial"], task["points"])}
 
 
-def build_plan(full: bool = False, data: str | None = None, points: int = POINTS, messages: int = MESSAGES) -> Plan:
+def build_plan(full: bool = False, data: str | None = None, points: int = POINTS, messages: int = MESSAGES) -> RunPlan:
     cases = [(kind, trial) for kind in POINTS_AT for trial in TRIALS]
     looks = [after for after in LOOKS if after <= messages]
     jobs = [
-        *(Job(f"overlap-{slug(kind)}-{slug(trial)}", f"{__name__}:overlap_job",
+        *(Job(f"overlap-{slugify(kind)}-{slugify(trial)}", f"{__name__}:overlap_job",
               {"kind": kind, "trial": trial, "points": points}, f"overlap, {kind}, {trial}") for kind, trial in cases),
-        *(Job(f"noise-{slug(kind)}", f"{__name__}:noise_job", {"kind": kind, "messages": messages, "looks": looks},
+        *(Job(f"noise-{slugify(kind)}", f"{__name__}:noise_job", {"kind": kind, "messages": messages, "looks": looks},
               f"noise, {kind}") for kind in KINDS),
     ]  # fmt: skip
     head = {
@@ -143,7 +143,7 @@ def build_plan(full: bool = False, data: str | None = None, points: int = POINTS
             "tables": [overlap_table(found), noise_table(noise)], "figures": histograms(noise),
         }  # fmt: skip
 
-    return Plan("importance-overlap", head, jobs, summarize)
+    return RunPlan("importance-overlap", head, jobs, summarize)
 
 
 def overlap_table(found: dict[tuple[str, str], list[float]]) -> dict[str, Any]:

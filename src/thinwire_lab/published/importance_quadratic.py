@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..configuration.plan import Job, Plan
-from ..configuration.slugs import slug
+from ..configuration.run_plan import Job, RunPlan
+from ..configuration.slugs import slugify
 from .descent import Stop, descend, telling
 from .importance_mushrooms.experiment import OPERATORS, SOLVERS, Operator
 from .importance_mushrooms.tables import short
@@ -58,9 +58,10 @@ def row(driver: object, task: dict[str, Any], tell: Callable[[Any], None]) -> di
     return {"label": operator.label, "composition": text} | trace.figures() | {"curve": trace.thinned()}
 
 
-def build_plan(full: bool = False, data: str | None = None, stop: Stop = STOP) -> Plan:
+def build_plan(full: bool = False, data: str | None = None, stop: Stop = STOP) -> RunPlan:
     jobs = [
-        Job(slug(op.label), f"{__name__}:row", {"operator": asdict(op), "stop": asdict(stop)}, op.label) for op in ROWS
+        Job(slugify(op.label), f"{__name__}:row", {"operator": asdict(op), "stop": asdict(stop)}, op.label)
+        for op in ROWS
     ]
     about = (__doc__ or "").partition("\n\n")[2].replace("\n", " ")
     config = {"dim": DIM, "mu": SMALLEST, "L": LARGEST, "k": KEPT, "every": EVERY, "stop": asdict(stop)}
@@ -70,7 +71,7 @@ def build_plan(full: bool = False, data: str | None = None, stop: Stop = STOP) -
         tables, figures = [outcome(found, stop)], [curves(found)]
         return {"found": found, "checks": checks(found, stop), "tables": tables, "figures": figures}
 
-    return Plan("importance-quadratic", head, jobs, summarize)
+    return RunPlan("importance-quadratic", head, jobs, summarize)
 
 
 def checks(found: list[dict[str, Any]], stop: Stop) -> list[dict[str, Any]]:

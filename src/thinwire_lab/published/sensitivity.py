@@ -23,9 +23,9 @@ from thinwire.controllers.prices import errors_of
 from thinwire.core import Aggregator, Key, TensorSpec, World, loopback
 from thinwire.exchange import Exchanger
 
-from ..configuration.config import Optimizer
-from ..configuration.plan import Job
-from ..configuration.rates import rate
+from ..configuration.config import OptimizerConfig
+from ..configuration.learning_rates import resolve_learning_rate
+from ..configuration.run_plan import Job
 from ..running.optimizers import make_optimizer
 from ..tasks import make_task
 from ..tasks.base import Learner
@@ -39,7 +39,7 @@ def sensitivity_jobs(
     task: Mapping[str, Any],
     candidates: Sequence[str],
     layers: Sequence[str],
-    optimizer: Optimizer,
+    optimizer: OptimizerConfig,
     *,
     steps: int = MOST_STEPS,
     before: int = 100,
@@ -73,8 +73,8 @@ def one_layer(driver: Any, argument: Mapping[str, Any], tell: Callable[[Any], No
     learner, name = task.learner(0, 1, split, argument["seed"]), argument["layer"]
     if name not in learner.parameters:
         raise KeyError(f"sensitivity: no layer is called {name!r}; there are {list(learner.parameters)}")
-    settings = Optimizer(**{**argument["optimizer"], "betas": tuple(argument["optimizer"]["betas"])})
-    lr = rate(settings.lr, task.smoothness)
+    settings = OptimizerConfig(**{**argument["optimizer"], "betas": tuple(argument["optimizer"]["betas"])})
+    lr = resolve_learning_rate(settings.lr, task.smoothness)
     first = 0
     if argument["stored"] is not None:
         first = _take_over(learner, Path(argument["stored"]))
@@ -103,7 +103,7 @@ def one_layer(driver: Any, argument: Mapping[str, Any], tell: Callable[[Any], No
 
 
 def _losses(
-    learner: Learner, settings: Optimizer, lr: float, steps: range, rules: Mapping[str, Aggregator[Any]]
+    learner: Learner, settings: OptimizerConfig, lr: float, steps: range, rules: Mapping[str, Aggregator[Any]]
 ) -> list[float]:
     """Of each step's batch, while layers with a rule are sent through it."""
     optimizer = make_optimizer(settings, list(learner.parameters.values()), lr)

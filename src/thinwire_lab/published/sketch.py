@@ -23,7 +23,7 @@ from thinwire.drivers.meter import HEADER, Meter
 from thinwire.exchange import Exchanger
 from thinwire.kernels import distinct_positions
 
-from ..configuration.plan import Job, Plan
+from ..configuration.run_plan import Job, RunPlan
 from .sketch_traffic import worth_it
 
 NUMEL = 1 << 16
@@ -182,8 +182,8 @@ def everything(driver: object, argument: dict[str, Any], tell: Callable[[Any], N
     return {"tables": tables(found), "figures": figures(found), "checks": checks(found)}
 
 
-def build_plan(full: bool = False, data: str | None = None) -> Plan:
+def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
     config = {"numel": NUMEL, "workers": WORKERS, "densities": DENSITIES, "supports": list(OVERLAPS), "ways": WAYS}
     head = {"title": "When a sketch pays", "about": (__doc__ or "").replace("\n", " "), "config": config}
     jobs = [Job("all", f"{__name__}:everything", {}, "sketches against their rivals")]
-    return Plan("sketch", head, jobs, lambda results: results[0])
+    return RunPlan("sketch", head, jobs, lambda results: results[0])

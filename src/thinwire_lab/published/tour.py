@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..configuration.config import Experiment, Group, Method, Optimizer, Target, TaskConfig
-from ..configuration.plan import Plan
-from ..running.build_jobs import plan_of
+from ..configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
+from ..configuration.run_plan import RunPlan
+from ..running.build_jobs import build_run_plan
 
 SPARSE = (
     Method("Random-k 25 %", "randomk(density=0.25)"),
@@ -79,21 +79,21 @@ TOUR = Experiment(
     ),
     task=TaskConfig("logistic"),
     groups=(
-        Group("10 label-sorted workers: sparse", 10, "label-sorted", labels=_labels(SPARSE)),
-        Group("10 label-sorted workers: quantised", 10, "label-sorted", labels=_labels(QUANTISED)),
-        Group("10 label-sorted workers: with memory", 10, "label-sorted", labels=_labels(REMEMBERED)),
-        Group("10 label-sorted workers: factorised", 10, "label-sorted", labels=_labels(FACTORED)),
-        Group("4 workers: with whom", 4, labels=(*_labels(EXCHANGED), "EF(Top-k 10 %)", "QSGD 4 bits")),
-        Group("2 workers, lockstep", 2, labels=FEW),
-        Group("2 workers, real processes", 2, driver="processes", labels=FEW),
+        RunGroup("10 label-sorted workers: sparse", 10, "label-sorted", labels=_labels(SPARSE)),
+        RunGroup("10 label-sorted workers: quantised", 10, "label-sorted", labels=_labels(QUANTISED)),
+        RunGroup("10 label-sorted workers: with memory", 10, "label-sorted", labels=_labels(REMEMBERED)),
+        RunGroup("10 label-sorted workers: factorised", 10, "label-sorted", labels=_labels(FACTORED)),
+        RunGroup("4 workers: with whom", 4, labels=(*_labels(EXCHANGED), "EF(Top-k 10 %)", "QSGD 4 bits")),
+        RunGroup("2 workers, lockstep", 2, labels=FEW),
+        RunGroup("2 workers, real processes", 2, driver="processes", labels=FEW),
     ),
     methods=(Method("dense", "dense()"), *SPARSE, *QUANTISED, *REMEMBERED, *FACTORED, *EXCHANGED),
-    optimizer=Optimizer(lr="1/L"),
+    optimizer=OptimizerConfig(lr="1/L"),
     steps=150,
-    target=Target("loss", 0.1),
+    target=TargetMetric("loss", 0.1),
     checkpoint_every=150,
 )
 
 
-def build_plan(full: bool = False, data: str | None = None) -> Plan:
-    return plan_of(TOUR)
+def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
+    return build_run_plan(TOUR)

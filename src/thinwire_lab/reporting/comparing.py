@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from ..configuration.config import MEASURES
+from ..configuration.config import METRICS
 
 Key = tuple[str, str]  # group, label
 
@@ -15,7 +15,7 @@ def comparison(one: dict[str, Any], other: dict[str, Any], name: str, other_name
     ours, theirs = finals(one), finals(other)
     rows = []
     for key in (key for key in ours if key in theirs):
-        for measure in (*MEASURES, "wire_bytes"):
+        for measure in (*METRICS, "wire_bytes"):
             a, b = ours[key].get(measure), theirs[key].get(measure)
             if a is not None and b is not None:
                 change = None if a == 0 else f"{100 * (b / a - 1):+.2f} %"

@@ -10,7 +10,7 @@ from typing import Any
 
 from thinwire.core import MissingExtra
 
-from ..configuration.slugs import slug
+from ..configuration.slugs import slugify
 from .charts import LARGE
 from .exhibits import figure_plot
 from .pictures import Picture, heat_picture, kind_picture, layer_picture, modelled_pictures, time_picture
@@ -94,4 +94,4 @@ def _drawn(plot: Plot, x: str, y: str, name: str, title: str) -> Picture:
 
 def _short(words: str) -> str:
     """The words as a part of a file's name."""
-    return slug(words, most=40, empty="x").rstrip("-")
+    return slugify(words, most=40, empty="x").rstrip("-")

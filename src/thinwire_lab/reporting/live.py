@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..configuration.plan import Job
+from ..configuration.run_plan import Job
 
 LINE_EVERY_S = 5.0
 
@@ -31,19 +31,19 @@ class LiveView:
         self._done = self._before = 0
         self._began = self._spoken = time.monotonic()
 
-    def begin(self, jobs: Sequence[Job], done: int) -> None:
+    def on_start(self, jobs: Sequence[Job], done: int) -> None:
         self._jobs, self._done, self._before = jobs, done, done
         if done and not self._terminal:
             print(f"{done} of {len(jobs)} jobs are done already", flush=True)
 
-    def news(self, job: Job, news: dict[str, Any]) -> None:
+    def on_progress(self, job: Job, progress: dict[str, Any]) -> None:
         with self._lock:
-            self._running.setdefault(job.key, {"title": job.title, "began": time.monotonic()}).update(news)
+            self._running.setdefault(job.key, {"title": job.title, "began": time.monotonic()}).update(progress)
         if not self._terminal and time.monotonic() - self._spoken > LINE_EVERY_S:
             self._spoken = time.monotonic()
             print(f"{self._done} of {len(self._jobs)} done; {line(self._running[job.key])}", flush=True)
 
-    def ended(self, job: Job, result: dict[str, Any]) -> None:
+    def on_finish(self, job: Job, result: dict[str, Any]) -> None:
         with self._lock:
             self._running.pop(job.key, None)
             self._done += 1

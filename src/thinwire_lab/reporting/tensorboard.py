@@ -8,7 +8,7 @@ from typing import Any
 
 from thinwire.core import MissingExtra
 
-from ..configuration.slugs import slug
+from ..configuration.slugs import slugify
 
 
 def check_extra() -> None:
@@ -22,7 +22,7 @@ def write_scalars(result: dict[str, Any], folder: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     for run in result.get("runs", []):
-        place = folder / f"{slug(run['group'])}--{slug(run['label'])}--seed{run['seed']}"
+        place = folder / f"{slugify(run['group'])}--{slugify(run['label'])}--seed{run['seed']}"
         writer = SummaryWriter(str(place))
         steps = run["curve"]["step"]
         for name, column in run["curve"].items():

@@ -1,1 +1,1 @@
-"""Jobs of an experiment: built from a config, run in processes or in lockstep, stored in one folder."""
+"""Jobs of an experiment: built from a config, run on processes or in lockstep, stored in one folder."""

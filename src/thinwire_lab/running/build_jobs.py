@@ -1,4 +1,4 @@
-"""A config as a plan: a job for every method, group and seed; and what all runs show together."""
+"""Make the plan of an experiment: one job for every method, group and seed; combine the results of all runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..configuration.config import Experiment, Group
-from ..configuration.plan import Job, Plan
-from ..configuration.slugs import slug
+from ..configuration.config import Experiment, RunGroup
+from ..configuration.run_plan import Job, RunPlan
+from ..configuration.slugs import slugify
 from ..tables import ConfigError
 from ..tasks import make_task
 from ..tasks.splits import Split
-from .checking import check_methods
+from .method_checks import check_methods
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,7 +27,7 @@ LINKS = {"100 Mbit/s": 1e8, "1 Gbit/s": 1e9, "10 Gbit/s": 1e10}
 
 
 def read_experiment(path: Path) -> Experiment:
-    """Out of a TOML file, or of the config.json that a run left."""
+    """Read an experiment from a TOML file or from the config.json of a run."""
     try:
         text = path.read_text()
         config = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
@@ -40,55 +40,69 @@ def read_experiment(path: Path) -> Experiment:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def plan_of(experiment: Experiment, data: str | None = None, finish: Any = None, more: Sequence[Job] = ()) -> Plan:
-    """Data are looked for, and all that cannot be is refused, here: before any job starts.
+def build_run_plan(
+    experiment: Experiment, data: str | None = None, finish: Any = None, more: Sequence[Job] = ()
+) -> RunPlan:
+    """Make the plan of an experiment. Data are located, and everything is checked, before any job starts.
 
-    more: jobs beside the runs; then `finish` is given their results as well.
+    Args:
+        experiment: what to run.
+        data: folder of the data sets; None: $THINWIRE_DATA, the cache, or a download.
+        finish: called with the list of runs (and the results of `more`, if any); returns more entries of the result.
+        more: jobs in addition to the training runs.
+
+    Raises:
+        ConfigError: a method, task or group cannot run as configured.
+        DataError: data are missing or damaged.
     """
     task = make_task(experiment.task.name, experiment.task.settings, data)
     steps = {}
     for group in experiment.groups:
         own = experiment.task_of(group)
-        theirs = make_task(own.name, own.settings, data)
-        theirs.prepare(group.workers, Split.parse(group.split))
-        check_methods(experiment, group, theirs)
-        steps[group.title] = group.steps or steps_of(experiment, group, theirs.about())
+        group_task = make_task(own.name, own.settings, data)
+        group_task.prepare(group.workers, Split.parse(group.split))
+        check_methods(experiment, group, group_task)
+        steps[group.title] = group.steps or count_steps(experiment, group, group_task.about())
     head = {
         "title": experiment.title or experiment.name, "about": experiment.about, "config": experiment.to_dict(),
         "task": task.about(),
         "target": None if experiment.target is None else vars(experiment.target) | {},
     }  # fmt: skip
     jobs = [
-        _job(experiment, at, group, label, seed, steps[group.title], data)
+        _make_job(experiment, at, group, label, seed, steps[group.title], data)
         for at, group in enumerate(experiment.groups)
         for label in (method.label for method in experiment.methods_of(group))
         for seed in experiment.seeds
     ]
-    together = partial(shown_together, experiment, finish, len(jobs))
-    return Plan(experiment.name, head, [*jobs, *more], together, runs=len(jobs))
+    combine = partial(combine_results, experiment, finish, len(jobs))
+    return RunPlan(experiment.name, head, [*jobs, *more], combine, runs=len(jobs))
 
 
-def steps_of(experiment: Experiment, group: Group, about: Mapping[str, Any]) -> int:
+def count_steps(experiment: Experiment, group: RunGroup, about: Mapping[str, Any]) -> int:
     if experiment.steps:
         return experiment.steps
     examples, batch = about.get("examples"), about.get("batch")
     if not isinstance(examples, int) or not isinstance(batch, int):
-        raise ConfigError(f"epochs: this task has no epochs (batch is {batch!r}); give steps")
-    each = batch * int(about.get("context", 1))  # text has its length in tokens, and batches in windows
-    return math.ceil(experiment.epochs * examples / (each * group.workers))
+        raise ConfigError(f"epochs: this task has no epochs (batch is {batch!r}); use steps instead")
+    batch_examples = batch * int(
+        about.get("context", 1)
+    )  # of text, examples are tokens and a batch is a number of windows
+    return math.ceil(experiment.epochs * examples / (batch_examples * group.workers))
 
 
-def _job(experiment: Experiment, at: int, group: Group, label: str, seed: int, steps: int, data: str | None) -> Job:
+def _make_job(
+    experiment: Experiment, at: int, group: RunGroup, label: str, seed: int, steps: int, data: str | None
+) -> Job:
     real = group.driver == "processes"
-    function = f"{__package__}.training:{'on_one_rank' if real else 'in_lockstep'}"
+    function = f"{__package__}.training:{'train_one_rank' if real else 'train_in_lockstep'}"
     argument = {
         "experiment": experiment.to_dict(), "group": at, "label": label, "seed": seed, "steps": steps, "data": data,
     }  # fmt: skip
     seeds = f", seed {seed}" if len(experiment.seeds) > 1 else ""
     return Job(
-        key=f"{at}-{slug(label)}-{experiment.methods_of(group).index(_method(experiment, label))}-seed{seed}",
+        key=f"{at}-{slugify(label)}-{experiment.methods_of(group).index(_method(experiment, label))}-seed{seed}",
         function=function, argument=argument, title=f"{label}{seeds} ({group.title})", link=group.link,
-        ranks=group.workers if real else 1, gather=f"{__package__}.training:together" if real else "",
+        ranks=group.workers if real else 1, gather=f"{__package__}.training:merge_rank_results" if real else "",
     )  # fmt: skip
 
 
@@ -96,16 +110,16 @@ def _method(experiment: Experiment, label: str) -> Any:
     return next(method for method in experiment.methods if method.label == label)
 
 
-def shown_together(experiment: Experiment, finish: Any, count: int, results: list[dict[str, Any]]) -> dict[str, Any]:
+def combine_results(experiment: Experiment, finish: Any, count: int, results: list[dict[str, Any]]) -> dict[str, Any]:
     runs, more = results[:count], results[count:]
-    shown = {"checks": parity_checks(experiment, runs), "modelled": modelled(runs)}
+    shown = {"checks": check_parity(experiment, runs), "modelled": model_step_times(runs)}
     if finish is None:
         return shown
     return shown | dict(finish(runs, more) if more else finish(runs))
 
 
-def parity_checks(experiment: Experiment, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Does each real run give the figures of the lockstep run with the same workers and split, to the last bit?"""
+def check_parity(experiment: Experiment, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Compare each run on processes with the lockstep run of the same workers and split, bit for bit."""
     checks = []
     for real in (g for g in experiment.groups if g.driver == "processes"):
         for twin in experiment.groups:
@@ -122,8 +136,8 @@ def parity_checks(experiment: Experiment, runs: list[dict[str, Any]]) -> list[di
     return checks
 
 
-def _curves(runs: list[dict[str, Any]], group: Group) -> dict[tuple[str, int], Any]:
-    """Without the clock's column."""
+def _curves(runs: list[dict[str, Any]], group: RunGroup) -> dict[tuple[str, int], Any]:
+    """The curves of a group by (label, seed), without the column of seconds."""
     return {
         (run["label"], run["seed"]): {name: column for name, column in run["curve"].items() if name != "seconds"}
         for run in runs
@@ -131,10 +145,10 @@ def _curves(runs: list[dict[str, Any]], group: Group) -> dict[tuple[str, int], A
     }
 
 
-def modelled(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a step would take over links of some rates: measured computing and encoding, bytes divided by the rate.
+def model_step_times(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Modelled step times over links of several rates: measured compute time plus bytes divided by the rate.
 
-    Of runs on real processes, whose clocks had the cores to themselves. Nothing overlaps, and latency is left out.
+    Only for runs on real processes, which were timed alone. Assumes no latency, and no overlap with communication.
     """
     rows = []
     for run in runs:

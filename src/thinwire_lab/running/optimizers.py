@@ -1,4 +1,4 @@
-"""What workers do with the average: torch's optimizers, and the cautious AdamW that S0's thesis trains with."""
+"""Optimizers of the replicas: torch's SGD and AdamW, and cautious AdamW (Liang et al., 2024)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..configuration.config import Optimizer
+from ..configuration.config import OptimizerConfig
 
 
 class CautiousAdamW(torch.optim.AdamW):
-    """AdamW that takes only those parts of its step that do not go against the gradient (Liang et al., 2024).
+    """Cautious AdamW (Liang et al., 2024): keep the components of the update whose sign opposes the gradient.
 
-    What is left is scaled up by the share that was dropped, at most a thousandfold. Weight decay is AdamW's.
+    The kept components are divided by the fraction kept, at least 1/1000. Weight decay is AdamW's. Used by
+    Khafizov, 2025.
     """
 
     @torch.no_grad()
@@ -31,18 +32,18 @@ class CautiousAdamW(torch.optim.AdamW):
                 parameter.copy_(kept + change * agrees / agrees.mean().clamp(min=1e-3))
 
 
-def make_optimizer(settings: Optimizer, parameters: Sequence[Tensor], lr: float) -> torch.optim.Optimizer:
+def make_optimizer(settings: OptimizerConfig, parameters: Sequence[Tensor], lr: float) -> torch.optim.Optimizer:
     if settings.name == "sgd":
         return torch.optim.SGD(list(parameters), lr=lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
     kind = CautiousAdamW if settings.name == "cadamw" else torch.optim.AdamW
     return kind(list(parameters), lr=lr, betas=settings.betas, weight_decay=settings.weight_decay)
 
 
-def rate_at(step: int, steps: int, lr: float, schedule: str, warmup_steps: int) -> float:
-    """The learning rate of a step: up along a line, then constant or down along half a cosine."""
+def learning_rate_at(step: int, steps: int, lr: float, schedule: str, warmup_steps: int) -> float:
+    """The learning rate of a step: linear warm-up, then constant or cosine decay to zero."""
     if step < warmup_steps:
         return lr * (step + 1) / warmup_steps
     if schedule == "constant":
         return lr
-    done = (step - warmup_steps) / max(1, steps - warmup_steps)
-    return lr * 0.5 * (1 + math.cos(math.pi * done))
+    progress = (step - warmup_steps) / max(1, steps - warmup_steps)
+    return lr * 0.5 * (1 + math.cos(math.pi * progress))

@@ -1,4 +1,4 @@
-"""One run of an experiment: the same training loop for all workers in one process and for one worker in each."""
+"""The training loop of one run: for all replicas in one process (lockstep) or for one replica per process."""
 
 from __future__ import annotations
 
@@ -17,28 +17,37 @@ from thinwire.drivers.lockstep import lockstep
 from thinwire.drivers.meter import Meter
 
 from ..configuration.config import Experiment
-from ..measuring.clock import chrome_trace, waiting_and_sending
-from ..measuring.folder import TIMES, write_json
-from ..measuring.metrics import Observer
+from ..measuring.clock import make_chrome_trace, split_waiting_and_sending
+from ..measuring.folder import TIMES_FOLDER, write_json
+from ..measuring.metrics import MetricsRecorder
 from ..measuring.request_log import read_requests
 from ..tasks import make_task
-from .optimizers import rate_at
-from .worker import Worker
+from .optimizers import learning_rate_at
+from .replica import Replica
 
-Carry = Callable[[Sequence[Program[Any]]], Sequence[Any]]
+RunPrograms = Callable[[Sequence[Program[Any]]], Sequence[Any]]  # one program per replica of this process -> answers
 
 
 class Training:
-    """Workers of this process (all of them in lockstep, or one), trained step by step, observed, stored and resumed."""
+    """Trains the replicas of this process (all of them in lockstep, or one); measures, checkpoints and resumes.
+
+    Args:
+        argument: of the job: experiment, group, label, seed, steps, data and folder.
+        ranks_here: ranks of the replicas in this process.
+        meters: one per replica, for the bytes of training.
+        run_programs: runs one program per replica with the training meters.
+        run_measurements: the same with a meter of its own, so that measuring is not counted as training.
+        measurement_meter: that meter.
+    """
 
     def __init__(
         self,
         argument: Mapping[str, Any],
-        workers_here: Sequence[int],
+        ranks_here: Sequence[int],
         meters: Sequence[Meter],
-        carry: Carry,
-        carry_looks: Carry,
-        looked: Meter,
+        run_programs: RunPrograms,
+        run_measurements: RunPrograms,
+        measurement_meter: Meter,
     ) -> None:
         self.experiment = Experiment.from_dict(argument["experiment"])
         self.group = self.experiment.groups[argument["group"]]
@@ -46,144 +55,147 @@ class Training:
         config = self.experiment.task_of(self.group)
         task = make_task(config.name, config.settings, argument["data"])
         self.steps = argument["steps"]
-        times = Path(argument["folder"]) / TIMES if self.group.driver == "processes" else None
-        build = partial(Worker, self.experiment, task, self.group, method, argument["seed"])
-        self.workers = [
-            build(rank, meter, times and times / f"rank{rank}.bin")
-            for rank, meter in zip(workers_here, meters, strict=True)
+        times = Path(argument["folder"]) / TIMES_FOLDER if self.group.driver == "processes" else None
+        make = partial(Replica, self.experiment, task, self.group, method, argument["seed"])
+        self.replicas = [
+            make(rank, meter, times and times / f"rank{rank}.bin")
+            for rank, meter in zip(ranks_here, meters, strict=True)
         ]
-        self.carry = carry
-        self.carry_looks, self.looked = carry_looks, looked  # what is sent only to look is counted apart
-        self.observer = Observer(self.workers[0], self.experiment.target) if 0 in workers_here else None
+        self.run_programs = run_programs
+        self.run_measurements, self.measurement_meter = run_measurements, measurement_meter
+        self.recorder = MetricsRecorder(self.replicas[0], self.experiment.target) if 0 in ranks_here else None
         self.folder = Path(argument["folder"]) / "checkpoint"
         self.done = 0
 
-    def run(self, tell: Callable[[Any], None], barrier: Callable[[], object] | None = None) -> None:
+    def run(self, on_progress: Callable[[Any], None], barrier: Callable[[], object] | None = None) -> None:
+        """Train until the last step or until the target or divergence ends the run; starts from a checkpoint if any."""
         self._resume()
-        settings, over = self.experiment.optimizer_of(self.group), False
-        while self.done < self.steps and not over:
+        settings, stopped = self.experiment.optimizer_of(self.group), False
+        while self.done < self.steps and not stopped:
             step = self.done
-            watched = step % (self.group.record_every or self.experiment.record_every) == 0
-            if watched:
-                over = self._look(step, tell)
-                if over:
+            measured = step % (self.group.record_every or self.experiment.record_every) == 0
+            if measured:
+                stopped = self._measure_and_decide(step, on_progress)
+                if stopped:
                     break
-            lr = rate_at(step, self.steps, self.workers[0].lr, settings.schedule, settings.warmup_steps)
-            self.carry([worker.step(step, lr, watched) for worker in self.workers])
+            lr = learning_rate_at(step, self.steps, self.replicas[0].lr, settings.schedule, settings.warmup_steps)
+            self.run_programs([replica.step(step, lr, measured) for replica in self.replicas])
             self.done += 1
-            if watched and self.observer is not None:
-                self.observer.look_back()
+            if measured and self.recorder is not None:
+                self.recorder.record_step()
             if self.done % self.experiment.checkpoint_every == 0 and self.done < self.steps:
                 self._save(barrier)
-        if not over:
-            self._observe(self.done, tell)
+        if not stopped:
+            self._measure(self.done, on_progress)
 
-    def _look(self, step: int, tell: Callable[[Any], None]) -> bool:
-        """Measure; True if the run ends here, which all ranks know alike."""
-        self._observe(step, tell)
+    def _measure_and_decide(self, step: int, on_progress: Callable[[Any], None]) -> bool:
+        """Measure; return True on all ranks if the run ends here: target reached, or weights diverged."""
+        self._measure(step, on_progress)
         target = self.experiment.target
         if target is not None and target.stop:
-            reached = self.observer is not None and self.observer.reached
-            flags = self.carry([_from_rank_0(reached, step) for _ in self.workers])
+            reached = self.recorder is not None and self.recorder.reached
+            flags = self.run_programs([_broadcast_flag(reached, step) for _ in self.replicas])
             if flags[0]:
                 return True
-        exploded = self.workers[0].exploded  # all ranks hold the same weights, or
-        if self.workers[0].replicas_differ:  # rank 0 decides
-            return bool(self.carry_looks([_from_rank_0(exploded, step) for _ in self.workers])[0])
-        return exploded
+        diverged = self.replicas[0].has_diverged  # the same on all ranks, unless replicas differ: then rank 0 decides
+        if self.replicas[0].replicas_differ:
+            return bool(self.run_measurements([_broadcast_flag(diverged, step) for _ in self.replicas])[0])
+        return diverged
 
-    def _observe(self, step: int, tell: Callable[[Any], None]) -> None:
-        """Rank 0 looks; where replicas differ, at the mean of all, which all ranks make together."""
-        mean, apart = None, None
-        if self.workers[0].replicas_differ:
-            mean, apart = self.carry_looks([worker.shown(step) for worker in self.workers])[0]
-        if self.observer is not None:
-            self.observer.look(step, mean, apart)
-            tell(self.observer.news(step, self.steps))
+    def _measure(self, step: int, on_progress: Callable[[Any], None]) -> None:
+        """Measure on rank 0; where replicas differ, the mean of their weights, which all ranks compute together."""
+        mean, consensus = None, None
+        if self.replicas[0].replicas_differ:
+            mean, consensus = self.run_measurements([replica.average_weights(step) for replica in self.replicas])[0]
+        if self.recorder is not None:
+            self.recorder.record(step, mean, consensus)
+            on_progress(self.recorder.progress(step, self.steps))
 
     def _save(self, barrier: Callable[[], object] | None) -> None:
-        state: dict[str, Any] = {str(w.world.rank): w.state_dict() for w in self.workers}
-        state |= {"done": self.done, "looked": self.looked.state_dict()}
-        if self.observer is not None:
-            state["observer"] = self.observer.state_dict()
-        rank, size = self.workers[0].world if barrier is not None else World(0, 1)
+        state: dict[str, Any] = {str(r.world.rank): r.state_dict() for r in self.replicas}
+        state |= {"done": self.done, "measurement_meter": self.measurement_meter.state_dict()}
+        if self.recorder is not None:
+            state["recorder"] = self.recorder.state_dict()
+        rank, size = self.replicas[0].world if barrier is not None else World(0, 1)
         checkpoint.save(self.folder, state, step=self.done, rank=rank, world_size=size, barrier=barrier)
 
     def _resume(self) -> None:
         if not checkpoint.steps(self.folder):
             return
-        rank, size = self.workers[0].world if len(self.workers) == 1 else World(0, 1)
+        rank, size = self.replicas[0].world if len(self.replicas) == 1 else World(0, 1)
         state = checkpoint.load(self.folder, rank=rank, world_size=size)
-        for worker in self.workers:
-            worker.load_state_dict(state[str(worker.world.rank)])
+        for replica in self.replicas:
+            replica.load_state_dict(state[str(replica.world.rank)])
         self.done = int(state["done"])
-        self.looked.load_state_dict(state["looked"])
-        if self.observer is not None:
-            self.observer.load_state_dict(state["observer"])
+        self.measurement_meter.load_state_dict(state["measurement_meter"])
+        if self.recorder is not None:
+            self.recorder.load_state_dict(state["recorder"])
 
 
-def _from_rank_0(flag: bool, step: int) -> Program[bool]:
-    told = yield Broadcast(Payload((torch.tensor([flag]),)), 0, (Label("", "control", 1, 1.0),), step)
-    return bool(told.parts[0].item())
+def _broadcast_flag(flag: bool, step: int) -> Program[bool]:
+    """Rank 0's flag, on all ranks."""
+    answer = yield Broadcast(Payload((torch.tensor([flag]),)), 0, (Label("", "control", 1, 1.0),), step)
+    return bool(answer.parts[0].item())
 
 
-def in_lockstep(driver: Driver, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
-    """All workers in this process. Rank 0's bytes, and the totals of all ranks, which differ where one is a server;
-    times are those of computing and encoding, for one worker."""
-    del driver  # a world of one
+def train_in_lockstep(
+    driver: Driver, argument: Mapping[str, Any], on_progress: Callable[[Any], None]
+) -> dict[str, Any]:
+    """Train all replicas in this process; the result has rank 0's curves and times and the bytes of all ranks."""
+    del driver  # its world has one rank
     size = Experiment.from_dict(argument["experiment"]).groups[argument["group"]].workers
-    meters, looked = ([Meter() for _ in range(size)] for _ in range(2))
-    carries = (partial(lockstep, meters=meters), partial(lockstep, meters=looked))
-    training = Training(argument, range(size), meters, *carries, looked[0])
-    training.run(tell)
-    assert training.observer is not None
+    meters, measuring = ([Meter() for _ in range(size)] for _ in range(2))
+    runners = (partial(lockstep, meters=meters), partial(lockstep, meters=measuring))
+    training = Training(argument, range(size), meters, *runners, measuring[0])
+    training.run(on_progress)
+    assert training.recorder is not None
     totals = [meter.total() for meter in meters]
     traffic = {"sent": [t.sent_bytes for t in totals], "received": [t.received_bytes for t in totals]}
-    more = {"times": dict(training.workers[0].clock.sums), "bytes_by_rank": traffic}
-    return _head(argument, training) | training.observer.result() | more
+    more = {"times": dict(training.replicas[0].clock.sums), "bytes_by_rank": traffic}
+    return _describe_run(argument, training) | training.recorder.result() | more
 
 
-def on_one_rank(driver: Driver, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
-    """One of several processes; `together` makes one result of theirs."""
+def train_one_rank(driver: Driver, argument: Mapping[str, Any], on_progress: Callable[[Any], None]) -> dict[str, Any]:
+    """Train one replica of several processes; `merge_rank_results` makes one result of all ranks' results."""
+    measurement_meter = Meter()
 
-    looked = Meter()
-
-    def look(programs: Sequence[Program[Any]]) -> Sequence[Any]:
-        counted = driver.count_with(looked)
+    def run_measurements(programs: Sequence[Program[Any]]) -> Sequence[Any]:
+        training_meter = driver.count_with(measurement_meter)
         try:
             return [driver.run(programs[0])]
         finally:
-            driver.count_with(counted)
+            driver.count_with(training_meter)
 
-    def carry(programs: Sequence[Program[Any]]) -> Sequence[Any]:
+    def run_programs(programs: Sequence[Program[Any]]) -> Sequence[Any]:
         return [driver.run(programs[0])]
 
-    training = Training(argument, [driver.world.rank], [driver.meter], carry, look, looked)
-    training.run(tell, driver.barrier)
-    clock = training.workers[0].clock.to_dict() | {"folder": argument["folder"]}
-    result = {} if training.observer is None else _head(argument, training) | training.observer.result()
+    meters = [driver.meter]
+    training = Training(argument, [driver.world.rank], meters, run_programs, run_measurements, measurement_meter)
+    training.run(on_progress, driver.barrier)
+    clock = training.replicas[0].clock.to_dict() | {"folder": argument["folder"]}
+    result = {} if training.recorder is None else _describe_run(argument, training) | training.recorder.result()
     return result | {"clock": clock}
 
 
-def together(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Rank 0's result with all ranks' times; the last steps' trace goes to a file beside it."""
+def merge_rank_results(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Rank 0's result with the mean of all ranks' times; writes the trace of the last steps to the job's folder."""
     clocks = [result["clock"] for result in results]
     names = dict.fromkeys(name for clock in clocks for name in clock["sums"])
     times = {name: sum(clock["sums"].get(name, 0.0) for clock in clocks) / len(clocks) for name in names}
     requests = [read_requests(Path(clock["requests"])) for clock in clocks]
-    waiting, sending = waiting_and_sending(requests)
+    waiting, sending = split_waiting_and_sending(requests)
     result = {key: value for key, value in results[0].items() if key != "clock"}
     folder = Path(clocks[0]["folder"])
-    write_json(folder / "trace.json", chrome_trace([clock["spans"] for clock in clocks], requests))
+    write_json(folder / "trace.json", make_chrome_trace([clock["spans"] for clock in clocks], requests))
     trace = f"jobs/{folder.name}/trace.json"
     return result | {"times": times | {"communication": sending, "waiting": waiting}, "trace": trace}
 
 
-def _head(argument: Mapping[str, Any], training: Training) -> dict[str, Any]:
+def _describe_run(argument: Mapping[str, Any], training: Training) -> dict[str, Any]:
     group = asdict(training.group)
     method = next(m for m in training.experiment.methods if m.label == argument["label"])
     return {
         "group": group["title"], "workers": group["workers"], "driver": group["driver"], "link": group["link"],
         "split": group["split"], "label": method.label, "composition": method.text, "seed": argument["seed"],
-        "steps": training.done, "looking_bytes": training.looked.total().sent_bytes,
+        "steps": training.done, "looking_bytes": training.measurement_meter.total().sent_bytes,
     }  # fmt: skip

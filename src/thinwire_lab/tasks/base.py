@@ -13,7 +13,7 @@ from thinwire.core import CompositionError, union_members
 from thinwire.importance import Objective
 
 from ..data import Tell
-from ..tables import fits, wording
+from ..tables import has_type, type_in_words
 from .splits import Split
 
 
@@ -71,7 +71,7 @@ def check_settings(task: Any, name: str) -> None:
     hints = typing.get_type_hints(type(task))
     for setting in fields(task):
         value, hint = getattr(task, setting.name), hints[setting.name]
-        if not fits(value, hint):
-            raise CompositionError(f"{name}: {setting.name} must be {wording(hint)}, got {value!r}")
+        if not has_type(value, hint):
+            raise CompositionError(f"{name}: {setting.name} must be {type_in_words(hint)}, got {value!r}")
         if isinstance(value, int) and not isinstance(value, bool) and int in union_members(hint) and value < 1:
             raise CompositionError(f"{name}: {setting.name} must be at least 1, got {value}")

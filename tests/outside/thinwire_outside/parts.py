@@ -40,7 +40,7 @@ class KeeperState(NamedTuple):
 class Keeper(ResidualMemory):
     """Error feedback in its plainest form: what was not sent is added to the next tensor."""
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.CORRECTS_LOSS, Capability.KEEPS_UNSENT})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.CORRECTS_ERROR, Capability.KEEPS_RESIDUAL})
     residual: ClassVar[str] = "fp32"
 
     inner: Aggregator[Any]

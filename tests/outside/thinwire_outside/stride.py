@@ -26,7 +26,7 @@ from thinwire.wire import expect_parts, expect_vector
 class Stride:
     """Send every `step`-th coordinate, beginning where the key says: b·d/step bits. Biased, delta = 1/step."""
 
-    capabilities: ClassVar[Capabilities] = frozenset({Capability.ADDS_ON_WIRE, Capability.EXPECTS_BYTES})
+    capabilities: ClassVar[Capabilities] = frozenset({Capability.ADDITIVE, Capability.EXPECTS_BYTES})
     tunable = Tunable("step", 0.5, 2)
 
     step: int = 2

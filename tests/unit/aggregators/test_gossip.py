@@ -5,7 +5,7 @@ import torch
 
 from helpers.cases import draw
 from thinwire import Exchanger, IncompatibleParts, Meter, TensorSpec, World, lockstep, parse, to_text
-from thinwire.core import keeps_copies, lossless, mixes, takes_weights
+from thinwire.core import accepts_weights, is_lossless, topology_of, tracks_peer_copies
 from thinwire.testing import reduce_all
 from thinwire.topologies import Ring, Rotating, mixing_matrix
 
@@ -135,14 +135,14 @@ def test_memories_that_need_one_mean_for_all_refuse_gossip():
     with pytest.raises(IncompatibleParts, match=r"EF21 needs the mean over all ranks; over Ring .*Use ef\(gossip"):
         parse("ef21(gossip(topk(density=0.1), ring()))")
     for memory in ("ef", "dgc", "ef21"):
-        with pytest.raises(IncompatibleParts, match="CHOCO loses nothing of what it is given"):
+        with pytest.raises(IncompatibleParts, match="CHOCO loses nothing of its input"):
             parse(f"{memory}(choco(topk(density=0.1), ring()))")
 
 
 def test_a_caller_can_ask_what_a_composition_does_to_replicas_and_weights():
-    assert mixes(parse("ef(topk(density=0.1))")) is None and mixes(parse("ring_sum()")) is None
-    assert mixes(parse("ef(gossip(topk(density=0.1), ring()))")) == Ring()
-    assert mixes(parse("switch(gossip(qsgd(), ring()), gossip(qsgd(), rotating()))")) == Rotating()
+    assert topology_of(parse("ef(topk(density=0.1))")) is None and topology_of(parse("ring_sum()")) is None
+    assert topology_of(parse("ef(gossip(topk(density=0.1), ring()))")) == Ring()
+    assert topology_of(parse("switch(gossip(qsgd(), ring()), gossip(qsgd(), rotating()))")) == Rotating()
     exact = (
         "dense()",
         "identity()",
@@ -159,11 +159,11 @@ def test_a_caller_can_ask_what_a_composition_does_to_replicas_and_weights():
         "parameter_server(identity(), downlink=sign())",
     )
     for text in exact:
-        assert lossless(parse(text)) and takes_weights(parse(text)), text
+        assert is_lossless(parse(text)) and accepts_weights(parse(text)), text
     for text in lossy:
-        assert not lossless(parse(text)) and not takes_weights(parse(text)), text
-    assert takes_weights(parse("choco(topk(k=3), ring())")) and keeps_copies(parse("choco(topk(k=3), ring())"))
-    assert not lossless(parse("switch(dense(), sign())"))
+        assert not is_lossless(parse(text)) and not accepts_weights(parse(text)), text
+    assert accepts_weights(parse("choco(topk(k=3), ring())")) and tracks_peer_copies(parse("choco(topk(k=3), ring())"))
+    assert not is_lossless(parse("switch(dense(), sign())"))
 
 
 @pytest.mark.parametrize(

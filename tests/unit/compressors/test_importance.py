@@ -8,7 +8,7 @@ import torch
 from helpers.cases import KINDS, draw
 from thinwire import CompositionError, Exchanger, IncompatibleParts, TensorSpec, World, lockstep, parse
 from thinwire.catalog import parse_compressor
-from thinwire.core import Contract, chooses_coordinates, derive_key, takes_importance
+from thinwire.core import Contract, derive_key, selects_coordinates, takes_importance
 
 KEY = derive_key("importance")
 SHAPES = ((1,), (7,), (33, 5), (600,))
@@ -36,8 +36,8 @@ def cases():
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_choose_and_take_w(name):
     part = parse_compressor(f"{name}(k=3)")
-    assert chooses_coordinates(part) and takes_importance(part)
-    assert part.given(torch.ones(4)) == part
+    assert selects_coordinates(part) and takes_importance(part)
+    assert part.with_importance(torch.ones(4)) == part
 
 
 @pytest.mark.parametrize("text", ["impk(density=0.1)", "greedy(density=0.1)", 'impk(density=0.1, weights="plain")'])
@@ -45,7 +45,7 @@ def test_operators_choose_and_take_w(name):
 def test_without_w_or_with_ones_it_is_top_k(text, given):
     for x, _ in cases():
         part = parse_compressor(text)
-        part = part.given(torch.ones(x.shape)) if given else part
+        part = part.with_importance(torch.ones(x.shape)) if given else part
         assert torch.equal(through(part, x), through(parse_compressor("topk(density=0.1)"), x))
 
 
@@ -53,7 +53,7 @@ def test_without_w_or_with_ones_it_is_top_k(text, given):
 def test_impk_with_w_from_one_to_two_keeps_its_share_and_points_along_x(k):
     """|C|^2 >= k/d |x|^2 and <x, C> >= |C|^2 / 2, what the thesis' rate rests on."""
     for x, _ in cases():
-        c = through(parse_compressor(f'impk(k={k}, weights="plain")').given(some_w(x.shape, 1.0, 2.0)), x)
+        c = through(parse_compressor(f'impk(k={k}, weights="plain")').with_importance(some_w(x.shape, 1.0, 2.0)), x)
         share = min(1, k / x.numel())
         assert c.square().sum() >= share * x.square().sum() * (1 - 1e-12)
         assert (x * c).sum() >= c.square().sum() / 2 * (1 - 1e-12)
@@ -64,7 +64,9 @@ def test_impk_contracts_if_w_stays_away_from_zero_and_two(low, high):
     """delta = min(a(2-a), c(2-c)) (a/c)^2 k/d, which is nothing at c = 2."""
     delta = min(low * (2 - low), high * (2 - high)) * (low / high) ** 2 * 0.1
     for x, _ in cases():
-        c = through(parse_compressor('impk(density=0.1, weights="plain")').given(some_w(x.shape, low, high)), x)
+        c = through(
+            parse_compressor('impk(density=0.1, weights="plain")').with_importance(some_w(x.shape, low, high)), x
+        )
         assert (x - c).square().sum() <= (1 - delta) * x.square().sum() * (1 + 1e-12)
 
 
@@ -72,17 +74,17 @@ def test_impk_contracts_if_w_stays_away_from_zero_and_two(low, high):
 def test_unweighted_operators_send_x_itself_so_they_are_never_longer(name):
     text = f"{name}(density=0.1)" if name != "impk" else 'impk(density=0.1, weights="none")'
     for x, w in cases():
-        part = parse_compressor(text).given(w)
+        part = parse_compressor(text).with_importance(w)
         c = through(part, x)
         assert bool(((c == x) | (c == 0)).all()) and c.norm() <= x.norm() + 1e-12
-        assert part.choose(x.flatten(), KEY).numel() == math.ceil(0.1 * x.numel())
+        assert part.select(x.flatten(), KEY).numel() == math.ceil(0.1 * x.numel())
 
 
 @pytest.mark.parametrize("name", ("impk", "greedy"))
 def test_clamped_weights_never_lead_away_from_x_whatever_w_is(name):
     for x, w in cases():
         for importance in (w, w * 1e-20, w**8, torch.zeros_like(w)):
-            c = through(parse_compressor(f'{name}(density=0.2, weights="clamped")').given(importance), x)
+            c = through(parse_compressor(f'{name}(density=0.2, weights="clamped")').with_importance(importance), x)
             assert (x - c).norm() <= x.norm() * (1 + 1e-12)
 
 
@@ -91,46 +93,46 @@ def test_weights_say_how_values_are_scaled():
     for weights, sent in {
         "none": [1, -1, 0, 0], "plain": [0.5, -3, 0, 0], "normalised": [2 / 7, -12 / 7, 0, 0], "clamped": [2 / 7, -12 / 7, 0, 0]
     }.items():  # fmt: skip
-        c = through(parse_compressor(f'impk(k=2, weights="{weights}")').given(w), x)
+        c = through(parse_compressor(f'impk(k=2, weights="{weights}")').with_importance(w), x)
         torch.testing.assert_close(c, torch.tensor(sent) * 1.0)  # |w x| = 0.5, 3, 0.5, 0.05: of equals the first
-    three = parse_compressor('greedy(k=3, weights="clamped")').given(torch.tensor([8.0, 0.5, 0.5, 0.0]))
+    three = parse_compressor('greedy(k=3, weights="clamped")').with_importance(torch.tensor([8.0, 0.5, 0.5, 0.0]))
     torch.testing.assert_close(through(three, torch.ones(4)), torch.tensor([2.0, 1 / 6, 1 / 6, 0.0]))  # 8/3 became 2
 
 
 def test_values_are_weighed_first_and_encoded_then():
-    part = parse_compressor('impk(k=1, weights="plain", values=power2())').given(torch.tensor([1.5, 1.0]))
+    part = parse_compressor('impk(k=1, weights="plain", values=power2())').with_importance(torch.tensor([1.5, 1.0]))
     assert through(part, torch.tensor([1.2, 1.0])).tolist() == [2.0, 0.0]  # 1.8; rounded before it would be 1.5
 
 
 def test_greedy_takes_the_largest_w_and_of_equals_the_largest_x():
     x, w = torch.tensor([1.0, -5.0, 3.0, 4.0, 9.0]), torch.tensor([2.0, 1.0, 2.0, 2.0, 0.0])
-    choose = parse_compressor("greedy(k=2)").given(w).choose
+    choose = parse_compressor("greedy(k=2)").with_importance(w).select
     assert choose(x, KEY).tolist() == [2, 3]
-    assert parse_compressor("greedy(k=4)").given(w).choose(x, KEY).tolist() == [0, 1, 2, 3]
-    assert parse_compressor("greedy(k=2)").given(torch.zeros(5)).choose(x, KEY).tolist() == [1, 4]
+    assert parse_compressor("greedy(k=4)").with_importance(w).select(x, KEY).tolist() == [0, 1, 2, 3]
+    assert parse_compressor("greedy(k=2)").with_importance(torch.zeros(5)).select(x, KEY).tolist() == [1, 4]
 
 
 def test_greedy_among_looks_at_the_largest_x_only():
     x, w = torch.tensor([1.0, -5.0, 3.0, 4.0, 9.0]), torch.tensor([9.0, 1.0, 8.0, 2.0, 0.0])
-    assert parse_compressor("greedy(k=1, among=2)").given(w).choose(x, KEY).tolist() == [1]
-    assert parse_compressor("greedy(k=2, among=2)").given(w).choose(x, KEY).tolist() == [2, 3]
-    assert parse_compressor("greedy(k=1)").given(w).choose(x, KEY).tolist() == [0]
+    assert parse_compressor("greedy(k=1, among=2)").with_importance(w).select(x, KEY).tolist() == [1]
+    assert parse_compressor("greedy(k=2, among=2)").with_importance(w).select(x, KEY).tolist() == [2, 3]
+    assert parse_compressor("greedy(k=1)").with_importance(w).select(x, KEY).tolist() == [0]
 
 
 def test_stochastic_draws_in_proportion_to_w_and_zeros_last():
     w, draws = torch.tensor([1.0, 2.0, 0.0, 5.0]), 4000
-    part = parse_compressor("stochastic(k=1)").given(w)
+    part = parse_compressor("stochastic(k=1)").with_importance(w)
     counts = torch.zeros(4)
     for i in range(draws):
-        counts[part.choose(torch.ones(4), derive_key(i))] += 1
+        counts[part.select(torch.ones(4), derive_key(i))] += 1
     assert counts[2] == 0
     assert bool(((counts / draws - w / 8).abs() < 4 * (0.25 / draws) ** 0.5).all())
-    assert parse_compressor("stochastic(k=4)").given(w).choose(torch.ones(4), KEY).tolist() == [0, 1, 2, 3]
+    assert parse_compressor("stochastic(k=4)").with_importance(w).select(torch.ones(4), KEY).tolist() == [0, 1, 2, 3]
 
 
 def test_poisson_draws_are_unbiased_with_the_stated_variance_for_a_w_that_is_zero_in_places():
     x, w = draw("gaussian", (40,), torch.float64), some_w((40,), seed=5) ** 3
-    part = parse_compressor("stochastic(k=10, poisson=true, floor=0.2)").given(w)
+    part = parse_compressor("stochastic(k=10, poisson=true, floor=0.2)").with_importance(w)
     assert bool((w == 0).any()) and part.chances(x).min() == pytest.approx(0.2 * 10 / 40)
     ys = torch.stack([through(part, x, derive_key("poisson", i)) for i in range(6000)])
     spread = ys.std(0) / math.sqrt(len(ys))
@@ -164,7 +166,7 @@ def test_wrong_settings_are_refused():
 
 def test_w_of_another_layer_is_refused():
     with pytest.raises(IncompatibleParts, match="ImpK was given the importance of 5 coordinates, the tensor has 6"):
-        parse_compressor("impk(k=1)").given(torch.ones(5)).encode(torch.ones(6), KEY)
+        parse_compressor("impk(k=1)").with_importance(torch.ones(5)).encode(torch.ones(6), KEY)
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float16, torch.bfloat16, torch.float64), ids=str)
@@ -174,7 +176,7 @@ def test_finite_in_gives_finite_out_for_large_and_tiny_w(dtype):
         for kind in KINDS:
             for scale in (0.0, 1e-38, 1.0, 1e30):
                 x = draw(kind, (9, 5), dtype)
-                y = through(parse_compressor(text).given(some_w((9, 5), dtype=torch.float32) * scale), x)
+                y = through(parse_compressor(text).with_importance(some_w((9, 5), dtype=torch.float32) * scale), x)
                 assert bool(y.isfinite().all()) and y.dtype == dtype
 
 

@@ -36,7 +36,7 @@ def test_what_is_sent_exceeds_tau(dtype, with_c, monkeypatch):
 def test_a_tau_of_zero_sends_what_is_not_zero():
     numbers = torch.tensor([0.0, -0.0, 1e-40, -1.0])
     compressor = parse_compressor("threshold(tau=0.0)")
-    assert compressor.choose(numbers, KEY).tolist() == [2, 3]
+    assert compressor.select(numbers, KEY).tolist() == [2, 3]
 
 
 def test_a_threshold_given_by_a_count_keeps_what_meets_it():

@@ -12,7 +12,7 @@ from thinwire.core import (
     World,
     fuse,
     fuse_flagged,
-    stamped,
+    with_step,
 )
 from thinwire.core.requests import shard_sizes, tree_children
 
@@ -118,7 +118,7 @@ def test_a_flag_survives_more_ranks_than_a_byte_counts():
 
 
 def test_a_stamp_reaches_every_request():
-    requests, _ = count_requests(stamped(two_rounds(1), 7))
+    requests, _ = count_requests(with_step(two_rounds(1), 7))
     assert [request.step for request in requests] == [7, 7]
 
 

@@ -68,9 +68,9 @@ def test_rows_of_an_embedding_may_all_come_from_another_rank():
 
 
 def test_a_form_says_how_much_it_expects():
-    form = Broadcast(Payload((torch.empty(0),)), 0, expects=4000)
+    form = Broadcast(Payload((torch.empty(0),)), 0, expected_bytes=4000)
     check_lengths({0: 4003}, framed_bytes(form.payload_to(0)), form)
-    with pytest.raises(DecodeError, match="must say it in the request's `expects`"):
+    with pytest.raises(DecodeError, match="must say it in the request's `expected_bytes`"):
         check_lengths({0: 4003}, 1, Broadcast(form.payload, 0))
 
 

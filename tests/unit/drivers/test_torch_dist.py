@@ -40,7 +40,7 @@ def test_partners_who_disagree_say_so_and_name_one_another(pool):
         pool.run(2, jobs.disagree, "swap")
     (first, text), (second, _) = caught.value.errors
     assert first == second == "ProtocolError"
-    assert "step 5: ranks disagree: rank 0 asks Swap of (float32), rank 1 asks something else" in text
+    assert "step 5: ranks disagree: rank 0 asks NeighborExchange of (float32), rank 1 asks something else" in text
 
 
 def test_other_compositions_on_other_ranks_are_found_at_the_first_step(pool):

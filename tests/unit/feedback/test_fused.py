@@ -14,10 +14,10 @@ from thinwire.aggregators.scheduled import Scheduled
 from thinwire.aggregators.switch import Switch
 from thinwire.catalog import parse_compressor
 from thinwire.compressors.rest import encode_and_subtract
-from thinwire.core import Capability, Context, Payload, decodes_mean, derive_key, has, subtracts_sent
+from thinwire.core import Capability, Context, Payload, decodes_mean, derive_key, encodes_with_residual, has
 from thinwire.feedback.error_feedback import ErrorFeedback
 
-FUSED = [text for text in COMPRESSOR_TEXTS if subtracts_sent(parse_compressor(text))]
+FUSED = [text for text in COMPRESSOR_TEXTS if encodes_with_residual(parse_compressor(text))]
 MEANS = [text for text in COMPRESSOR_TEXTS if decodes_mean(parse_compressor(text))]
 SHAPES = ((), (0,), (1,), (33, 5), (5000,))
 KEY = derive_key("fused")

@@ -21,7 +21,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_two_memories_of_one_loss_are_refused(text):
-    with pytest.raises(IncompatibleParts, match=r"both remember the same loss.*use one memory"):
+    with pytest.raises(IncompatibleParts, match=r"both keep the same residual.*use one memory"):
         parse(text)
 
 
@@ -31,5 +31,5 @@ def test_memories_that_do_not_send_twice_may_stand_together(text):
 
 
 def test_a_memory_says_what_it_goes_around():
-    with pytest.raises(IncompatibleParts, match=r"ErrorFeedback goes around an aggregator, got TopK.*GatherMean\(TopK"):
+    with pytest.raises(IncompatibleParts, match=r"ErrorFeedback wraps an aggregator, got TopK.*GatherMean\(TopK"):
         ErrorFeedback(TopK(k=3))

@@ -7,7 +7,7 @@ from helpers.cases import draw
 from thinwire import CompositionError, IncompatibleParts, TensorSpec, World, lockstep, loopback, parse
 from thinwire.aggregators import Dense, GatherMean
 from thinwire.compressors import QSGD, RandomK, TopK
-from thinwire.core import Context, chooses_coordinates, derive_key
+from thinwire.core import Context, derive_key, selects_coordinates
 from thinwire.feedback import EF21, SCAM
 from thinwire.feedback.residuals import dequantize_residual
 from thinwire.feedback.scam import FixedSelection
@@ -132,8 +132,8 @@ def test_decay_out_of_range_is_refused(decay):
 
 def test_a_fixed_selection_selects_coordinates_itself():
     fixed = FixedSelection(TopK(k=2), torch.tensor([0, 3]))
-    assert chooses_coordinates(fixed)
-    assert fixed.share(2) == TopK(k=1)
+    assert selects_coordinates(fixed)
+    assert fixed.for_shard(2) == TopK(k=1)
     spec, key, tensor = TensorSpec("layer", (4,)), derive_key(0), torch.tensor([1.0, 9.0, 9.0, 2.0])
     assert fixed.decode(fixed.encode(tensor, key), spec, key).tolist() == [1, 0, 0, 2]
     one = torch.tensor([1])

@@ -12,7 +12,7 @@ from thinwire import Exchanger, TensorSpec, World, lockstep
 from thinwire.aggregators import Adapt, GatherMean, Scheduled, Switch
 from thinwire.compressors import TopK
 from thinwire.controllers import Fixed
-from thinwire.core import narrow
+from thinwire.core import cast_saturating
 from thinwire.feedback import DGC, EF21, SCAM, ErrorFeedback
 
 GIVEN: dict[int, torch.Tensor] = {}  # by rank
@@ -36,9 +36,9 @@ class Spy:
 class ChoosingSpy(TopK):
     """A compressor that notes what it chooses by, which is what SCAM would like to send."""
 
-    def choose(self, scores, key):
+    def select(self, scores, key):
         GIVEN[0 if 0 not in GIVEN else 1] = scores.clone()
-        return super().choose(scores, key)
+        return super().select(scores, key)
 
 
 MEMORIES = {
@@ -71,7 +71,7 @@ def test_targets_are_what_the_inner_part_is_given(name, dtype):
         for rank in range(2):
             given = GIVEN[rank].view(spec.shape)
             assert told[rank].dtype == spec.work_dtype
-            torch.testing.assert_close(narrow(told[rank], given.dtype), given, rtol=0, atol=0)
+            torch.testing.assert_close(cast_saturating(told[rank], given.dtype), given, rtol=0, atol=0)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import torch
 
 from helpers.cases import COMPOSITION_TEXTS
 from thinwire import parse
-from thinwire.core import IncompatibleParts, mixes
+from thinwire.core import IncompatibleParts, topology_of
 
 BUCKETS = {"one bucket": 100.0, "many buckets": 0.002}  # DDP's size of a bucket in MB
 GROUPS = 8  # of compositions that share a job
-EQUAL = [text for text in COMPOSITION_TEXTS if mixes(parse(text)) is None]  # DDP's replicas must be
+EQUAL = [text for text in COMPOSITION_TEXTS if topology_of(parse(text)) is None]  # DDP's replicas must be
 
 
 @pytest.mark.parametrize("cap_mb", BUCKETS.values(), ids=BUCKETS)

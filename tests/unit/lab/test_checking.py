@@ -9,10 +9,10 @@ from thinwire import PeerLostError
 from thinwire.cli.main import main
 from thinwire.drivers.processes import error_text, last_lines
 from thinwire_lab.configuration.config import Experiment
-from thinwire_lab.configuration.plan import Job, Plan
+from thinwire_lab.configuration.run_plan import Job, RunPlan
 from thinwire_lab.measuring.folder import RunFolder
 from thinwire_lab.running import run_jobs as running
-from thinwire_lab.running.build_jobs import plan_of
+from thinwire_lab.running.build_jobs import build_run_plan
 
 LOGISTIC = {"name": "x", "task": {"name": "logistic"}, "steps": 4, "workers": 3, "methods": {"a": "dense()"}}
 DIGITS = LOGISTIC | {"task": {"name": "digits", "width": 8}}
@@ -85,14 +85,14 @@ def test_the_group_of_a_refused_method_is_named():
     config = LOGISTIC | method("gossip(identity(), hypercube())") | {"groups": groups}
     del config["workers"]
     with pytest.raises(ValueError, match="groups: three: methods: a: workers = 3: Hypercube"):
-        plan_of(Experiment.from_dict(config))
+        build_run_plan(Experiment.from_dict(config))
 
 
 def test_methods_that_a_group_does_not_run_are_not_put_together_for_it():
     groups = [{"workers": 4, "title": "four"}, {"workers": 3, "title": "three", "labels": ["b"]}]
     config = LOGISTIC | {"methods": {"a": "gossip(identity(), hypercube())", "b": "dense()"}, "groups": groups}
     del config["workers"]
-    assert len(plan_of(Experiment.from_dict(config)).jobs) == 3
+    assert len(build_run_plan(Experiment.from_dict(config)).jobs) == 3
 
 
 LOG = """
@@ -121,12 +121,12 @@ def test_a_job_that_fails_is_named_with_its_error_and_where_its_log_is(tmp_path,
         raise error
 
     monkeypatch.setattr(running, "run_ranks", run_ranks)
-    folder = RunFolder.new(tmp_path / "run", {}, "test")
-    plan = Plan("p", {}, [Job("key", "m:f", {}, title="Top-k, seed 1", ranks=2)])
+    folder = RunFolder.create(tmp_path / "run", {}, "test")
+    plan = RunPlan("p", {}, [Job("key", "m:f", {}, title="Top-k, seed 1", ranks=2)])
     with pytest.raises(PeerLostError) as caught:
-        running.carry_out(plan, folder)
+        running.run_jobs(plan, folder)
     log = folder.path / "jobs" / "key" / "error.log"
     assert str(caught.value) == (
-        f"Top-k, seed 1: rank 1 of 2 failed: ValueError: no such thing\nand a second line\nAll of its log: {log}"
+        f"Top-k, seed 1: rank 1 of 2 failed: ValueError: no such thing\nand a second line\nFull log: {log}"
     )
     assert log.read_text().startswith("a line that came before\n[rank1]: Traceback")

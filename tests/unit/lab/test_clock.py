@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from thinwire.core import AllReduce
-from thinwire_lab.measuring.clock import Clock, chrome_trace, waiting_and_sending
+from thinwire_lab.measuring.clock import Clock, make_chrome_trace, split_waiting_and_sending
 from thinwire_lab.measuring.folder import RunFolderError
 from thinwire_lab.measuring.request_log import read_requests
 
@@ -40,10 +40,10 @@ def calls_of(function):
 
 def test_waiting_is_until_the_latest_arrival_and_the_rest_is_communication():
     early, late = [(0.0, 5.0), (10.0, 11.0)], [(3.0, 5.5), (9.0, 11.5)]
-    waiting, sending = waiting_and_sending([early, late])
+    waiting, sending = split_waiting_and_sending([early, late])
     assert waiting == (3.0 + 0.0 + 0.0 + 1.0) / 2
     assert sending == (2.0 + 2.5 + 1.0 + 1.5) / 2
-    assert waiting_and_sending([[], []]) == (0.0, 0.0)
+    assert split_waiting_and_sending([[], []]) == (0.0, 0.0)
 
 
 def test_a_timed_program_asks_and_answers_as_before(tmp_path):
@@ -76,7 +76,7 @@ def test_only_the_last_steps_are_traced():
 
 def test_a_trace_splits_requests_into_waiting_and_sending():
     spans = [[["request", 0, 1, 1.0, 4.0]], [["compute", 0, -1, 1.0, 3.0], ["request", 0, 1, 3.0, 4.0]]]
-    trace = chrome_trace(spans, [[(1.0, 4.0)], [(3.0, 4.0)]])
+    trace = make_chrome_trace(spans, [[(1.0, 4.0)], [(3.0, 4.0)]])
     shown = [(e["pid"], e["name"], e["ts"], e["dur"]) for e in trace["traceEvents"] if e["ph"] == "X"]
     assert shown == [(0, "wait", 0.0, 2e6), (0, "send", 2e6, 1e6), (1, "compute", 0.0, 2e6), (1, "send", 2e6, 1e6)]
 

@@ -3,8 +3,8 @@
 import pytest
 
 from thinwire_lab.configuration.config import Experiment
-from thinwire_lab.configuration.rates import rate
-from thinwire_lab.running.build_jobs import plan_of, read_experiment, steps_of
+from thinwire_lab.configuration.learning_rates import resolve_learning_rate
+from thinwire_lab.running.build_jobs import build_run_plan, count_steps, read_experiment
 from thinwire_lab.tables import ConfigError
 
 GOOD = {
@@ -72,7 +72,7 @@ def test_what_is_wrong_is_named(config, words):
 )
 def test_what_a_task_does_not_know_is_refused_before_anything_starts(config, word):
     with pytest.raises(ValueError, match=word):
-        plan_of(Experiment.from_dict(config))
+        build_run_plan(Experiment.from_dict(config))
 
 
 def test_a_config_survives_being_written_and_read():
@@ -94,11 +94,11 @@ def test_a_toml_file_is_read_and_its_name_is_the_experiments(tmp_path):
 
 
 def test_rates_may_be_fractions_of_the_smoothness():
-    assert rate(0.5, None) == 0.5 and rate("2/L", 4.0) == 0.5
+    assert resolve_learning_rate(0.5, None) == 0.5 and resolve_learning_rate("2/L", 4.0) == 0.5
     with pytest.raises(ConfigError, match="smoothness"):
-        rate("1/L", None)
+        resolve_learning_rate("1/L", None)
 
 
 def test_epochs_are_those_of_all_workers_together():
     experiment = Experiment.from_dict(changed(steps=None, epochs=2.0))
-    assert steps_of(experiment, experiment.groups[0], {"examples": 100, "batch": 10}) == 7  # 200 of 30 a step
+    assert count_steps(experiment, experiment.groups[0], {"examples": 100, "batch": 10}) == 7  # 200 of 30 a step

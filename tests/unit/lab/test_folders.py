@@ -11,7 +11,7 @@ import torch
 from helpers import tiny_data
 from helpers.laboratory import run_here, without_times
 from thinwire.core import CompositionError, MissingExtra, derive_key
-from thinwire_lab.configuration.config import Experiment, Group, Method, TaskConfig
+from thinwire_lab.configuration.config import Experiment, Method, RunGroup, TaskConfig
 from thinwire_lab.data import DataError, cache_folder, folders
 from thinwire_lab.data.folders import decoded, find_images, read_folders
 from thinwire_lab.models.initial import initialised
@@ -238,7 +238,7 @@ def test_images_of_folders_train_in_lockstep(place, monkeypatch):
     monkeypatch.setitem(MODELS, "resnet18", tiny_data.tiny_resnet)
     experiment = Experiment(
         name="folders", task=TaskConfig("image_folder", {"model": "resnet18", "pixels": 64, "batch": 4, "test_images": 3}),
-        methods=(Method("TopK", "ef(topk(density=0.01))"),), groups=(Group("images", 2),), steps=2, record_every=1,
+        methods=(Method("TopK", "ef(topk(density=0.01))"),), groups=(RunGroup("images", 2),), steps=2, record_every=1,
     )  # fmt: skip
     first, second = (run_here(experiment)["runs"][0] for _ in range(2))
     assert without_times(first) == without_times(second) and first["final"]["step"] == 2

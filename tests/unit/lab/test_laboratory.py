@@ -14,10 +14,10 @@ from thinwire.core import TensorSpec
 from thinwire_lab.configuration.config import Experiment
 from thinwire_lab.measuring.folder import RunFolder, RunFolderError
 from thinwire_lab.reporting.comparing import comparison
-from thinwire_lab.running.build_jobs import plan_of
-from thinwire_lab.running.run_jobs import carry_out, found
-from thinwire_lab.running.worker import buckets
-from thinwire_lab.sources import find_plan
+from thinwire_lab.running.build_jobs import build_run_plan
+from thinwire_lab.running.replica import make_buckets
+from thinwire_lab.running.run_jobs import import_object, run_jobs
+from thinwire_lab.sources import load_run_plan
 from thinwire_lab.tables import ConfigError
 
 CONFIG = {
@@ -39,7 +39,7 @@ def experiment(**changes):
 def stored(tmp_path_factory):
     """One run of everything, and its folder."""
     place = tmp_path_factory.mktemp("lab") / "small"
-    return run_plan(plan_of(experiment()), place), place
+    return run_plan(build_run_plan(experiment()), place), place
 
 
 def test_processes_give_the_figures_of_lockstep(stored):
@@ -70,36 +70,36 @@ def test_nothing_is_run_twice(stored, tmp_path):
     result, place = stored
     seen = []
 
-    class Watcher:
-        def begin(self, jobs, done):
+    class Reporter:
+        def on_start(self, jobs, done):
             seen.append((len(jobs), done))
 
-        def ended(self, job, result):
+        def on_finish(self, job, result):
             seen.append(job.key)
 
-    again = carry_out(plan_of(experiment()), RunFolder.existing(place), Watcher())
+    again = run_jobs(build_run_plan(experiment()), RunFolder.open(place), Reporter())
     assert seen == [(6, 6)] and again["runs"] == result["runs"]
 
 
 @pytest.mark.parametrize("step", (5, 10))
 @pytest.mark.parametrize("method", CONFIG["methods"])
 def test_a_run_that_goes_on_from_a_checkpoint_gives_the_same(tmp_path, monkeypatch, method, step):
-    job = next(j for j in plan_of(experiment(groups=[{"workers": 3}])).jobs if j.argument["label"] == method)
-    run = found(job.function)
-    straight = run(None, {**job.argument, "folder": str(tmp_path / "a")}, lambda news: None)
+    job = next(j for j in build_run_plan(experiment(groups=[{"workers": 3}])).jobs if j.argument["label"] == method)
+    run = import_object(job.function)
+    straight = run(None, {**job.argument, "folder": str(tmp_path / "a")}, lambda progress: None)
 
     class Cut(Exception):
         pass
 
-    def cut(news):
-        if news["step"] > step:
+    def cut(progress):
+        if progress["step"] > step:
             raise Cut
 
     with pytest.raises(Cut):
         run(None, {**job.argument, "folder": str(tmp_path / "b")}, cut)
-    heard = []
-    resumed = run(None, {**job.argument, "folder": str(tmp_path / "b")}, heard.append)
-    assert heard[0]["step"] >= step and without_times(resumed) == without_times(straight)
+    progress = []
+    resumed = run(None, {**job.argument, "folder": str(tmp_path / "b")}, progress.append)
+    assert progress[0]["step"] >= step and without_times(resumed) == without_times(straight)
 
 
 LONG = {**CONFIG, "steps": 400, "checkpoint_every": 10, "methods": {"EF": "ef(topk(density=0.1))"}}
@@ -115,7 +115,7 @@ def started(folder, **changes):
     deadline = time.monotonic() + 60
     while not list(folder.glob("k/jobs/*/checkpoint/*")) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return running, find_plan(str(folder / "c.json"))[0]
+    return running, load_run_plan(str(folder / "c.json"))[0]
 
 
 @pytest.mark.parametrize("sign", (signal.SIGKILL, signal.SIGINT), ids=("killed", "interrupted"))
@@ -127,30 +127,34 @@ def test_a_run_that_was_stopped_resumes_and_equals_an_uninterrupted_one(tmp_path
     assert not (tmp_path / "k" / "result.json").exists()
     if sign == signal.SIGINT:
         assert running.returncode == 130 and f"thinwire resume {tmp_path / 'k'}" in said and "Traceback" not in said
-    resumed = carry_out(plan, RunFolder.existing(tmp_path / "k"))
+    resumed = run_jobs(plan, RunFolder.open(tmp_path / "k"))
     straight = run_plan(plan)
     assert [without_times(run) for run in resumed["runs"]] == [without_times(run) for run in straight["runs"]]
 
 
 def test_a_target_that_stops_does_so_on_all_ranks(tmp_path):
     target = {"measure": "loss", "value": 0.5, "stop": True}
-    result = run_plan(plan_of(experiment(target=target, methods={"dense": "dense()"})))
+    result = run_plan(build_run_plan(experiment(target=target, methods={"dense": "dense()"})))
     assert all(run["steps"] == run["steps_to_target"] < 12 for run in result["runs"])
 
 
 def test_seeds_share_the_workers_rows_differently_and_a_seed_repeats():
-    runs = run_plan(plan_of(experiment(seeds=[1, 2], groups=[{"workers": 2}], methods={"r": "randomk(density=0.1)"})))
-    again = run_plan(plan_of(experiment(seeds=[2], groups=[{"workers": 2}], methods={"r": "randomk(density=0.1)"})))
+    runs = run_plan(
+        build_run_plan(experiment(seeds=[1, 2], groups=[{"workers": 2}], methods={"r": "randomk(density=0.1)"}))
+    )
+    again = run_plan(
+        build_run_plan(experiment(seeds=[2], groups=[{"workers": 2}], methods={"r": "randomk(density=0.1)"}))
+    )
     one, two = runs["runs"]
     assert one["curve"]["loss"] != two["curve"]["loss"]
     assert without_times(again["runs"][0]) == without_times(two)
 
 
 def test_a_new_run_takes_a_place_beside_an_old_one(tmp_path):
-    first, second = (RunFolder.new(tmp_path / "x", {"a": 1}, "c") for _ in range(2))
+    first, second = (RunFolder.create(tmp_path / "x", {"a": 1}, "c") for _ in range(2))
     assert (first.path.name, second.path.name) == ("x", "x-2")
     with pytest.raises(RunFolderError, match=r"config\.json"):
-        RunFolder.existing(tmp_path)
+        RunFolder.open(tmp_path)
 
 
 def test_two_results_are_compared_method_by_method(stored):
@@ -162,16 +166,16 @@ def test_two_results_are_compared_method_by_method(stored):
 def test_plans_come_from_names_files_and_functions(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(f"def small():\n    return {CONFIG!r}\n")
-    plan, config = find_plan(f"{file}:small", seeds=(3,))
+    plan, config = load_run_plan(f"{file}:small", seeds=(3,))
     assert config["seeds"] == (3,) and len(plan.jobs) == 6
     for what, words in (("demmo", "did you mean"), (f"{file}:large", "no function"), (str(tmp_path), "neither")):
         with pytest.raises(ConfigError, match=words):
-            find_plan(what)
+            load_run_plan(what)
     with pytest.raises(ConfigError, match="--full"):
-        find_plan(f"{file}:small", full=True)
+        load_run_plan(f"{file}:small", full=True)
 
 
 def test_buckets_begin_with_the_last_layer_and_hold_every_layer_once():
     layers = [TensorSpec(name, (size,)) for name, size in (("a", 10), ("b", 100), ("c", 10), ("d", 10))]
-    assert buckets(layers, 80e-6) == [["d", "c"], ["b"], ["a"]]
-    assert buckets(layers, 1.0) == [["d", "c", "b", "a"]]
+    assert make_buckets(layers, 80e-6) == [["d", "c"], ["b"], ["a"]]
+    assert make_buckets(layers, 1.0) == [["d", "c", "b", "a"]]

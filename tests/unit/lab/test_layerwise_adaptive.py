@@ -9,7 +9,7 @@ from helpers.cases import draw
 from thinwire_lab.data.folders import DataError, read_folders
 from thinwire_lab.published.layerwise_adaptive import build_experiment, step_times, tables, topk_overlap
 from thinwire_lab.published.layerwise_adaptive import experiment as layerwise_adaptive
-from thinwire_lab.running.build_jobs import plan_of
+from thinwire_lab.running.build_jobs import build_run_plan
 
 
 def run(group, label, quality, wire_bytes, seed=1):
@@ -51,7 +51,7 @@ def test_the_full_size_takes_the_large_sets_that_are_there(tmp_path):
     assert (text.title, full.task_of(text).settings["size"]) == ("WikiText-103", "gpt2")
     assert full.optimizer_of(images).momentum == 0.9 and full.optimizer_of(text).name == "adamw"
     large = replace(full, groups=(images, text), task=full.task_of(images))  # the others want all of CIFAR-100
-    plan = plan_of(large, str(tmp_path))
+    plan = build_run_plan(large, str(tmp_path))
     assert len(plan.jobs) == 2 * 3 * len(images.labels) and plan.head["task"]["classes"] == 3
     (tmp_path / "imagenet" / "val").rename(tmp_path / "imagenet" / "test")
     read_folders.cache_clear()

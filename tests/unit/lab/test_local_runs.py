@@ -4,8 +4,8 @@ import pytest
 
 from helpers.laboratory import run_here, run_plan, without_times
 from thinwire_lab.configuration.config import Experiment
-from thinwire_lab.running.build_jobs import plan_of
-from thinwire_lab.running.training import Training, in_lockstep
+from thinwire_lab.running.build_jobs import build_run_plan
+from thinwire_lab.running.training import Training, train_in_lockstep
 from thinwire_lab.tables import ConfigError
 
 METHODS = {
@@ -37,7 +37,7 @@ def runs():
 
 def test_processes_give_the_figures_of_lockstep(tmp_path):
     groups = [{**group, "labels": REAL} for group in CONFIG["groups"]]
-    result = run_plan(plan_of(experiment(groups=groups)), tmp_path / "run")
+    result = run_plan(build_run_plan(experiment(groups=groups)), tmp_path / "run")
     (check,) = result["checks"]
     assert check["holds"] and "3 runs" in check["detail"]
     here, there = (
@@ -81,7 +81,7 @@ def test_errors_are_those_of_the_last_round(runs):
 
 @pytest.mark.parametrize("label", [label for label in METHODS if label != "BSP"])
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(runs, tmp_path, label, monkeypatch):
-    job = next(j for j in plan_of(experiment(groups=CONFIG["groups"][:1])).jobs if j.argument["label"] == label)
+    job = next(j for j in build_run_plan(experiment(groups=CONFIG["groups"][:1])).jobs if j.argument["label"] == label)
     argument = {**job.argument, "folder": str(tmp_path)}
 
     class Stopped(Exception):
@@ -96,9 +96,9 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(runs, tmp_path, label, monke
 
     monkeypatch.setattr(Training, "_look", stop)
     with pytest.raises(Stopped):
-        in_lockstep(None, argument, lambda news: None)
+        train_in_lockstep(None, argument, lambda news: None)
     monkeypatch.undo()
-    resumed = in_lockstep(None, argument, lambda news: None)
+    resumed = train_in_lockstep(None, argument, lambda news: None)
     assert without_times(resumed) == without_times(runs[label])
 
 

@@ -8,7 +8,7 @@ import torch
 from helpers.laboratory import run_here, run_plan, without_times
 from thinwire_lab.published.low_rank_ef21.experiment import EXPERIMENT, OPERATORS, SERVED, UNFIT, WORLDS, summarize
 from thinwire_lab.published.low_rank_ef21.tables import on_the_wire, reaching, verdict
-from thinwire_lab.running.build_jobs import plan_of
+from thinwire_lab.running.build_jobs import build_run_plan
 from thinwire_lab.tasks.logistic import mushrooms, without
 
 
@@ -50,7 +50,7 @@ def test_every_operator_stands_in_each_world_with_and_without_ef21():
 def test_ef21_leaves_plain_topk_behind_on_label_sorted_workers_and_processes_change_nothing():
     few = tuple(replace(g, labels=g.labels[:2]) for g in EXPERIMENT.groups[4:6])
     small = replace(EXPERIMENT, groups=few, steps=30)
-    alone, shared = (run_here(small), run_plan(plan_of(small), processes=2))
+    alone, shared = (run_here(small), run_plan(build_run_plan(small), max_parallel=2))
     assert [without_times(run) for run in alone["runs"]] == [without_times(run) for run in shared["runs"]]
     norms = {run["label"]: run["final"]["grad_norm"] for run in alone["runs"]}
     assert norms["EF21(Top-17)"] < norms["Top-17"]

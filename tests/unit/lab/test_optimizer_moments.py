@@ -15,8 +15,8 @@ from thinwire_lab.published.optimizer_moments import experiment
 from thinwire_lab.published.optimizer_moments.measurement import case, errors, exact_mean
 from thinwire_lab.published.optimizer_moments.methods import WAYS, nbytes
 from thinwire_lab.published.optimizer_moments.tables import CLAIMS, by_hosts, figures_of, rules_of, summarize
-from thinwire_lab.running.build_jobs import plan_of
-from thinwire_lab.running.training import Training, in_lockstep
+from thinwire_lab.running.build_jobs import build_run_plan
+from thinwire_lab.running.training import Training, train_in_lockstep
 from thinwire_lab.tables import ConfigError
 
 TINY = {"layers": 1, "width": 16, "heads": 2, "context": 8, "batch": 2, "tokens": "all"}
@@ -145,7 +145,7 @@ def test_the_plan_has_offline_jobs_and_runs_on_processes(tmp_path):
 
 
 def test_processes_give_the_figures_of_lockstep(tmp_path):
-    result = run_plan(plan_of(Experiment.from_dict(ADAM)), tmp_path / "run")
+    result = run_plan(build_run_plan(Experiment.from_dict(ADAM)), tmp_path / "run")
     assert result["checks"][0]["holds"] and "3 runs" in result["checks"][0]["detail"]
     sent = {run["label"]: run["final"]["wire_bytes"] for run in result["runs"] if run["driver"] == "lockstep"}
     assert 2.9 < sent["dense"] / sent["own"] < 3.3, "m and v are twice the weights"
@@ -157,7 +157,7 @@ def test_processes_give_the_figures_of_lockstep(tmp_path):
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch):
     experiment = replace(Experiment.from_dict(ADAM), groups=Experiment.from_dict(ADAM).groups[:1])
     whole = next(run for run in run_here(replace(experiment, checkpoint_every=1000))["runs"] if run["label"] == "EF21")
-    job = next(job for job in plan_of(experiment).jobs if job.argument["label"] == "EF21")
+    job = next(job for job in build_run_plan(experiment).jobs if job.argument["label"] == "EF21")
     argument, looked = {**job.argument, "folder": str(tmp_path)}, Training._look
 
     def stop(self, step, tell):
@@ -167,9 +167,9 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Training, "_look", stop)
     with pytest.raises(InterruptedError):
-        in_lockstep(None, argument, lambda news: None)
+        train_in_lockstep(None, argument, lambda news: None)
     monkeypatch.undo()
-    assert without_times(in_lockstep(None, argument, lambda news: None)) == without_times(whole)
+    assert without_times(train_in_lockstep(None, argument, lambda news: None)) == without_times(whole)
 
 
 @pytest.mark.parametrize(

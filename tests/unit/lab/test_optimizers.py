@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from thinwire_lab.configuration.config import Optimizer
-from thinwire_lab.running.optimizers import make_optimizer, rate_at
+from thinwire_lab.configuration.config import OptimizerConfig
+from thinwire_lab.running.optimizers import learning_rate_at, make_optimizer
 
 
 def stepped(name, gradients, **settings):
     parameter = torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0, 0.5]))
-    optimizer = make_optimizer(Optimizer(name, **settings), [parameter], 0.1)
+    optimizer = make_optimizer(OptimizerConfig(name, **settings), [parameter], 0.1)
     for gradient in gradients:
         parameter.grad = torch.tensor(gradient)
         optimizer.step()
@@ -27,5 +27,7 @@ def test_a_cautious_step_leaves_out_what_goes_against_the_gradient_and_makes_up_
 
 
 def test_rates_follow_their_schedule():
-    assert rate_at(0, 100, 1.0, "constant", 4) == 0.25 and rate_at(50, 100, 1.0, "constant", 4) == 1.0
-    assert rate_at(0, 100, 1.0, "cosine", 0) == 1.0 and rate_at(50, 100, 1.0, "cosine", 0) == pytest.approx(0.5)
+    assert learning_rate_at(0, 100, 1.0, "constant", 4) == 0.25 and learning_rate_at(50, 100, 1.0, "constant", 4) == 1.0
+    assert learning_rate_at(0, 100, 1.0, "cosine", 0) == 1.0 and learning_rate_at(
+        50, 100, 1.0, "cosine", 0
+    ) == pytest.approx(0.5)

@@ -14,10 +14,10 @@ from thinwire.feedback import ErrorFeedback
 from thinwire.sync import Local
 from thinwire.testing import keep_registry
 from thinwire_lab import tasks
+from thinwire_lab.configuration.class_paths import get_class_path, import_file
 from thinwire_lab.configuration.config import Experiment, Method, TaskConfig
-from thinwire_lab.configuration.outside import class_path, import_file
-from thinwire_lab.running.build_jobs import plan_of
-from thinwire_lab.sources import find_plan
+from thinwire_lab.running.build_jobs import build_run_plan
+from thinwire_lab.sources import load_run_plan
 from thinwire_lab.tables import ConfigError
 from thinwire_lab.tasks import make_task, register_task
 from thinwire_lab.tasks.digits import Digits
@@ -71,7 +71,7 @@ def test_a_part_of_ones_own_runs_in_worker_processes(tmp_path):
     """Out of a script that no process finds by its name."""
     file = tmp_path / "own_experiment.py"
     file.write_text(SCRIPT)
-    plan, config = find_plan(f"{file}:experiment")
+    plan, config = load_run_plan(f"{file}:experiment")
     assert config["parts"] == {"MyTopK": f"{file}:MyTopK"} and config["tasks"] == {"my_digits": f"{file}:MyDigits"}
     result = run_plan(plan)
     mine, bare, ours = result["runs"]
@@ -120,14 +120,16 @@ def test_a_class_that_workers_cannot_import_is_refused_before_anything_starts():
     experiment = Experiment("x", TaskConfig("digits"), (Method("a", Inside(k=3)),), steps=1)
     assert REGISTRY.name_of(Inside) == "Inside"
     with pytest.raises(ConfigError, match=r"Inside cannot be imported by worker processes; define it in a module"):
-        plan_of(experiment)
+        build_run_plan(experiment)
 
 
 def test_paths_of_packages_are_names_and_those_of_scripts_are_files(tmp_path):
-    assert class_path(Digits, "task") == "thinwire_lab.tasks.digits:Digits"
+    assert get_class_path(Digits, "task") == "thinwire_lab.tasks.digits:Digits"
     (tmp_path / "loose.py").write_text("class A:\n    pass\n")
     loose = import_file(tmp_path / "loose.py")
-    assert class_path(loose.A, "task") == f"{tmp_path / 'loose.py'}:A" and import_file(tmp_path / "loose.py") is loose
+    assert (
+        get_class_path(loose.A, "task") == f"{tmp_path / 'loose.py'}:A" and import_file(tmp_path / "loose.py") is loose
+    )
 
 
 def test_a_registered_task_is_made_by_name_with_its_settings():

@@ -5,7 +5,7 @@ import pytest
 from helpers.laboratory import run_here, without_times
 from thinwire.adaptation import entry_text
 from thinwire.catalog import parse
-from thinwire_lab.configuration.config import Experiment, Group, Method, Optimizer, TaskConfig
+from thinwire_lab.configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TaskConfig
 
 ADAPTIVE = "ef(adapt(topk(density=0.1), qsgd(bits=4), by=lgreco(start=4, every=4, window=2)))"
 
@@ -15,8 +15,8 @@ def experiment(steps=12):
         name="adaptive",
         task=TaskConfig("digits", {"width": 16, "batch": 16}),
         methods=(Method("dense", "dense()"), Method("adaptive", ADAPTIVE)),
-        groups=(Group("2 workers", 2),),
-        optimizer=Optimizer(lr=0.05),
+        groups=(RunGroup("2 workers", 2),),
+        optimizer=OptimizerConfig(lr=0.05),
         steps=steps,
         record_every=4,
     )

@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from thinwire import checkpoint
-from thinwire_lab.configuration.config import Optimizer
+from thinwire_lab.configuration.config import OptimizerConfig
 from thinwire_lab.published.sensitivity import correlations, pearson, places, sensitivity_jobs, spearman, summarize
-from thinwire_lab.running.run_jobs import found
+from thinwire_lab.running.run_jobs import import_object
 
 TASK = {"name": "digits", "settings": {"width": 16, "batch": 16}}
 
 
 def run(jobs):
-    return [found(job.function)(None, dict(job.argument), lambda news: None) for job in jobs]
+    return [import_object(job.function)(None, dict(job.argument), lambda news: None) for job in jobs]
 
 
 def test_coarser_candidates_have_larger_errors_and_runs_repeat():
@@ -20,7 +20,7 @@ def test_coarser_candidates_have_larger_errors_and_runs_repeat():
         TASK,
         ["topk(density=0.5)", "topk(density=0.02)"],
         ["0.weight", "2.weight"],
-        Optimizer(lr=0.1),
+        OptimizerConfig(lr=0.1),
         steps=12,
         before=4,
     )
@@ -38,12 +38,14 @@ def test_coarser_candidates_have_larger_errors_and_runs_repeat():
 
 
 def test_what_loses_nothing_changes_nothing():
-    (one,) = run(sensitivity_jobs(TASK, ["topk(density=1.0)"], ["0.weight"], Optimizer(lr=0.1), steps=3, before=2))
+    (one,) = run(
+        sensitivity_jobs(TASK, ["topk(density=1.0)"], ["0.weight"], OptimizerConfig(lr=0.1), steps=3, before=2)
+    )
     assert one["rows"][0]["error"] == 0 and one["rows"][0]["loss_difference"] == 0
 
 
 def test_runs_start_from_a_stored_checkpoint(tmp_path):
-    (fresh,) = run(sensitivity_jobs(TASK, ["sign()"], ["0.weight"], Optimizer(lr=0.1), steps=3, before=0))
+    (fresh,) = run(sensitivity_jobs(TASK, ["sign()"], ["0.weight"], OptimizerConfig(lr=0.1), steps=3, before=0))
     from thinwire_lab.tasks import make_task
     from thinwire_lab.tasks.splits import Split
 
@@ -53,7 +55,7 @@ def test_runs_start_from_a_stored_checkpoint(tmp_path):
     weights = {name: torch.zeros_like(p) for name, p in learner.parameters.items()}
     state = {"0": {"weights": weights, "learner": learner.state_dict()}, "done": 7}
     checkpoint.save(tmp_path, state, step=7, rank=0, world_size=1)
-    jobs = sensitivity_jobs(TASK, ["sign()"], ["0.weight"], Optimizer(lr=0.1), steps=3, stored=str(tmp_path))
+    jobs = sensitivity_jobs(TASK, ["sign()"], ["0.weight"], OptimizerConfig(lr=0.1), steps=3, stored=str(tmp_path))
     (stored,) = run(jobs)
     assert stored["dense_loss"] != fresh["dense_loss"]
     assert stored["rows"][0]["error"] == 0  # no gradient reaches the first layer through weights of zero
@@ -72,6 +74,6 @@ def test_correlations_of_known_numbers():
 
 def test_long_runs_and_bad_texts_are_refused_before_any_starts():
     with pytest.raises(ValueError, match="steps must be 1 to 50, got 60"):
-        sensitivity_jobs(TASK, ["sign()"], ["0.weight"], Optimizer(), steps=60)
+        sensitivity_jobs(TASK, ["sign()"], ["0.weight"], OptimizerConfig(), steps=60)
     with pytest.raises(ValueError, match="topq"):
-        sensitivity_jobs(TASK, ["topq()"], ["0.weight"], Optimizer())
+        sensitivity_jobs(TASK, ["topq()"], ["0.weight"], OptimizerConfig())

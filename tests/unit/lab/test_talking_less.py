@@ -3,12 +3,12 @@
 import pytest
 
 from thinwire.sync import parse_sync
-from thinwire_lab.configuration.selecting import Selection
+from thinwire_lab.configuration.selection import Selection
 from thinwire_lab.published import diloco, federated, local_sgd_gossip
 from thinwire_lab.published.claims import RangeClaim
 from thinwire_lab.published.local_sgd_gossip import experiment as configurations
 from thinwire_lab.published.local_sgd_gossip import tables
-from thinwire_lab.sources import find_plan
+from thinwire_lab.sources import load_run_plan
 from thinwire_lab.tables import ConfigError
 
 
@@ -106,7 +106,7 @@ def test_some_methods_and_groups_are_run_by_themselves():
     with pytest.raises(ConfigError, match="none of"):
         Selection(("3 with EF",), ("CIFAR-100",)).of(local_sgd_gossip.build_experiment())
     with pytest.raises(ConfigError, match="impk-wikitext2 runs as a whole"):
-        find_plan("impk-wikitext2", some=Selection(("TopK",)))
+        load_run_plan("impk-wikitext2", some=Selection(("TopK",)))
 
 
 def test_diloco_is_one_line_a_method():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from thinwire import CompositionError, World
-from thinwire.core import neighbours
+from thinwire.core import neighbors_of
 from thinwire.topologies import (
     Exponential,
     Hypercube,
@@ -81,7 +81,7 @@ def test_a_grid_is_as_square_as_it_can_be():
 
 def test_partners_an_exponential_graph_has_grow_with_the_logarithm():
     assert sorted(Exponential().weights(World(0, 16), 0)) == [0, 8, 12, 14, 15]
-    assert neighbours(Exponential(), World(0, 16), 0).receivers == (1, 2, 4, 8)
+    assert neighbors_of(Exponential(), World(0, 16), 0).receivers == (1, 2, 4, 8)
     assert [len(Exponential().weights(World(0, size), 0)) for size in (1, 2, 3, 5, 64)] == [1, 2, 3, 4, 7]
 
 
@@ -94,8 +94,8 @@ def test_a_hypercube_needs_a_power_of_two():
 def test_a_star_needs_its_center():
     with pytest.raises(CompositionError, match="center is rank 4, this world has 4"):
         Star(4).weights(World(0, 4), 0)
-    assert neighbours(Star(1), World(1, 3), 0).receivers == (0, 2)
-    assert neighbours(Star(1), World(0, 3), 0).receivers == (1,)
+    assert neighbors_of(Star(1), World(1, 3), 0).receivers == (0, 2)
+    assert neighbors_of(Star(1), World(0, 3), 0).receivers == (1,)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_matrix_is_read_from_a_file(tmp_path):
     (tmp_path / "k.csv").write_text("0.5, 0.5, 0\n0 0.5 0.5\n\n0.5,0,0.5\n")
     topology = Matrix(file=str(tmp_path / "k.csv"))
     assert topology.weights(World(1, 3), 9) == {1: 0.5, 2: 0.5}
-    assert neighbours(topology, World(1, 3), 0).receivers == (0,)
+    assert neighbors_of(topology, World(1, 3), 0).receivers == (0,)
     with pytest.raises(CompositionError, match="is for 3 ranks, this world has 4"):
         topology.weights(World(0, 4), 0)
     (tmp_path / "bad.csv").write_text("0.5 half\n")

@@ -1,16 +1,18 @@
-"""What a program may ask of its driver: one class per kind, each of which answers for itself."""
+"""Requests that a program may yield to its driver: one class per kind of communication."""
 
 from .all_gather import AllGather
-from .all_reduce import AllReduce, Op, combine, flag_alone, reduced_bytes, shard_sizes
+from .all_reduce import AllReduce, Op, all_reduce_bytes, combine, flag_alone, shard_sizes
 from .all_to_all import AllToAll
-from .base import Gathered, Label, Program, Request, World, payload_labels, reduce_labels, types_of
+from .base import GatheredPayloads, Label, Program, Request, World, payload_labels, reduce_labels, types_of
 from .broadcast import Broadcast, tree_children
+from .neighbor_exchange import NeighborExchange
 from .reduce_scatter import ReduceScatter
-from .swap import Swap
 from .work import Work
 
 __all__ = [
-    "AllGather", "AllReduce", "AllToAll", "Broadcast", "Gathered", "Label", "Op", "Program", "ReduceScatter", "Request",
-    "Swap", "Work", "World", "combine", "flag_alone", "payload_labels", "reduce_labels", "reduced_bytes", "shard_sizes",
+    "AllGather", "AllReduce", "AllToAll", "Broadcast", "GatheredPayloads", "Label", "Op", "Program", "ReduceScatter",
+    "Request",
+    "NeighborExchange", "Work", "World", "combine", "flag_alone", "payload_labels", "reduce_labels",
+    "all_reduce_bytes", "shard_sizes",
     "tree_children", "types_of",
 ]  # fmt: skip

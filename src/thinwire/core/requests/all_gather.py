@@ -1,4 +1,4 @@
-"""AllGather: every rank gets all ranks' payloads."""
+"""AllGather: every rank receives the payloads of all ranks."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 from ..tensors import Payload
 from .base import (
-    Gathered,
+    GatheredPayloads,
     Label,
     Request,
     World,
-    all_expected,
     all_labels,
     any_raised,
     cut_all,
     flag_payload,
     join,
+    sum_expected_bytes,
     type_names,
     types_of,
 )
@@ -24,16 +24,18 @@ from .base import (
 
 @dataclass(frozen=True, eq=False)
 class AllGather(Request):
-    """Answered with the payloads of all ranks (`Gathered`). Their lengths may differ, their form may not.
+    """Answered with the payloads of all ranks (`GatheredPayloads`). Lengths may differ between ranks, types may not.
 
-    expects: about how many bytes may come from one rank, where its own payload may be much shorter; with it, a driver
-    tells a long message from a header that is wrong. It is not sent.
+    Args:
+        payload: this rank's.
+        expected_bytes: upper estimate of the bytes from one rank, where this rank's payload may be much shorter. A
+            driver uses it to tell a long message from a damaged header; it is not sent.
     """
 
     payload: Payload
     labels: tuple[Label, ...] = ()
     step: int = 0
-    expects: int = 0
+    expected_bytes: int = 0
 
     flag_order = 0
 
@@ -54,27 +56,27 @@ class AllGather(Request):
     def merge_key(self) -> tuple[str, ...]:
         return ("AllGather",)
 
-    def merge(self, group: Sequence[AllGather]) -> AllGather:
-        payload = join([request.payload for request in group])
-        return replace(self, payload=payload, labels=all_labels(group), expects=all_expected(group))
+    def merge(self, batch: Sequence[AllGather]) -> AllGather:
+        payload = join([request.payload for request in batch])
+        return replace(self, payload=payload, labels=all_labels(batch), expected_bytes=sum_expected_bytes(batch))
 
-    def split(self, group: Sequence[AllGather], answer: Gathered) -> list[Gathered]:
-        counts = [len(request.payload.parts) for request in group]
-        return answer.once(("cut", *counts), lambda: cut_all(answer, counts))
+    def split(self, batch: Sequence[AllGather], answer: GatheredPayloads) -> list[GatheredPayloads]:
+        counts = [len(request.payload.parts) for request in batch]
+        return answer.cached(("cut", *counts), lambda: cut_all(answer, counts))
 
-    def make_flag(self, flag: bool, group: Sequence[Request]) -> AllGather:
+    def make_flag(self, flag: bool, batch: Sequence[Request]) -> AllGather:
         payload, label = flag_payload(flag)
         return AllGather(payload, (label,))
 
-    def read_flag(self, answer: Gathered, flag: bool) -> tuple[bool, frozenset[int]]:
+    def read_flag(self, answer: GatheredPayloads, flag: bool) -> tuple[bool, frozenset[int]]:
         return any_raised(answer), frozenset()
 
-    def answer_alone(self) -> Gathered:
-        return Gathered([self.payload])
+    def answer_alone(self) -> GatheredPayloads:
+        return GatheredPayloads([self.payload])
 
-    def answer_alike(self, size: int) -> Gathered:
-        return Gathered([self.payload] * size)
+    def answer_if_identical(self, size: int) -> GatheredPayloads:
+        return GatheredPayloads([self.payload] * size)
 
-    def answer_all(self, requests: Sequence[AllGather]) -> list[Gathered]:
-        answer = Gathered(Payload(request.payload.parts) for request in requests).also(shared=True)
+    def answer_all(self, requests: Sequence[AllGather]) -> list[GatheredPayloads]:
+        answer = GatheredPayloads(Payload(request.payload.parts) for request in requests).mark_shared()
         return [answer] * len(requests)

@@ -1,4 +1,4 @@
-"""AllReduce: every rank gets the combination of all ranks' tensors."""
+"""AllReduce: every rank receives the sum, maximum or bitwise OR of all ranks' tensors."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .base import Label, Request, World, all_labels, type_names
 
 
 class Op(str, Enum):
-    """How an all-reduce combines."""
+    """The operation of a reduction."""
 
     SUM = "sum"
     MAX = "max"
-    OR = "or"  # of bits: whole numbers only, bitmaps travel as uint8
+    OR = "or"  # bitwise: integers only, bitmaps are sent as uint8
 
 
 @dataclass(frozen=True, eq=False)
 class AllReduce(Request):
-    """Answered with the combination of all ranks' tensors, of the same shape."""
+    """Answered with the reduction of all ranks' tensors, of the same shape."""
 
     tensor: Tensor
     op: Op = Op.SUM
@@ -41,7 +41,7 @@ class AllReduce(Request):
         return f"AllReduce({self.op.value}) of {numbers}, {nbytes_of(self.tensor)} B"
 
     def wire_bytes(self, world: World, sizes: Sequence[int] | None = None) -> tuple[int, int]:
-        """A reduce-scatter followed by a gather: a ring or direct exchange sends the same bytes, 2(n-1)/n."""
+        """Those of a reduce-scatter and an all-gather, 2 (n - 1) / n times the tensor, by ring or directly."""
         rank, size = world
         own = nbytes_of(self.tensor)
         mine = shard_sizes(self.tensor.numel(), size)[rank] * self.tensor.element_size()
@@ -50,16 +50,16 @@ class AllReduce(Request):
     def merge_key(self) -> tuple[str, ...]:
         return ("AllReduce", str(self.tensor.dtype), str(self.tensor.device), self.op.value)
 
-    def merge(self, group: Sequence[AllReduce]) -> AllReduce:
-        tensors = [request.tensor.flatten() for request in group]
+    def merge(self, batch: Sequence[AllReduce]) -> AllReduce:
+        tensors = [request.tensor.flatten() for request in batch]
         whole = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-        return replace(self, tensor=whole, labels=all_labels(group))
+        return replace(self, tensor=whole, labels=all_labels(batch))
 
-    def split(self, group: Sequence[AllReduce], answer: Tensor) -> list[Tensor]:
-        pieces = torch.split(answer, [request.tensor.numel() for request in group])
-        return [piece.view(request.tensor.shape) for piece, request in zip(pieces, group, strict=True)]
+    def split(self, batch: Sequence[AllReduce], answer: Tensor) -> list[Tensor]:
+        pieces = torch.split(answer, [request.tensor.numel() for request in batch])
+        return [piece.view(request.tensor.shape) for piece, request in zip(pieces, batch, strict=True)]
 
-    def make_flag(self, flag: bool, group: Sequence[Request]) -> AllReduce | None:
+    def make_flag(self, flag: bool, batch: Sequence[Request]) -> AllReduce | None:
         if self.op is not Op.OR and not self.tensor.is_floating_point():
             return None  # bytes would wrap around in a sum of 256 ranks
         part = torch.tensor([flag], dtype=self.tensor.dtype, device=self.tensor.device)
@@ -71,7 +71,7 @@ class AllReduce(Request):
     def answer_alone(self) -> Tensor:
         return self.tensor.clone()
 
-    def answer_alike(self, size: int) -> Tensor:
+    def answer_if_identical(self, size: int) -> Tensor:
         return self.tensor * size if self.op is Op.SUM else self.tensor.clone()
 
     def answer_all(self, requests: Sequence[AllReduce]) -> list[Any]:
@@ -80,17 +80,17 @@ class AllReduce(Request):
 
 
 def flag_alone(flag: bool) -> AllReduce:
-    """The bad-step flag, where no request of the round can carry it."""
+    """The bad-step flag as a request of its own, where no other request of the round can carry it."""
     return AllReduce(torch.tensor([flag], dtype=torch.uint8), Op.MAX, (Label("", "flag", 1, 1.0),))
 
 
 def check_op(tensor: Tensor, op: Op) -> None:
     if op is Op.OR and (tensor.is_floating_point() or tensor.is_complex()):
-        raise TypeError(f"AllReduce(or) combines bits, got {tensor.dtype}; send uint8")
+        raise TypeError(f"AllReduce(or): the tensor must be an integer type, got {tensor.dtype}; use uint8")
 
 
 def combine(tensors: Sequence[Tensor], op: Op) -> Tensor:
-    """Sum, maximum or bits of any in rank order: the same bits wherever it is computed."""
+    """Sum, maximum or bitwise OR in rank order: the same bits wherever it is computed."""
     total = tensors[0].clone()
     for tensor in tensors[1:]:
         if op is Op.SUM:
@@ -103,10 +103,10 @@ def combine(tensors: Sequence[Tensor], op: Op) -> Tensor:
 
 
 def shard_sizes(numel: int, size: int) -> list[int]:
-    """Cut `numel` elements into one piece a rank, the first ones a little longer."""
+    """Lengths of the shards of `numel` elements, one per rank; the first may be one element longer."""
     return [numel // size + (rank < numel % size) for rank in range(size)]
 
 
-def reduced_bytes(nbytes: float, size: int) -> float:
-    """What one rank sends for an all-reduce of so many bytes."""
-    return 2 * (size - 1) / size * nbytes
+def all_reduce_bytes(num_bytes: float, size: int) -> float:
+    """The bytes that one rank sends for an all-reduce of `num_bytes` between `size` ranks."""
+    return 2 * (size - 1) / size * num_bytes

@@ -1,4 +1,4 @@
-"""AllToAll: every rank has a payload for each other rank."""
+"""AllToAll: every rank sends a payload of its own to each other rank."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 from ..tensors import Payload
 from .base import (
-    Gathered,
+    GatheredPayloads,
     Label,
     Request,
     World,
-    all_expected,
     all_labels,
     any_raised,
     cut_all,
     flag_payload,
     join,
+    sum_expected_bytes,
     type_names,
     types_of,
 )
@@ -24,15 +24,17 @@ from .base import (
 
 @dataclass(frozen=True, eq=False)
 class AllToAll(Request):
-    """payloads[r] goes to rank r; answered with what all ranks sent to this one (`Gathered`). All of one form.
+    """Answered with what all ranks sent to this one (`GatheredPayloads`).
 
-    expects: as in AllGather.
+    Args:
+        payloads: payloads[r] goes to rank r; all have the same number and types of parts.
+        expected_bytes: as in AllGather.
     """
 
     payloads: tuple[Payload, ...]
     labels: tuple[Label, ...] = ()
     step: int = 0
-    expects: int = 0
+    expected_bytes: int = 0
 
     flag_order = 1
 
@@ -54,26 +56,26 @@ class AllToAll(Request):
     def merge_key(self) -> tuple[str, ...]:
         return ("AllToAll",)
 
-    def merge(self, group: Sequence[AllToAll]) -> AllToAll:
-        payloads = tuple(map(join, zip(*[request.payloads for request in group], strict=True)))
-        return replace(self, payloads=payloads, labels=all_labels(group), expects=all_expected(group))
+    def merge(self, batch: Sequence[AllToAll]) -> AllToAll:
+        payloads = tuple(map(join, zip(*[request.payloads for request in batch], strict=True)))
+        return replace(self, payloads=payloads, labels=all_labels(batch), expected_bytes=sum_expected_bytes(batch))
 
-    def split(self, group: Sequence[AllToAll], answer: Gathered) -> list[Gathered]:
-        return cut_all(answer, [len(request.payloads[0].parts) for request in group])
+    def split(self, batch: Sequence[AllToAll], answer: GatheredPayloads) -> list[GatheredPayloads]:
+        return cut_all(answer, [len(request.payloads[0].parts) for request in batch])
 
-    def make_flag(self, flag: bool, group: Sequence[Request]) -> AllToAll:
+    def make_flag(self, flag: bool, batch: Sequence[Request]) -> AllToAll:
         payload, label = flag_payload(flag)
         return AllToAll((payload,) * len(self.payloads), (label,) * (len(self.payloads) - 1))
 
-    def read_flag(self, answer: Gathered, flag: bool) -> tuple[bool, frozenset[int]]:
+    def read_flag(self, answer: GatheredPayloads, flag: bool) -> tuple[bool, frozenset[int]]:
         return any_raised(answer), frozenset()
 
-    def answer_alone(self) -> Gathered:
-        return Gathered(self.payloads)
+    def answer_alone(self) -> GatheredPayloads:
+        return GatheredPayloads(self.payloads)
 
-    def answer_alike(self, size: int) -> Gathered:
-        return Gathered([self.payloads[0]] * size)
+    def answer_if_identical(self, size: int) -> GatheredPayloads:
+        return GatheredPayloads([self.payloads[0]] * size)
 
-    def answer_all(self, requests: Sequence[AllToAll]) -> list[Gathered]:
+    def answer_all(self, requests: Sequence[AllToAll]) -> list[GatheredPayloads]:
         boxes = [request.payloads for request in requests]
-        return [Gathered(Payload(box[rank].parts) for box in boxes) for rank in range(len(requests))]
+        return [GatheredPayloads(Payload(box[rank].parts) for box in boxes) for rank in range(len(requests))]

@@ -1,4 +1,4 @@
-"""Broadcast: every rank gets root's payload, down a binomial tree."""
+"""Broadcast: every rank receives root's payload, along a binomial tree."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..tensors import Payload
-from .base import Label, Request, World, all_expected, all_labels, cut, join, type_names, types_of
+from .base import Label, Request, World, all_labels, cut, join, sum_expected_bytes, type_names, types_of
 
 
 @dataclass(frozen=True, eq=False)
 class Broadcast(Request):
-    """Answered with root's payload. On other ranks the payload is a form only: as many parts, of the same types.
+    """Answered with root's payload.
 
-    expects: as in AllGather; ranks whose form is much shorter than root's payload say it here.
+    Args:
+        payload: on root, what is sent; on other ranks any payload with as many parts of the same types.
+        root: the sending rank.
+        expected_bytes: as in AllGather; needed where the payload here is much shorter than root's.
     """
 
     payload: Payload
     root: int = 0
     labels: tuple[Label, ...] = ()
     step: int = 0
-    expects: int = 0
+    expected_bytes: int = 0
 
     def describe_form(self) -> str:
         return f"Broadcast from {self.root} of ({type_names(types_of(self.payload))})"
@@ -44,17 +47,17 @@ class Broadcast(Request):
     def merge_key(self) -> tuple[str, ...]:
         return ("Broadcast", str(self.root))
 
-    def merge(self, group: Sequence[Broadcast]) -> Broadcast:
-        payload = join([request.payload for request in group])
-        return replace(self, payload=payload, labels=all_labels(group), expects=all_expected(group))
+    def merge(self, batch: Sequence[Broadcast]) -> Broadcast:
+        payload = join([request.payload for request in batch])
+        return replace(self, payload=payload, labels=all_labels(batch), expected_bytes=sum_expected_bytes(batch))
 
-    def split(self, group: Sequence[Broadcast], answer: Payload) -> list[Payload]:
-        return cut(answer, [len(request.payload.parts) for request in group])
+    def split(self, batch: Sequence[Broadcast], answer: Payload) -> list[Payload]:
+        return cut(answer, [len(request.payload.parts) for request in batch])
 
     def answer_alone(self) -> Payload:
         return self.payload
 
-    def answer_alike(self, size: int) -> Payload:
+    def answer_if_identical(self, size: int) -> Payload:
         return self.payload
 
     def answer_all(self, requests: Sequence[Broadcast]) -> list[Payload]:
@@ -62,7 +65,7 @@ class Broadcast(Request):
 
 
 def tree_children(rank: int, size: int, root: int) -> list[int]:
-    """The ranks to which a rank passes a broadcast on, in a binomial tree."""
-    place = (rank - root) % size
+    """The ranks to which a rank forwards a broadcast, in a binomial tree."""
+    position = (rank - root) % size
     spans = (1 << i for i in range(size.bit_length()))
-    return [(place + span + root) % size for span in spans if span > place and place + span < size]
+    return [(position + span + root) % size for span in spans if span > position and position + span < size]

@@ -1,4 +1,4 @@
-"""ReduceScatter: every rank gets the combination of the shards that all ranks have for it. Half of an all-reduce."""
+"""ReduceScatter: every rank receives the reduction of its shard over all ranks. Half of an all-reduce."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from .base import Label, Request, World, all_labels, type_names
 
 @dataclass(frozen=True, eq=False)
 class ReduceScatter(Request):
-    """shards[r] belongs to rank r; answered with the combination of all ranks' shards for this one, in rank order.
+    """Answered with the reduction, in rank order, of all ranks' shards for this rank.
 
-    rank: this rank, by whose shard answers of several are cut. Shards may differ in length; each has the same on all
-    ranks.
+    Args:
+        shards: shards[r] belongs to rank r. Lengths may differ between shards, not between ranks.
+        rank: this rank.
+        op: sum, maximum or bitwise OR.
     """
 
     shards: tuple[Tensor, ...]
@@ -33,8 +35,8 @@ class ReduceScatter(Request):
 
     def describe_form(self) -> str:
         lengths = [shard.numel() for shard in self.shards]
-        told = str(lengths[0]) if len(set(lengths)) == 1 else ", ".join(map(str, lengths))
-        return f"ReduceScatter({self.op.value}) of {told} {type_names((self.shards[0].dtype,))} for each rank"
+        text = str(lengths[0]) if len(set(lengths)) == 1 else ", ".join(map(str, lengths))
+        return f"ReduceScatter({self.op.value}) of {text} {type_names((self.shards[0].dtype,))} for each rank"
 
     def wire_bytes(self, world: World, sizes: Sequence[int] | None = None) -> tuple[int, int]:
         own, mine = sum(map(nbytes_of, self.shards)), nbytes_of(self.shards[world.rank])
@@ -44,20 +46,20 @@ class ReduceScatter(Request):
         first = self.shards[0]
         return ("ReduceScatter", str(first.dtype), str(first.device), self.op.value)
 
-    def merge(self, group: Sequence[ReduceScatter]) -> ReduceScatter:
-        by_rank = zip(*[request.shards for request in group], strict=True)
+    def merge(self, batch: Sequence[ReduceScatter]) -> ReduceScatter:
+        by_rank = zip(*[request.shards for request in batch], strict=True)
         shards = tuple(torch.cat([shard.flatten() for shard in shards]) for shards in by_rank)
-        return replace(self, shards=shards, labels=all_labels(group))
+        return replace(self, shards=shards, labels=all_labels(batch))
 
-    def split(self, group: Sequence[ReduceScatter], answer: Tensor) -> list[Tensor]:
-        own = [request.shards[self.rank] for request in group]
+    def split(self, batch: Sequence[ReduceScatter], answer: Tensor) -> list[Tensor]:
+        own = [request.shards[self.rank] for request in batch]
         pieces = torch.split(answer, [shard.numel() for shard in own])
         return [piece.view(shard.shape) for piece, shard in zip(pieces, own, strict=True)]
 
     def answer_alone(self) -> Tensor:
         return self.shards[0].clone()
 
-    def answer_alike(self, size: int) -> Tensor:
+    def answer_if_identical(self, size: int) -> Tensor:
         own = self.shards[self.rank]
         return own * size if self.op is Op.SUM else own.clone()
 

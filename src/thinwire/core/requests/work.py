@@ -1,4 +1,4 @@
-"""Work: a program says that it computes for so long. Drivers of real ranks ignore it; a virtual clock does not."""
+"""Work: the program computes for some seconds. Drivers with a virtual clock advance it; others ignore it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import Label, Request, World
 
 @dataclass(frozen=True, eq=False)
 class Work(Request):
-    """Answered with None. Nothing is sent; ranks may name different times."""
+    """Answered with None. Nothing is sent; `seconds` may differ between ranks."""
 
     seconds: float
     labels: tuple[Label, ...] = ()
@@ -33,12 +33,12 @@ class Work(Request):
     def merge_key(self) -> tuple[str, ...]:
         return ("Work",)
 
-    def merge(self, group: Sequence[Work]) -> Work:
-        """One rank does one thing after another."""
-        return replace(self, seconds=sum(request.seconds for request in group))
+    def merge(self, batch: Sequence[Work]) -> Work:
+        """The sum: one rank computes one thing after another."""
+        return replace(self, seconds=sum(request.seconds for request in batch))
 
-    def split(self, group: Sequence[Work], answer: Any) -> list[None]:
-        return [None] * len(group)
+    def split(self, batch: Sequence[Work], answer: Any) -> list[None]:
+        return [None] * len(batch)
 
     def answer_alone(self) -> None:
         return None

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from thinwire.importance import ImportanceSolver
 
-from ...configuration.plan import Job, Plan
-from ...configuration.slugs import slug
+from ...configuration.run_plan import Job, RunPlan
+from ...configuration.slugs import slugify
 from ...tasks.factored import Factored
 from ...tasks.logistic import Logistic, mushrooms
 from ..descent import Stop, Trace, descend, telling
@@ -103,17 +103,17 @@ def row(driver: object, task: dict[str, Any], tell: Callable[[Any], None]) -> di
     return head | trace.figures() | {"curve": trace.thinned()} | seconds
 
 
-def build_plan(full: bool = False, data: str | None = None) -> Plan:
+def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
     """A job for every row; there is one size only."""
     rows = [(operator, q) for q in (True, False) for operator in OPERATORS if q or operator.step == 1.0]
     jobs = [
-        Job(f"{'with' if q else 'without'}-q-{slug(operator.label)}", f"{__name__}:row",
+        Job(f"{'with' if q else 'without'}-q-{slugify(operator.label)}", f"{__name__}:row",
             {"operator": asdict(operator), "quantised": q}, f"{operator.label}, {'with' if q else 'without'} Q")
         for operator, q in rows
     ]  # fmt: skip
     about = (__doc__ or "").partition("\n\n")[2].replace("\n", " ")
     head = {"title": "E1: S0's operators on the mushrooms", "about": about, "config": config()}
-    return Plan("importance-mushrooms", head, jobs, summarize)
+    return RunPlan("importance-mushrooms", head, jobs, summarize)
 
 
 def summarize(found: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from typing import Any
 
 from thinwire.catalog import SMALL
 
-from ...configuration.config import Experiment, Group, Method, Optimizer, Target, TaskConfig
-from ...configuration.plan import Job, Plan
+from ...configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
+from ...configuration.run_plan import Job, RunPlan
 from ...data import is_there, places
 from ...data.folders import find_images
 from ...data.texts import WIKITEXT103
 from ...data.where import absent
-from ...running.build_jobs import plan_of
+from ...running.build_jobs import build_run_plan
 from ...tasks import make_task
 from ...tasks.splits import Split
 from ...testbed.network import may_build
@@ -70,10 +70,10 @@ IMAGENET: dict[str, Any] = {"name": "image_folder", "set": "imagenet", "model": 
 WORDS: dict[str, Any] = {"name": "wikitext103", "size": "gpt2", "context": 256, "tokens": "all", "batch": 4}
 
 
-def large_groups(labels: tuple[str, ...], adamw: dict[str, Any], data: str | None) -> tuple[list[Group], str]:
+def large_groups(labels: tuple[str, ...], adamw: dict[str, Any], data: str | None) -> tuple[list[RunGroup], str]:
     """What --full adds where its data are, and in words what it had to leave out. Nothing is downloaded for it."""
-    images = Group("ImageNet folders", WORKERS, labels=labels, task=IMAGENET, optimizer={"lr": 0.05})
-    text = Group("WikiText-103", WORKERS, labels=labels, task=WORDS, optimizer=adamw)
+    images = RunGroup("ImageNet folders", WORKERS, labels=labels, task=IMAGENET, optimizer={"lr": 0.05})
+    text = RunGroup("WikiText-103", WORKERS, labels=labels, task=WORDS, optimizer=adamw)
     there = {"imagenet": find_images("imagenet", data) is not None, "wikitext-103": is_there(WIKITEXT103, data)}
     lacking = [name for name, found in there.items() if not found]
     left_out = f" Left out: {' and '.join(lacking)}, not found in {absent(places(data))}." if lacking else ""
@@ -109,15 +109,15 @@ def build_experiment(full: bool = False, data: str | None = None) -> Experiment:
         task=TaskConfig("cifar100", images),
         methods=made,
         groups=(
-            Group("CIFAR-100", WORKERS, labels=compared),
-            Group("WikiText-2", WORKERS, labels=compared, task=text, optimizer=adamw),
-            Group("CIFAR-100, other references", WORKERS, labels=curve[3:]),
+            RunGroup("CIFAR-100", WORKERS, labels=compared),
+            RunGroup("WikiText-2", WORKERS, labels=compared, task=text, optimizer=adamw),
+            RunGroup("CIFAR-100, other references", WORKERS, labels=curve[3:]),
             *more,  # last: the keys of the others' jobs stay what they are
         ),
-        optimizer=Optimizer(lr=0.1, momentum=0.9, weight_decay=1e-4, schedule="cosine", warmup_steps=steps // 10),
+        optimizer=OptimizerConfig(lr=0.1, momentum=0.9, weight_decay=1e-4, schedule="cosine", warmup_steps=steps // 10),
         steps=steps,
         seeds=SEEDS,
-        target=Target("accuracy", 0.2),
+        target=TargetMetric("accuracy", 0.2),
         record_every=steps // 10,
         checkpoint_every=steps // 4,
         bucket_mb=0.25 if not full else 25.0,
@@ -125,11 +125,11 @@ def build_experiment(full: bool = False, data: str | None = None) -> Experiment:
     )
 
 
-def build_plan(full: bool = False, data: str | None = None, seeds: tuple[int, ...] = ()) -> Plan:
+def build_plan(full: bool = False, data: str | None = None, seeds: tuple[int, ...] = ()) -> RunPlan:
     """Without root there are no thin links: step times are then of links as fast as memory."""
     whole = build_experiment(full, data).with_seeds(seeds or SEEDS)
     more = [*step_jobs(whole, data), overlap_job(whole, data), *loss_jobs(whole, data)]
-    return plan_of(whole, data, summarize, more)
+    return build_run_plan(whole, data, summarize, more)
 
 
 def step_jobs(experiment: Experiment, data: str | None) -> list[Job]:
@@ -159,4 +159,4 @@ def loss_jobs(experiment: Experiment, data: str | None) -> list[Job]:
     large = [layer for layer, p in learner.parameters.items() if p.dim() > 1 and p.numel() >= SMALL]
     chosen = large[:: -(-len(large) // MOST_LAYERS)]
     task = {"name": name, "settings": settings}
-    return sensitivity_jobs(task, CANDIDATES, chosen, Optimizer(lr=0.05, momentum=0.9), steps=30, data=data)
+    return sensitivity_jobs(task, CANDIDATES, chosen, OptimizerConfig(lr=0.05, momentum=0.9), steps=30, data=data)

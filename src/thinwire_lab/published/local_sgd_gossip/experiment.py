@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...configuration.config import Experiment, Group, Method, Optimizer, Target, TaskConfig
-from ...configuration.plan import Plan
-from ...configuration.selecting import Selection
-from ...running.build_jobs import plan_of
+from ...configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
+from ...configuration.run_plan import RunPlan
+from ...configuration.selection import Selection
+from ...running.build_jobs import build_run_plan
 from ...testbed.network import may_build
 from .tables import findings, numbers
 
@@ -48,14 +48,16 @@ def build_experiment(full: bool = False, thin: bool = True) -> Experiment:
     size |= {"augment": False}
     ten = tuple(method.label for method in LITERAL)
     crowds = tuple(
-        Group(f"{name}, {workers} workers", workers, task=task, record_every=images // (batch * workers), labels=labels)
+        RunGroup(
+            f"{name}, {workers} workers", workers, task=task, record_every=images // (batch * workers), labels=labels
+        )
         for name, task, labels in (("CIFAR-10", None, ()), ("CIFAR-100", {"name": "cifar100"}, ten))
         for workers in WORKERS
     )
     clocked = {"driver": "processes", "labels": ten, "steps": REAL_STEPS, "record_every": REAL_STEPS}
-    clocks: tuple[Group, ...] = (Group(f"{REAL} processes, fast link", REAL, **clocked),)  # type: ignore[arg-type]
+    clocks: tuple[RunGroup, ...] = (RunGroup(f"{REAL} processes, fast link", REAL, **clocked),)  # type: ignore[arg-type]
     if thin:
-        clocks += (Group(f"{REAL} processes, {THIN}", REAL, link=THIN, **clocked),)  # type: ignore[arg-type]
+        clocks += (RunGroup(f"{REAL} processes, {THIN}", REAL, link=THIN, **clocked),)  # type: ignore[arg-type]
     return Experiment(
         name="local-sgd-gossip",
         title="E7: talking less often, and with fewer",
@@ -63,16 +65,16 @@ def build_experiment(full: bool = False, thin: bool = True) -> Experiment:
         task=TaskConfig("cifar10", size),
         methods=LITERAL + IMPROVED,
         groups=crowds + clocks,
-        optimizer=Optimizer(lr=0.1),
+        optimizer=OptimizerConfig(lr=0.1),
         epochs=epochs,
-        target=Target("accuracy", 0.3),
+        target=TargetMetric("accuracy", 0.3),
         checkpoint_every=200,
     )
 
 
-def build_plan(full: bool = False, data: str | None = None, some: Selection | None = None) -> Plan:
+def build_plan(full: bool = False, data: str | None = None, some: Selection | None = None) -> RunPlan:
     """Without root there are no thin links: those runs are left out, and the report says so."""
-    return plan_of((some or Selection()).of(build_experiment(full, thin=may_build())), data, summarize)
+    return build_run_plan((some or Selection()).of(build_experiment(full, thin=may_build())), data, summarize)
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...configuration.config import Experiment, Group, Method, Optimizer, Target, TaskConfig
-from ...configuration.plan import Plan
-from ...configuration.selecting import Selection
-from ...running.build_jobs import plan_of
+from ...configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
+from ...configuration.run_plan import RunPlan
+from ...configuration.selection import Selection
+from ...running.build_jobs import build_run_plan
 from .tables import SERVER, expectations, on_the_wire, served, verdicts
 
 
@@ -60,18 +60,18 @@ SERVED = tuple(operator.served for operator in OPERATORS if operator.label != "P
 WORLDS = (("1 worker", 1, "iid"), ("10 iid workers", 10, "iid"), ("10 label-sorted workers", 10, "label-sorted"))
 
 
-def _groups() -> tuple[Group, ...]:
+def _groups() -> tuple[RunGroup, ...]:
     """Seven tables, so that no chart has more curves than operators."""
     pairs = [operator.methods for operator in OPERATORS]
     dense = OPERATORS[0].label
     bare = tuple(plain.label for plain, _ in pairs)
     fed = (dense, *(ef21.label for _, ef21 in pairs[1:]), *(method.label for method in UNFIT))
     gathered = tuple(
-        Group(f"{title}, {memory}", workers, split, labels=labels)
+        RunGroup(f"{title}, {memory}", workers, split, labels=labels)
         for title, workers, split in WORLDS
         for memory, labels in (("without memory", bare), ("EF21", fed))
     )
-    return (*gathered, Group(SERVER, 10, "label-sorted", labels=tuple(method.label for method in SERVED)))
+    return (*gathered, RunGroup(SERVER, 10, "label-sorted", labels=tuple(method.label for method in SERVED)))
 
 
 EXPERIMENT = Experiment(
@@ -91,9 +91,9 @@ EXPERIMENT = Experiment(
     task=TaskConfig("logistic", {"ridge": 0.0259, "held_out": 0.1999}),
     groups=_groups(),
     methods=(*(m for operator in OPERATORS for m in operator.methods if m.label != "EF21(dense)"), *UNFIT, *SERVED),
-    optimizer=Optimizer(lr="1/L"),
+    optimizer=OptimizerConfig(lr="1/L"),
     steps=600,
-    target=Target("train_loss", 0.22),  # the optimum is at 0.2158
+    target=TargetMetric("train_loss", 0.22),  # the optimum is at 0.2158
     record_every=10,
     checkpoint_every=600,
 )
@@ -106,8 +106,8 @@ def build_experiment(full: bool = False) -> Experiment:
 
 def build_plan(
     full: bool = False, data: str | None = None, some: Selection | None = None, experiment: Experiment = EXPERIMENT
-) -> Plan:
-    return plan_of((some or Selection()).of(experiment), finish=None if some else summarize)
+) -> RunPlan:
+    return build_run_plan((some or Selection()).of(experiment), finish=None if some else summarize)
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:

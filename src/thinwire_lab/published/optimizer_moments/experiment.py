@@ -21,10 +21,10 @@ import torch
 
 from thinwire.core import TensorSpec
 
-from ...configuration.config import Experiment, Group, Method, Optimizer, TaskConfig
-from ...configuration.plan import Job, Plan
+from ...configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TaskConfig
+from ...configuration.run_plan import Job, RunPlan
 from ...measuring.folder import write_json
-from ...running.build_jobs import plan_of
+from ...running.build_jobs import build_run_plan
 from ...tasks import make_task
 from ...tasks.splits import Split
 from ...testbed.network import may_build
@@ -66,9 +66,9 @@ MOMENTS = {
 
 def training(full: bool = False, thin: bool = True) -> Experiment:
     methods = tuple(Method(label, f"local(every={EVERY})", moments=text) for label, text in MOMENTS.items())
-    groups: tuple[Group, ...] = (Group(f"{REAL} processes", REAL, driver="processes"),)
+    groups: tuple[RunGroup, ...] = (RunGroup(f"{REAL} processes", REAL, driver="processes"),)
     if thin:  # the same figures; a few rounds tell how long one takes
-        groups += (Group(f"{REAL} processes, {THIN}", REAL, driver="processes", link=THIN, steps=4 * EVERY,
+        groups += (RunGroup(f"{REAL} processes, {THIN}", REAL, driver="processes", link=THIN, steps=4 * EVERY,
                          record_every=4 * EVERY),)  # fmt: skip
     return Experiment(
         name="optimizer-moments",
@@ -77,22 +77,24 @@ def training(full: bool = False, thin: bool = True) -> Experiment:
         task=TaskConfig("shakespeare", (LARGE if full else TASKS)["shakespeare"]),
         methods=methods,
         groups=groups,
-        optimizer=Optimizer("adamw", lr=3e-3, weight_decay=0.01, schedule="cosine", warmup_steps=20),
+        optimizer=OptimizerConfig("adamw", lr=3e-3, weight_decay=0.01, schedule="cosine", warmup_steps=20),
         steps=2000 if full else 20 * EVERY,
         record_every=2 * EVERY,
         checkpoint_every=5 * EVERY,
     )
 
 
-def build_plan(full: bool = False, data: str | None = None) -> Plan:
+def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
     """Without root there are no thin links: those runs are left out, and the report says so."""
     return plan_for(training(full, thin=may_build()), LARGE if full else TASKS, SIZE, data)
 
 
-def plan_for(experiment: Experiment, tasks: dict[str, dict[str, Any]], size: dict[str, Any], data: str | None) -> Plan:
+def plan_for(
+    experiment: Experiment, tasks: dict[str, dict[str, Any]], size: dict[str, Any], data: str | None
+) -> RunPlan:
     for name, settings in tasks.items():
         make_task(name, settings, data).prepare(max(size["hosts"]), Split.parse("iid"))
-    runs = plan_of(experiment, data)
+    runs = build_run_plan(experiment, data)
     offline = [
         Job(
             f"moments-{name}",
@@ -108,7 +110,7 @@ def plan_for(experiment: Experiment, tasks: dict[str, dict[str, Any]], size: dic
         return {"runs": trained, **runs.finish(trained), **summarize(measured, trained)}
 
     config = {"training": experiment.to_dict(), "tasks": tasks, **size}
-    return Plan("optimizer-moments", {**runs.head, "config": config}, [*offline, *runs.jobs], finish)
+    return RunPlan("optimizer-moments", {**runs.head, "config": config}, [*offline, *runs.jobs], finish)
 
 
 def measure(driver: object, argument: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinwire.core import Program, TensorSpec, World, timed
+from thinwire.core import Program, TensorSpec, World, with_timing
 from thinwire.drivers.lockstep import lockstep
 from thinwire.drivers.meter import Meter
 from thinwire.exchange import Exchanger
@@ -58,7 +58,7 @@ def averaged(texts: Mapping[str, str], hosts: Sequence[Pairs], repeat: int = 1) 
 def clocked(program: Program[Pairs], spans: list[float], over: list[bool]) -> Program[Pairs]:
     """The same program: the seconds between its requests; `over` when it has ended."""
     spans.clear()
-    result = yield from timed(program, lambda began, ended: spans.append(ended - began))
+    result = yield from with_timing(program, lambda began, ended: spans.append(ended - began))
     over.append(True)
     return result
 

@@ -9,7 +9,7 @@ from thinwire.cli.main import main
 from thinwire.drivers.processes import run_ranks
 from thinwire_lab.bench.ddp import ALONE, FLOOR, WARM_UPS, WAYS, Way, estimate, summary
 from thinwire_lab.bench.picture import draw_steps
-from thinwire_lab.bench.trace import chrome_trace, per_step_ms
+from thinwire_lab.bench.trace import make_chrome_trace, sum_per_step_ms
 
 
 def test_a_step_takes_as_long_as_its_slower_rank_and_is_compared_within_its_turn():
@@ -34,8 +34,8 @@ def test_an_interval_holds_its_median_and_narrows_with_steps():
 
 def test_a_trace_has_a_line_for_each_thread_and_its_sums_are_of_a_step():
     rank = [("forward", "training", 1.0, 1.5), ("backward", "training", 1.5, 2.5), ("sending", "comm", 2.0, 2.25)]
-    assert per_step_ms([rank, rank], 5) == pytest.approx({"forward": 100, "backward": 200, "sending": 50})
-    events = chrome_trace({"ours": [rank, rank]})["traceEvents"]
+    assert sum_per_step_ms([rank, rank], 5) == pytest.approx({"forward": 100, "backward": 200, "sending": 50})
+    events = make_chrome_trace({"ours": [rank, rank]})["traceEvents"]
     whole = [event for event in events if event["ph"] == "X"]
     assert {(event["pid"], event["tid"]) for event in whole} == {(0, 0), (0, 1), (1, 0), (1, 1)}
     assert min(event["ts"] for event in whole) == 0 and sum(event["dur"] for event in whole) == pytest.approx(3.5e6)

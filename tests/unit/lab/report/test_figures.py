@@ -10,7 +10,7 @@ import pytest
 
 from helpers.sample_result import made_result
 from thinwire.core import MissingExtra
-from thinwire_lab.configuration.slugs import slug
+from thinwire_lab.configuration.slugs import slugify
 from thinwire_lab.reporting import write_figures
 from thinwire_lab.reporting.figures import all_pictures
 
@@ -34,7 +34,7 @@ def test_every_picture_is_an_svg_of_its_own_with_its_figures(result: dict[str, A
 
 def test_names_are_good_for_files_and_no_two_are_alike(result: dict[str, Any]) -> None:
     names = [picture.name for picture in all_pictures(result)]
-    assert len(set(names)) == len(names) and all(slug(name[:40]) == name[:40].strip("-") for name in names)
+    assert len(set(names)) == len(names) and all(slugify(name[:40]) == name[:40].strip("-") for name in names)
     assert "group-1-4-workers-iid-accuracy-wire-bytes" in names and "group-1-4-workers-iid-loss-seconds" in names
     assert not any(name.startswith("group-2") and name.endswith("seconds") for name in names)  # simulated
 

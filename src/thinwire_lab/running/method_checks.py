@@ -1,4 +1,4 @@
-"""All that a run could refuse, refused before the first one starts: methods put together with the task's own layers."""
+"""Check all methods of an experiment before any job starts, by composing them for the layers of the task."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 from thinwire.core import CompositionError, IncompatibleParts, Topology, World, parts_of, takes_importance
 from thinwire.drivers.meter import Meter
 
-from ..configuration.config import Experiment, Group, Method
-from ..configuration.rates import rate
+from ..configuration.config import Experiment, Method, RunGroup
+from ..configuration.learning_rates import resolve_learning_rate
 from ..tables import ConfigError
 from ..tasks.base import Learner, Task
 from ..tasks.splits import Split
-from .worker import Worker
+from .replica import Replica
 
 
-class _OneLearner:
-    """A task that gives the same learner to all methods: data are read and weights are drawn once."""
+class _SharedLearnerTask:
+    """A task that returns the same learner for all methods, so that data and weights are made once."""
 
     def __init__(self, task: Task, learner: Learner) -> None:
         self.smoothness, self._learner = task.smoothness, learner
@@ -25,8 +25,8 @@ class _OneLearner:
         return self._learner
 
 
-def check_methods(experiment: Experiment, group: Group, task: Task) -> None:
-    """Put every method of a group together as its jobs will; a ConfigError names the method and what would do.
+def check_methods(experiment: Experiment, group: RunGroup, task: Task) -> None:
+    """Compose every method of a group as its jobs will do it.
 
     Raises:
         ConfigError: a learning rate, composition, topology or importance does not fit the task or the workers.
@@ -35,30 +35,32 @@ def check_methods(experiment: Experiment, group: Group, task: Task) -> None:
     where = f"groups: {group.title}: " if len(experiment.groups) > 1 else ""
     for method in methods:
         _check_rate(experiment, group, task, method, where)
-    one: Any = _OneLearner(task, task.learner(0, group.workers, Split.parse(group.split), experiment.seeds[0]))
+    shared: Any = _SharedLearnerTask(
+        task, task.learner(0, group.workers, Split.parse(group.split), experiment.seeds[0])
+    )
     for method in methods:
         try:
-            _check_method(experiment, group, one, method)
+            _check_method(experiment, group, shared, method)
         except (CompositionError, IncompatibleParts, ConfigError) as error:
             raise ConfigError(f"{where}methods: {method.label}: {error}") from error
 
 
-def _check_rate(experiment: Experiment, group: Group, task: Task, method: Method, where: str) -> None:
+def _check_rate(experiment: Experiment, group: RunGroup, task: Task, method: Method, where: str) -> None:
     own = method.lr is not None
     key = f"{where}methods: {method.label}: lr" if own else f"{where}optimizer.lr"
-    rate(method.lr or experiment.optimizer_of(group).lr, task.smoothness, key)
+    resolve_learning_rate(method.lr or experiment.optimizer_of(group).lr, task.smoothness, key)
 
 
-def _check_method(experiment: Experiment, group: Group, task: Any, method: Method) -> None:
-    worker = Worker(experiment, task, group, method, experiment.seeds[0], 0, Meter())
-    parts = {id(part): part for rule in worker.exchanger.rules.values() for part in parts_of(rule)}.values()
+def _check_method(experiment: Experiment, group: RunGroup, task: Any, method: Method) -> None:
+    replica = Replica(experiment, task, group, method, experiment.seeds[0], 0, Meter())
+    parts = {id(part): part for rule in replica.exchanger.rules.values() for part in parts_of(rule)}.values()
     for topology in (part for part in parts if isinstance(part, Topology)):
         try:
             topology.weights(World(0, group.workers), 0)
         except CompositionError as error:
             raise ConfigError(f"workers = {group.workers}: {error}") from error
-    for spec, menu in worker.exchanger.choices:
-        entry = worker.exchanger.plan[spec.name]
+    for spec, menu in replica.exchanger.choices:
+        entry = replica.exchanger.plan[spec.name]
         if not 0 <= entry < len(menu.entries):
             raise ConfigError(f"layer {spec.name} is given entry {entry} of a menu of {len(menu.entries)}, from 0 on")
     if method.importance is not None and not any(takes_importance(part) for part in parts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..tables import ConfigError
-from .config import Experiment, Group, Method
+from .config import Experiment, Method, RunGroup
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Selection:
     def _names(self, method: Method) -> bool:
         return any(name in self.methods for name in _names_of(method))
 
-    def _contains(self, group: Group) -> bool:
+    def _contains(self, group: RunGroup) -> bool:
         return any(text in group.title for text in self.groups)
 
 

@@ -1,4 +1,4 @@
-"""What was chosen for each layer, from which step on, and what choosing cost."""
+"""The plans of a run (layer -> option) with their first steps, and what the controller cost."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import torch
 
 from thinwire.adaptation import entry_texts
 from thinwire.controllers.prices import bytes_of, size_varies
-from thinwire.core import Key, Menu, TensorSpec, reduced_bytes
+from thinwire.core import Key, Menu, TensorSpec, all_reduce_bytes
 from thinwire.drivers.meter import Meter
 from thinwire.exchange import Exchanger
 
 
-def plans_of(exchanger: Exchanger, size: int) -> list[dict[str, Any]]:
+def make_plan_history(exchanger: Exchanger, size: int) -> list[dict[str, Any]]:
     """[{"step", "layers": {name: {"entry": text, "bytes": expected of a rank, "saving"}}}], from the first plan on."""
     if not exchanger.choices:
         return []
     first, _ = exchanger.controller.init(list(exchanger.layers.values()))
-    costs = {spec.name: _costs(spec, menu, size) for spec, menu in exchanger.choices}
-    dense = {s.name: reduced_bytes(s.numel * s.dtype.itemsize, max(2, size)) for s, _ in exchanger.choices}
+    costs = {spec.name: _expected_bytes(spec, menu, size) for spec, menu in exchanger.choices}
+    dense = {s.name: all_reduce_bytes(s.numel * s.dtype.itemsize, max(2, size)) for s, _ in exchanger.choices}
     history = []
     for step, plan in [(0, first), *exchanger.plans]:
         texts = entry_texts(exchanger, plan)
@@ -38,14 +38,14 @@ def _saving(dense: float, sent: float | None) -> float | None:
     return dense / sent if sent else None
 
 
-def _costs(spec: TensorSpec, menu: Menu, size: int) -> list[float | None]:
-    """None: it depends on the numbers."""
+def _expected_bytes(spec: TensorSpec, menu: Menu, size: int) -> list[float | None]:
+    """Bytes of each option; None where the size depends on the values."""
     found = bytes_of(menu.entries, torch.zeros(spec.shape, dtype=spec.dtype), spec, size, Key(0)).tolist()
     return [None if size_varies(entry) else cost for entry, cost in zip(menu.entries, found, strict=True)]
 
 
-def cost_of_choosing(exchanger: Exchanger, meter: Meter) -> dict[str, Any]:
-    """Rank 0's: decisions, seconds, bytes of statistics and plans, what the controller says; {} if nobody chooses."""
+def report_controller_cost(exchanger: Exchanger, meter: Meter) -> dict[str, Any]:
+    """Rank 0's decisions, seconds, bytes of statistics and plans, the controller's report; {} without a controller."""
     if not exchanger.choices:
         return {}
     spent = meter.by("kind").get("plan")

@@ -19,11 +19,11 @@ from ..tables import ConfigError
 from ..tasks import TASKS, register_task
 
 
-def text_of(part: Any, where: str) -> str:
+def composition_text(part: Any, where: str) -> str:
     """The text of a part or of `Local` settings; classes that have no name are registered under that of the class."""
     try:
         if isinstance(part, Local):
-            return sync_text(part, lambda inside: text_of(inside, where))
+            return sync_text(part, lambda inside: composition_text(inside, where))
         aggregator = aggregator_of(part, where)
         for inside in _all_parts(aggregator):
             if REGISTRY.name_of(type(inside)) is None:
@@ -33,20 +33,20 @@ def text_of(part: Any, where: str) -> str:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def paths_of(methods: Iterable[Local], tasks: Iterable[str]) -> dict[str, dict[str, str]]:
+def collect_class_paths(methods: Iterable[Local], tasks: Iterable[str]) -> dict[str, dict[str, str]]:
     """`parts` and `tasks` for a config: where the classes are that are not this package's, by name."""
     own = {entry.cls for entry in BUILT_IN}
     classes = {type(part) for method in methods for part in _all_parts(method.exchange)} - own
     names = {name: cls for cls in classes if (name := REGISTRY.name_of(cls)) is not None}
     registered = {name: cls for name in sorted(set(tasks)) if isinstance(cls := TASKS.get(name), type)}
     paths = {
-        "parts": {name: class_path(names[name], "methods") for name in sorted(names)},
-        "tasks": {name: class_path(cls, "task") for name, cls in registered.items()},
+        "parts": {name: get_class_path(names[name], "methods") for name in sorted(names)},
+        "tasks": {name: get_class_path(cls, "task") for name, cls in registered.items()},
     }
     return {what: found for what, found in paths.items() if found}
 
 
-def register_paths(parts: Mapping[str, Any], tasks: Mapping[str, Any]) -> None:
+def register_class_paths(parts: Mapping[str, Any], tasks: Mapping[str, Any]) -> None:
     """Register what a config names: `parts` and `tasks`, tables of names and "module:Class" or "FILE.py:Class"."""
     for what, paths in (("parts", parts), ("tasks", tasks)):
         if not isinstance(paths, Mapping):
@@ -62,7 +62,7 @@ def register_paths(parts: Mapping[str, Any], tasks: Mapping[str, Any]) -> None:
                 raise ConfigError(f"{what}: {name}: {error}") from error
 
 
-def class_path(cls: type[Any], where: str) -> str:
+def get_class_path(cls: type[Any], where: str) -> str:
     """ "module:Class", or "FILE.py:Class" of a script; an error where no other process could find it."""
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..tables import ConfigError, positive
+from ..tables import ConfigError, check_positive
 
 _OVER_L = re.compile(r"([0-9.]+)/L")
 
 
-def check_rate(lr: Any, key: str) -> None:
+def check_learning_rate(lr: Any, key: str) -> None:
     if isinstance(lr, str) and not _OVER_L.fullmatch(lr):
         raise ConfigError(f'{key}: a number, or text such as "1/L" or "0.5/L", got {lr!r}')
     if not isinstance(lr, str):
-        positive(key, lr)
+        check_positive(key, lr)
 
 
-def rate(lr: float | str, smoothness: float | None, key: str = "lr") -> float:
+def resolve_learning_rate(lr: float | str, smoothness: float | None, key: str = "lr") -> float:
     """A learning rate as a number."""
     if not isinstance(lr, str):
         return float(lr)
