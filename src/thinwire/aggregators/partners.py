@@ -25,7 +25,7 @@ def swap_with(near: Neighbors, mine: Payload, topology: Topology, spec: TensorSp
         form=types_of(mine),
         group=repr(topology),
         tolerate_missing=True,
-        expected_bytes=spec.nbytes,
+        expected_bytes=spec.num_bytes,
         labels=payload_labels(spec.name, mine),
     )
 

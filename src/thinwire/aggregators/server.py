@@ -62,7 +62,7 @@ class Server:
             sources=tuple(everybody) if rank < owners else (),
             form=types_of(mine[0]),
             group=f"workers to servers ({owners})",
-            expected_bytes=spec.nbytes,
+            expected_bytes=spec.num_bytes,
             labels=leaving_labels(spec.name, mine, rank) or payload_labels(spec.name, mine[0]),
         )
         mean, answer = None, None

@@ -45,12 +45,12 @@ class Bloom(NamedTuple):
     """A Bloom filter: shorter than a bitmap where little is sent; some zeros seem to be sent, too."""
 
     numel: int
-    nbytes: int
+    num_bytes: int
     hashes: int
     key: Key
 
     def mark(self, flat: Tensor) -> Tensor:
-        return bloom_bits(flat.nonzero().flatten(), self.nbytes, self.hashes, self.key).to(flat.device)
+        return bloom_bits(flat.nonzero().flatten(), self.num_bytes, self.hashes, self.key).to(flat.device)
 
     def read(self, marks: Tensor) -> Tensor:
         return bloom_positions(marks, self.numel, self.hashes, self.key).to(marks.device)
@@ -84,7 +84,7 @@ def expected_union(compressor: Compressor, spec: TensorSpec, size: int) -> float
     if counts_coordinates(compressor):
         sent = compressor.count(spec.numel)
     elif selects_coordinates(compressor):
-        sent = compressor.nbytes(spec) / spec.dtype.itemsize
+        sent = compressor.num_bytes(spec) / spec.dtype.itemsize
     return spec.numel * (1 - (1 - min(1.0, sent / max(1, spec.numel))) ** size)
 
 
@@ -98,10 +98,10 @@ def expected_index_bytes(union: float, index: str, false_positives: float, spec:
 
 def index_for(count: int, false_positives: float, spec: TensorSpec, ctx: Context) -> Index:
     """A filter for at most `count` coordinates, or a bitmap where that is no longer."""
-    nbytes, hashes = bloom_form(count, false_positives)
-    if nbytes >= packed_bytes(spec.numel, 1):
+    num_bytes, hashes = bloom_form(count, false_positives)
+    if num_bytes >= packed_bytes(spec.numel, 1):
         return Bitmap(spec.numel)
-    return Bloom(spec.numel, nbytes, hashes, derive_key(ctx.key(spec.name), "index"))
+    return Bloom(spec.numel, num_bytes, hashes, derive_key(ctx.key(spec.name), "index"))
 
 
 def choose_index(flat: Tensor, index: str, false_positives: float, spec: TensorSpec, ctx: Context) -> Program[Index]:

@@ -54,7 +54,7 @@ class TwoHop:
         cut = Pieces(spec, size)
         mine = encode_pieces(self.compressor, tensor, cut, ctx.key(spec.name, rank))
         boxes: GatheredPayloads = yield AllToAll(
-            mine, leaving_labels(spec.name, mine, rank), expected_bytes=spec.nbytes
+            mine, leaving_labels(spec.name, mine, rank), expected_bytes=spec.num_bytes
         )
         sent = decoded_pieces(self.compressor, mine, cut, ctx, rank)
         owned = cut.specs[rank]
@@ -62,7 +62,7 @@ class TwoHop:
         again, keys = share_of(self.compressor, size), [second_key(ctx, spec.name, r) for r in range(size)]
         answer = again.encode(cast_saturating(mean, spec.dtype), keys[rank])
         answers: GatheredPayloads = yield AllGather(
-            answer, payload_labels(spec.name, answer), expected_bytes=spec.nbytes
+            answer, payload_labels(spec.name, answer), expected_bytes=spec.num_bytes
         )
 
         def whole(out: Tensor | None) -> Tensor:

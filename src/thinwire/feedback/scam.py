@@ -120,5 +120,5 @@ class Chosen:
     def contract(self, spec: TensorSpec) -> Contract:
         return self.chooser.contract(spec)
 
-    def nbytes(self, spec: TensorSpec) -> float:
-        return self.chooser.nbytes(spec)
+    def num_bytes(self, spec: TensorSpec) -> float:
+        return self.chooser.num_bytes(spec)

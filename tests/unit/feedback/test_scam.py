@@ -136,4 +136,4 @@ def test_what_was_chosen_is_a_chooser_itself():
     assert chosen.decode(chosen.encode(tensor, key), spec, key).tolist() == [1, 0, 0, 2]
     one = torch.tensor([1])
     assert chosen.decode_at(chosen.encode_at(tensor[one], one, 4, key), spec, key).tolist() == [0, 9, 0, 0]
-    assert (chosen.contract(spec), chosen.nbytes(spec)) == (TopK(k=2).contract(spec), TopK(k=2).nbytes(spec))
+    assert (chosen.contract(spec), chosen.num_bytes(spec)) == (TopK(k=2).contract(spec), TopK(k=2).num_bytes(spec))
