@@ -59,7 +59,7 @@ def one(data: bytes) -> None:
     seen["accepted"] += 1
     again = decode_frame(encode_frame(message))  # what is accepted could have been sent
     assert (again.kind, again.sender, again.fields) == (message.kind, message.sender, message.fields)
-    assert message.payload.nbytes <= len(data)
+    assert message.payload.num_bytes <= len(data)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ class Adapting(NamedTuple):
     changes: int  # decisions that changed something, and random plans of a calibration
     seconds: float  # looking at layers, deciding and hearing what was decided, waiting for others included
     share: float  # of the time since the wire was attached
-    nbytes: float  # sent for statistics and plans
+    num_bytes: float  # sent for statistics and plans
     plan: Mapping[str, int]  # what is in force, with the number of layers that have it
     told: Mapping[str, Any]  # what the controller says of itself
 
@@ -31,7 +31,7 @@ class Adapting(NamedTuple):
         first = (
             f"  adapting     {self.decisions} decision{'' if self.decisions == 1 else 's'}, "
             f"{1e3 * self.seconds / max(1, steps):.3g} ms a step, {100 * self.share:.2g} % of the time, "
-            f"{self.nbytes / 1e3:.3g} kB of plans"
+            f"{self.num_bytes / 1e3:.3g} kB of plans"
         )
         shown = sorted(self.plan.items(), key=lambda kv: -kv[1])
         inforce = ", ".join(f"{count} × {text}" for text, count in shown[:MOST_ENTRIES])

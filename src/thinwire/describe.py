@@ -60,7 +60,7 @@ def _row(text: str, entry: Entry) -> dict[str, str]:
         part = parse_compressor(text)
     except CompositionError:  # it has no figures without settings; `typical` of its registration gives some
         return row | dict.fromkeys(("bits per coordinate", "saving", "contract"), "–")
-    bits = 8 * part.nbytes(SPEC) / SPEC.numel
+    bits = 8 * part.num_bytes(SPEC) / SPEC.numel
     return row | {
         "bits per coordinate": f"{bits:.3g}",
         "saving": f"{32 / bits:.3g}×",

@@ -117,7 +117,7 @@ def test_a_scaled_compressor_without_the_flag_passes_where_it_must_not_and_is_ca
         Paired(RandomK(density=0.25))
     pair = torch.ones(2, 20, 50)
     v = Paired(silent, transmit="plain").encode(pair, 5)  # nothing complains ...
-    assert v.nbytes > 0
+    assert v.num_bytes > 0
     with pytest.raises(AssertionError, match="RandomK does what SCALES_KEPT says and does not declare it"):
         check_capabilities(silent)  # ... but its own test does
 

@@ -67,4 +67,4 @@ def test_sign_is_tight_for_one_hot():
 
 def test_random_positions_are_never_sent():
     payload = parse_compressor("randomk(k=10)").encode(torch.randn(1000), Key(5))
-    assert payload.nbytes == 40
+    assert payload.num_bytes == 40

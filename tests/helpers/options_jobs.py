@@ -41,8 +41,8 @@ class Undescribed:
     def contract(self, spec):
         return self.inner.contract(spec)
 
-    def nbytes(self, spec):
-        return self.inner.nbytes(spec)
+    def num_bytes(self, spec):
+        return self.inner.num_bytes(spec)
 
 
 class Described(Undescribed):

@@ -468,7 +468,7 @@ def resealed(folder, edit):
         data = (where / name).read_bytes() if (where / name).is_file() else b""
         entry = manifest["files"].get(name) if isinstance(manifest.get("files"), dict) else None
         if isinstance(entry, dict) and "claimed" not in entry:
-            manifest["files"][name] = {"sha256": sha256(data).hexdigest(), "nbytes": len(data)}
+            manifest["files"][name] = {"sha256": sha256(data).hexdigest(), "num_bytes": len(data)}
     if isinstance(manifest, dict):
         manifest.pop("sha256", None)
         manifest["sha256"] = sha256(to_json(manifest)).hexdigest()
@@ -526,7 +526,7 @@ HOSTILE = {
     "a list": lambda manifest, part, where: ([1, 2], part),
     "a number": lambda manifest, part, where: (7, part),
     "no fields": lambda manifest, part, where: ({"format": 1}, part),
-    "format of the future": with_manifest(format=2),
+    "format of the future": with_manifest(format=3),
     "format true": with_manifest(format=True),
     "format text": with_manifest(format="1"),
     "no ranks": with_manifest(world_size=0),
@@ -539,9 +539,9 @@ HOSTILE = {
     "files of other things": with_manifest(files={"rank-00000.json": 1, "rank-00000.safetensors": 2}),
     "path traversal": outside,
     "absolute path": with_manifest(files={"/etc/passwd": {}, "rank-00000.json": {}}),
-    "a claim of 2^62 bytes": with_claim("rank-00000.safetensors", nbytes=2**62),
-    "a claim below zero": with_claim("rank-00000.json", nbytes=-1),
-    "a claim of true bytes": with_claim("rank-00000.json", nbytes=True),
+    "a claim of 2^62 bytes": with_claim("rank-00000.safetensors", num_bytes=2**62),
+    "a claim below zero": with_claim("rank-00000.json", num_bytes=-1),
+    "a claim of true bytes": with_claim("rank-00000.json", num_bytes=True),
     "a checksum of none": with_claim("rank-00000.json", sha256=None),
     "a link": with_file("rank-00000.json", lambda path: path.symlink_to("/dev/zero")),
     "a pipe": with_file("rank-00000.safetensors", os.mkfifo),

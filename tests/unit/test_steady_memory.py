@@ -32,10 +32,10 @@ def test_no_memory_of_a_layers_size_is_allocated_after_the_first_steps(text, mon
     fresh = []
     take = Pool._take
 
-    def watched(pool, nbytes):
-        found = take(pool, nbytes)
+    def watched(pool, num_bytes):
+        found = take(pool, num_bytes)
         if found is None:
-            fresh.append(nbytes)
+            fresh.append(num_bytes)
         return found
 
     monkeypatch.setattr(Pool, "_take", watched)

@@ -62,7 +62,7 @@ class GatherMean:
         return (yield from reduce_and_subtract(self, tensor, residual, spec, state, ctx))
 
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
-        return (size - 1) * self.compressor.nbytes(spec)
+        return (size - 1) * self.compressor.num_bytes(spec)
 
     def send_form(self) -> SendForm:
         return SendForm.alone(self.compressor)
@@ -73,7 +73,9 @@ class GatherMean:
         return compressor_errors_along(self, tensor, spec, entries, key, exact)
 
     def _gather(self, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
-        payloads: GatheredPayloads = yield AllGather(mine, payload_labels(spec.name, mine), expected_bytes=spec.nbytes)
+        payloads: GatheredPayloads = yield AllGather(
+            mine, payload_labels(spec.name, mine), expected_bytes=spec.num_bytes
+        )
         decoded: list[Tensor] = []  # not functools.cache: dearer to make than most payloads are to decode
 
         def sent() -> Tensor:

@@ -28,7 +28,7 @@ def make_exchange(near: Neighbors, own: Payload, topology: Topology, spec: Tenso
         form=types_of(own),
         group=repr(topology),
         tolerate_missing=True,
-        expected_bytes=spec.nbytes,
+        expected_bytes=spec.num_bytes,
         labels=payload_labels(spec.name, own),
     )
 

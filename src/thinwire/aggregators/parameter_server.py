@@ -73,7 +73,7 @@ class ParameterServer:
             sources=tuple(others) if rank < owners else (),
             form=types_of(payloads[0]),
             group=f"workers to servers ({owners})",
-            expected_bytes=spec.nbytes,
+            expected_bytes=spec.num_bytes,
             labels=outgoing_labels(spec.name, payloads, rank) or payload_labels(spec.name, payloads[0]),
         )
         mean, answer = None, None

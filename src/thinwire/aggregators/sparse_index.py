@@ -48,13 +48,13 @@ class BloomIndex(NamedTuple):
     """A Bloom filter: shorter than a bitmap where few coordinates are sent; some zeros are taken for sent ones."""
 
     numel: int
-    nbytes: int
+    num_bytes: int
     hashes: int
     key: Key
 
     def encode(self, flat: Tensor) -> Tensor:
         """The filter's bits for a rank's nonzero positions, packed."""
-        return bloom_bits(flat.nonzero().flatten(), self.nbytes, self.hashes, self.key).to(flat.device)
+        return bloom_bits(flat.nonzero().flatten(), self.num_bytes, self.hashes, self.key).to(flat.device)
 
     def decode(self, bits: Tensor) -> Tensor:
         """Positions that may be in the filter, ascending."""
@@ -92,7 +92,7 @@ def expected_union(compressor: Compressor, spec: TensorSpec, size: int) -> float
     if counts_coordinates(compressor):
         sent = compressor.count(spec.numel)
     elif selects_coordinates(compressor):
-        sent = compressor.nbytes(spec) / spec.dtype.itemsize
+        sent = compressor.num_bytes(spec) / spec.dtype.itemsize
     return spec.numel * (1 - (1 - min(1.0, sent / max(1, spec.numel))) ** size)
 
 
@@ -108,10 +108,10 @@ def expected_union_index_bytes(
 
 def make_index(count: int, false_positive_rate: float, spec: TensorSpec, ctx: Context) -> SparseIndex:
     """A Bloom filter for at most `count` coordinates, or a bitmap if that is no longer."""
-    nbytes, hashes = bloom_form(count, false_positive_rate)
-    if nbytes >= packed_bytes(spec.numel, 1):
+    num_bytes, hashes = bloom_form(count, false_positive_rate)
+    if num_bytes >= packed_bytes(spec.numel, 1):
         return BitmapIndex(spec.numel)
-    return BloomIndex(spec.numel, nbytes, hashes, derive_key(ctx.key(spec.name), _BLOOM_KEY))
+    return BloomIndex(spec.numel, num_bytes, hashes, derive_key(ctx.key(spec.name), _BLOOM_KEY))
 
 
 def agree_on_index(

@@ -60,7 +60,7 @@ class SumMean:
         return Reduced(self.compressor.decode(total, spec, key), self.compressor.decode(mine, spec, key), state)
 
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
-        return all_reduce_bytes(self.compressor.nbytes(spec), size)
+        return all_reduce_bytes(self.compressor.num_bytes(spec), size)
 
     def send_form(self) -> SendForm:
         return SendForm.alone(self.compressor)

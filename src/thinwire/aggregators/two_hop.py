@@ -64,7 +64,7 @@ class TwoHop:
         layout = ShardLayout(spec, size)
         payloads = encode_shards(self.compressor, tensor, layout, ctx.key(spec.name, rank))
         received: GatheredPayloads = yield AllToAll(
-            payloads, outgoing_labels(spec.name, payloads, rank), expected_bytes=spec.nbytes
+            payloads, outgoing_labels(spec.name, payloads, rank), expected_bytes=spec.num_bytes
         )
         sent = decode_shards(self.compressor, payloads, layout, ctx, rank)
         owned = layout.specs[rank]
@@ -73,7 +73,7 @@ class TwoHop:
         keys = [answer_key(ctx, spec.name, r) for r in range(size)]
         answer = second.encode(cast_saturating(mean, spec.dtype), keys[rank])
         answers: GatheredPayloads = yield AllGather(
-            answer, payload_labels(spec.name, answer), expected_bytes=spec.nbytes
+            answer, payload_labels(spec.name, answer), expected_bytes=spec.num_bytes
         )
 
         def decode_answers(out: Tensor | None) -> Tensor:

@@ -17,7 +17,7 @@ PLURALS = {
     "controller": "controllers",
 }
 METHODS = {  # in the order in which they are tried: a memory is an aggregator, too
-    "compressor": ("encode", "decode", "contract", "nbytes"),
+    "compressor": ("encode", "decode", "contract", "num_bytes"),
     "controller": ("init", "observe", "replan"),
     "memory": ("init", "reduce", "target", "holds", "take"),
     "aggregator": ("init", "reduce"),

@@ -28,11 +28,11 @@ CODES = {
 }  # fmt: skip
 
 
-class Seal(NamedTuple):
+class FileDigest(NamedTuple):
     """What a file must be, to the last bit."""
 
     sha256: str
-    nbytes: int
+    num_bytes: int
 
 
 @contextmanager
@@ -60,16 +60,16 @@ def write_json(path: Path, value: Any) -> None:
         os.fsync(file.fileno())
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Seal:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileDigest:
     """Write them as safetensors, on the disk when this returns; only one at a time is copied to the CPU.
 
     Not by the library: it reports a full disk as a text that differs from version to version.
     """
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # each starts at a multiple of its size
-    header, nbytes = {}, 0
+    header, num_bytes = {}, 0
     for name, tensor in ordered:
-        start, nbytes = nbytes, nbytes + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, nbytes]}
+        start, num_bytes = num_bytes, num_bytes + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, num_bytes]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
@@ -79,7 +79,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Seal:
             file.write(chunk)
         file.flush()
         os.fsync(file.fileno())
-    return Seal(digest.hexdigest(), 8 + len(text) + nbytes)
+    return FileDigest(digest.hexdigest(), 8 + len(text) + num_bytes)
 
 
 def _chunks(tensor: Tensor) -> Iterator[bytes]:
@@ -123,22 +123,22 @@ def length_of(path: Path) -> int:
     return status.st_size
 
 
-def seal_of(path: Path) -> Seal:
-    digest, nbytes = hashlib.sha256(), 0
+def digest_of(path: Path) -> FileDigest:
+    digest, num_bytes = hashlib.sha256(), 0
     buffer = memoryview(bytearray(_CHUNK))
     with system_errors(path), path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
-            nbytes += count
-    return Seal(digest.hexdigest(), nbytes)
+            num_bytes += count
+    return FileDigest(digest.hexdigest(), num_bytes)
 
 
 def read_json(path: Path) -> Any:
     """Its value, if the file is exactly what `write_json` writes for that value."""
-    if (nbytes := length_of(path)) > JSON_LIMIT:
-        raise CheckpointError(f"{path}: {nbytes} bytes of JSON, at most {JSON_LIMIT}")
+    if (num_bytes := length_of(path)) > JSON_LIMIT:
+        raise CheckpointError(f"{path}: {num_bytes} bytes of JSON, at most {JSON_LIMIT}")
     with system_errors(path), path.open("rb") as file:
-        data = file.read(nbytes)
+        data = file.read(num_bytes)
     try:
         value = json.loads(data)
         unchanged = to_json(value) == data

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from .. import __version__
 from ..core import CheckpointError
-from .files import Seal, read_json, to_json, write_json
+from .files import FileDigest, read_json, to_json, write_json
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2  # of what is written; `migration` has the names that changed since format 1
+READABLE_FORMATS = (1, 2)
 T = TypeVar("T")
 
 
@@ -33,9 +34,12 @@ class Name(NamedTuple):
 
 
 class Manifest(NamedTuple):
+    """Format, name, number of ranks, and the files of a checkpoint with their digests."""
+
+    format: int
     name: Name
     world_size: int
-    files: dict[str, Seal]
+    files: dict[str, FileDigest]
 
 
 def files_of(rank: int) -> tuple[str, str]:
@@ -50,7 +54,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         "number": manifest.name.number,
         "step": manifest.name.step,
         "world_size": manifest.world_size,
-        "files": {name: seal._asdict() for name, seal in manifest.files.items()},
+        "files": {name: file_digest._asdict() for name, file_digest in manifest.files.items()},
     }
     write_json(folder / MANIFEST, fields | {"sha256": hashlib.sha256(to_json(fields)).hexdigest()})
 
@@ -63,9 +67,11 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     fields = read_json(path)
     version = expect(fields, "format", int, path)
-    if version != FORMAT:
-        by = fields.get("thinwire")
-        raise CheckpointError(f"{path}: field 'format' is {version} (thinwire {by!r}), this version reads {FORMAT}")
+    if version not in READABLE_FORMATS:
+        writer, readable = fields.get("thinwire"), " and ".join(map(str, READABLE_FORMATS))
+        raise CheckpointError(
+            f"{path}: field 'format' is {version} (thinwire {writer!r}), this version reads {readable}"
+        )
     digest = hashlib.sha256(to_json({key: value for key, value in fields.items() if key != "sha256"})).hexdigest()
     if expect(fields, "sha256", str, path) != digest:
         raise CheckpointError(f"{path}: field 'sha256' does not fit the others; edited or damaged")
@@ -77,12 +83,14 @@ def read_manifest(folder: Path) -> Manifest:
         raise CheckpointError(f"{path}: field 'files' lists {len(files)} for {world_size} ranks, each has two")
     if odd := sorted(files.keys() ^ {name for rank in range(world_size) for name in files_of(rank)}):
         raise CheckpointError(f"{path}: field 'files' and {world_size} ranks differ in {odd[0]!r}")
-    return Manifest(name, world_size, {file: seal_in(files, file, path) for file in files})
+    size_field = "nbytes" if version == 1 else "num_bytes"
+    return Manifest(version, name, world_size, {file: digest_in(files, file, path, size_field) for file in files})
 
 
-def seal_in(fields: Any, name: str, path: Path) -> Seal:
+def digest_in(fields: Any, name: str, path: Path, size_field: str = "num_bytes") -> FileDigest:
+    """The digest of a file, out of a field of the manifest or of a rank's JSON."""
     entry = expect(fields, name, dict, path)
-    return Seal(expect(entry, "sha256", str, path), expect(entry, "nbytes", int, path))
+    return FileDigest(expect(entry, "sha256", str, path), expect(entry, size_field, int, path))
 
 
 def expect(fields: Any, name: str, kind: type[T], path: Path) -> T:

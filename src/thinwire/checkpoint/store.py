@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core import CheckpointError
-from .files import fsync_folder, length_of, read_json, read_tensors, seal_of, system_errors, write_json, write_tensors
-from .manifest import Manifest, Name, expect, files_of, read_manifest, seal_in, write_manifest
+from .files import digest_of, fsync_folder, length_of, read_json, read_tensors, system_errors, write_json, write_tensors
+from .manifest import FORMAT, Manifest, Name, digest_in, expect, files_of, read_manifest, write_manifest
 from .tree import decode, encode
 
 log = logging.getLogger("thinwire")
@@ -93,8 +93,8 @@ class _Saving:
         self.target = self.folder / str(Name(number, number if self.step is None else self.step))
         tree, tensors = encode(self.state)
         json_name, tensors_name = files_of(self.rank)
-        seal = write_tensors(self.aside / tensors_name, tensors)
-        write_json(self.aside / json_name, {"save": self.target.name, "tensors": seal._asdict(), "state": tree})
+        file_digest = write_tensors(self.aside / tensors_name, tensors)
+        write_json(self.aside / json_name, {"save": self.target.name, "tensors": file_digest._asdict(), "state": tree})
 
     def complete(self) -> None:
         """Rank 0 lists what all wrote, gives it its name, then deletes what is too old."""
@@ -111,8 +111,8 @@ class _Saving:
             part = read_json(path)
             if (other := expect(part, "save", str, path)) != self.target.name:
                 raise CheckpointError(f"{path}: rank {rank} saves {other}, rank 0 {self.target.name}; steps must agree")
-            files[json_name], files[tensors_name] = seal_of(path), seal_in(part, "tensors", path)
-        write_manifest(self.aside, Manifest(name, self.world_size, files))
+            files[json_name], files[tensors_name] = digest_of(path), digest_in(part, "tensors", path)
+        write_manifest(self.aside, Manifest(FORMAT, name, self.world_size, files))
         fsync_folder(self.aside)
         with system_errors(self.target):
             self.aside.rename(self.target)
@@ -202,10 +202,12 @@ def _newest_sound(folder: Path, names: list[Name], fallback: bool, rank: int) ->
 def _checked(path: Path, rank: int | None) -> Manifest:
     """Its manifest, when all files are there in their lengths and those of the rank (None: of all) are as sealed."""
     manifest = read_manifest(path)
-    for name, seal in manifest.files.items():
-        if (nbytes := length_of(path / name)) != seal.nbytes:
-            raise CheckpointError(f"{path / name}: field 'nbytes' says {seal.nbytes}, the file has {nbytes}")
+    for name, file_digest in manifest.files.items():
+        if (num_bytes := length_of(path / name)) != file_digest.num_bytes:
+            raise CheckpointError(
+                f"{path / name}: field 'num_bytes' says {file_digest.num_bytes}, the file has {num_bytes}"
+            )
     for name in manifest.files if rank is None else manifest.files.keys() & set(files_of(rank)):
-        if seal_of(path / name) != manifest.files[name]:
+        if digest_of(path / name) != manifest.files[name]:
             raise CheckpointError(f"{path / name}: field 'sha256' does not fit the file; it was changed")
     return manifest

@@ -136,7 +136,7 @@ def check(options: argparse.Namespace) -> int:
         slow, fast = row.slowest_bits_per_s, row.fastest_bits_per_s
         share = "–" if bits is None else f"{slow / bits:.2f} to {fast / bits:.2f}"
         obeyed = "–" if row.obeyed is None else "yes" if row.obeyed else "no"
-        table.add_row(row.message, f"{row.nbytes:,}", f"{slow / 1e6:,.1f}", f"{fast / 1e6:,.1f}", share, obeyed)
+        table.add_row(row.message, f"{row.num_bytes:,}", f"{slow / 1e6:,.1f}", f"{fast / 1e6:,.1f}", share, obeyed)
     console = Console()
     console.print(table)
     good = all(row.obeyed is not False for row in rows)

@@ -40,7 +40,7 @@ class AdaptiveThreshold(Sparse):
         least, _ = self.bounds(spec.numel)
         return then(least / max(1, spec.numel), self.values, values_spec(spec, least))
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         return kept_nbytes(kept_count(self.density, None, spec.numel), spec, self.values)
 
     def bounds(self, numel: int) -> tuple[int, int]:

@@ -44,7 +44,7 @@ class BlockQuantizer:
         packed, magnitudes = [part for part, _ in parts], [part for _, part in parts]
         return self.mean_flat(out, packed, magnitudes, spec.numel).view(spec.shape)
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         return packed_bytes(spec.numel, self.bits) + 4 * block_count(spec.numel, self.block)
 
     def errors_along(

@@ -45,5 +45,5 @@ class Cast:
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract() if self.dtype == "fp16" else Contract(delta=1 - 2.0**-16)
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         return spec.numel * TYPES[self.dtype].itemsize

@@ -81,7 +81,7 @@ class Factored:
             return Contract(delta=1.0, omega=0.0)
         return self.law(dims)
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         return min(total(self.forms(self.fold(spec.shape))), spec.numel) * spec.dtype.itemsize
 
 

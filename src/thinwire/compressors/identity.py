@@ -32,5 +32,5 @@ class Identity:
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract(delta=1.0, omega=0.0)
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         return spec.numel * spec.dtype.itemsize

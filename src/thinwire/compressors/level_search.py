@@ -51,7 +51,7 @@ class LevelSearch(Sparse):
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         """As if numbers had unit variance; the levels are coarse, so the target is met only roughly."""
         level = max((v for v in LEVELS if math.erf(v / math.sqrt(2)) < self.zeros), default=LEVELS[0])
         return kept_nbytes(round(math.erfc(level / math.sqrt(2)) * spec.numel), spec, self.values)

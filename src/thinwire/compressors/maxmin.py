@@ -79,7 +79,7 @@ class MaxMin:
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         return packed_bytes(spec.numel, self.bits) + 8 * block_count(spec.numel, self.block)
 
     def _bounds(self, flat: Tensor) -> tuple[Tensor, Tensor]:

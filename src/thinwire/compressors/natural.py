@@ -103,5 +103,5 @@ class Natural:
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract(omega=1 / 8)
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         return exponents_nbytes(spec) if self.bits == 9 else spec.numel

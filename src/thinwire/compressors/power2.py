@@ -55,5 +55,5 @@ class PowerOfTwo:
             return Contract()
         return Contract(delta=8 / 9 if self.rule == "value" else 1 - (3 - 2 * math.sqrt(2)))
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         return exponents_nbytes(spec)

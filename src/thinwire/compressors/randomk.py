@@ -70,8 +70,8 @@ class RandomK:
         scale = self._scale(spec.numel)
         return Contract(omega=None if omega is None else scale - 1 + omega * scale)
 
-    def nbytes(self, spec: TensorSpec) -> float:
-        return self.values.nbytes(values_spec(spec, self.count(spec.numel)))
+    def num_bytes(self, spec: TensorSpec) -> float:
+        return self.values.num_bytes(values_spec(spec, self.count(spec.numel)))
 
     def count(self, numel: int) -> int:
         return kept_count(self.density, self.k, numel)

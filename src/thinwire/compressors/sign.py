@@ -61,5 +61,5 @@ class ScaledSign:
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract(delta=1 / max(1, spec.numel))  # tight for a one-hot tensor
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         return packed_bytes(spec.numel, 1) + 4

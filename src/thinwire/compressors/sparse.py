@@ -162,13 +162,13 @@ class Counted(Sparse):
     def for_shard(self, num_shards: int) -> Compressor:
         return super().for_shard(num_shards) if self.k is None else replace(self, k=-(-self.k // num_shards))  # type: ignore[return-value]
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         return kept_nbytes(self.count(spec.numel), spec, self.values)
 
 
 def kept_nbytes(count: int, spec: TensorSpec, values: Compressor) -> float:
     """Expected size of `count` positions and values."""
-    return expected_index_bytes(count, spec.numel) + values.nbytes(values_spec(spec, count))
+    return expected_index_bytes(count, spec.numel) + values.num_bytes(values_spec(spec, count))
 
 
 def contraction_of_values(values: Compressor, spec: TensorSpec) -> float | None:

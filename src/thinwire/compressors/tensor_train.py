@@ -118,10 +118,10 @@ class TensorTrain(Factored):
     def contract(self, spec: TensorSpec) -> Contract:
         return super().contract(spec) if self.error is None else Contract(delta=1 - self.error**2)
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         """Where an error is promised: the most, for numbers without any structure."""
         ranks = 0 if self.error is None else 4 * (len(self.fold(spec.shape)) - 1)
-        return super().nbytes(spec) + ranks
+        return super().num_bytes(spec) + ranks
 
 
 def _fulls(dims: Dims, cuts: Sequence[tuple[int, int]]) -> Iterator[int]:

@@ -53,5 +53,5 @@ class Ternary:
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract(omega=(math.sqrt(max(1, min(self.block, spec.numel))) - 1) / 2)
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         return trits_bytes(spec.numel) + 4 * block_count(spec.numel, self.block)

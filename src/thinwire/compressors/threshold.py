@@ -50,7 +50,7 @@ class Threshold(Sparse):
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         """As if numbers had unit variance, for want of better knowledge."""
         return kept_nbytes(round(math.erfc(self.level / math.sqrt(2)) * spec.numel), spec, self.values)
 

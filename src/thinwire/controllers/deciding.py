@@ -19,7 +19,6 @@ from ..core import (
     Program,
     Seen,
     TensorSpec,
-    nbytes_of,
 )
 
 
@@ -38,7 +37,7 @@ def agreed(plan: Plan, choices: Choices) -> Program[Plan]:
     """The first rank's plan for the layers that have menus."""
     names = [spec.name for spec, _ in choices]
     mine = torch.tensor([plan[name] for name in names], dtype=torch.int32)
-    label = Label("", "plan", nbytes_of(mine), 8.0 * nbytes_of(mine))
+    label = Label("", "plan", mine.nbytes, 8.0 * mine.nbytes)
     told = yield Broadcast(Payload((mine,)), 0, (label,))
     return dict(zip(names, told.parts[0].tolist(), strict=True))
 

@@ -26,7 +26,6 @@ from ..core import (
     Program,
     Seen,
     derive_key,
-    nbytes_of,
     reduce_labels,
 )
 from .deciding import agreed
@@ -117,7 +116,7 @@ def fitted(timing: Timing, costs: Sequence[Tensor], ctx: Context) -> Program[Tim
     seconds = yield AllReduce(timing.seconds, Op.MAX, reduce_labels("", timing.seconds, "plan"))
     found = _fit(timing._replace(seconds=seconds), costs) if ctx.world.rank == 0 else timing
     mine = torch.cat([found.rates, torch.tensor([found.r2, found.verdict], dtype=torch.float64)])
-    told = yield Broadcast(Payload((mine,)), 0, (Label("", "plan", nbytes_of(mine), 8.0 * nbytes_of(mine)),))
+    told = yield Broadcast(Payload((mine,)), 0, (Label("", "plan", mine.nbytes, 8.0 * mine.nbytes),))
     rates, (r2, verdict) = told.parts[0][:-2], told.parts[0][-2:].tolist()
     found = timing._replace(seconds=seconds, rates=rates.clone(), r2=r2, verdict=int(verdict))
     if ctx.world.rank == 0:

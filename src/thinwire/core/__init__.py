@@ -128,7 +128,7 @@ from .shapes import Dims, folded, matrix_dims, near_square, tensor_dims, unfolde
 from .signatures import signature_of
 from .state import flatten_state, mean_state, require_keys, restore_state
 from .suggestions import closest, did_you_mean
-from .tensors import Part, Payload, TensorSpec, all_finite, cast_saturating, nbytes_of, saturate
+from .tensors import Part, Payload, TensorSpec, all_finite, cast_saturating, saturate
 from .topology import (
     Neighbors,
     Topology,
@@ -143,7 +143,7 @@ from .tunable import BITS, DENSITY, RANK, Tunable, tunable_of
 from .units import BYTES, format_bytes, parse_rate
 
 __all__ = [
-    "TensorSpec", "Part", "Payload", "all_finite", "cast_saturating", "nbytes_of", "saturate",
+    "TensorSpec", "Part", "Payload", "all_finite", "cast_saturating", "saturate",
     "AllReduce", "AllGather", "AllToAll", "Broadcast", "NeighborExchange", "GatheredPayloads", "Op", "Label",
     "Request", "Program", "World",
     "ReduceScatter", "Work", "combine", "payload_labels", "reduce_labels", "shard_sizes", "tree_children", "types_of",

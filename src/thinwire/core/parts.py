@@ -50,7 +50,7 @@ class Compressor(Protocol):
         """Error bounds for tensors like this."""
         ...
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         """Expected size of a payload in bytes, for plans and simulations."""
         ...
 

@@ -35,7 +35,7 @@ class TensorSpec:
         return math.prod(self.shape)
 
     @property
-    def nbytes(self) -> int:
+    def num_bytes(self) -> int:
         """The size of the dense tensor in bytes."""
         return self.numel * self.dtype.itemsize
 
@@ -86,12 +86,8 @@ class Payload:
         return self if {p.device for p in self.parts} <= {device} else Payload(tuple(p.to(device) for p in self.parts))
 
     @cached_property  # read by framing, headers and the meter
-    def nbytes(self) -> int:
+    def num_bytes(self) -> int:
         return sum([part.nbytes for part in self.parts])
-
-
-def nbytes_of(tensor: Tensor) -> int:
-    return tensor.nbytes
 
 
 def all_finite(tensor: Tensor) -> bool:

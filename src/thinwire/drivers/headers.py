@@ -23,7 +23,7 @@ _MOST_BYTES = 1 << 26  # a message may be so long, and eight times our own or wh
 class Header(NamedTuple):
     signature: int  # of the request's description: equal on all ranks that agree
     step: int
-    nbytes: int  # of the framed payload that follows; 0 for an all-reduce, whose size is part of the description
+    num_bytes: int  # of the framed payload that follows; 0 for an all-reduce, whose size is part of the description
 
     def pack(self) -> Tensor:
         return torch.frombuffer(bytearray(_FORM.pack(*self)), dtype=torch.uint8)
@@ -55,7 +55,7 @@ def check_lengths(lengths: Mapping[int, int], own: int, request: Request) -> Non
 
 
 def framed_bytes(payload: Payload) -> int:
-    return payload.nbytes + lengths_bytes(payload)
+    return payload.num_bytes + lengths_bytes(payload)
 
 
 def header_bytes(requests: Sequence[Request], world: World) -> tuple[int, int]:

@@ -54,5 +54,5 @@ class InProcess:
             raise FrameError("too long", f"{len(frame)} bytes; max_frame is {self.max_frame}; raise it")
         counts = {"sent" if up else "received": len(frame)}
         self.traffic.add(**counts)
-        self.traffic.frame(message.kind, message.payload.nbytes, **counts)
+        self.traffic.frame(message.kind, message.payload.num_bytes, **counts)
         return decode_frame(frame, limit=self.max_frame)

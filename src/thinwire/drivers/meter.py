@@ -62,11 +62,11 @@ class Meter:
         if not request.on_wire:
             return
         collective = type(request).__name__
-        total = sum([label.nbytes for label in request.labels])
+        total = sum([label.num_bytes for label in request.labels])
         gives = request.contributes(world)
         for label in request.labels or (Label("", "values", 0, 0.0),):
-            share = label.nbytes / total if total else 1 / max(1, len(request.labels))
-            traffic = Traffic(0, label.model_bits * gives, label.nbytes * gives, share * sent, share * received)
+            share = label.num_bytes / total if total else 1 / max(1, len(request.labels))
+            traffic = Traffic(0, label.model_bits * gives, label.num_bytes * gives, share * sent, share * received)
             self._add(Where(request.step, collective, label.layer, label.kind), traffic)
         self._add(Where(request.step, collective, "", HEADER), Traffic(1, 0.0, 0.0, header_sent, header_received))
         self._merge_old()

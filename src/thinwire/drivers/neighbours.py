@@ -27,8 +27,8 @@ def swap(request: NeighborExchange, peers: Peers) -> GatheredPayloads:
                 f"step {request.step}: ranks disagree: rank {rank} asks {request.describe()}, "
                 f"rank {source} asks something else (step {header.step}); look into that rank's own log"
             )
-    sizes = {source: header.nbytes for source, header in headers.items()}
-    check_lengths(sizes, max(header.nbytes for header in mine), request)
+    sizes = {source: header.num_bytes for source, header in headers.items()}
+    check_lengths(sizes, max(header.num_bytes for header in mine), request)
     blobs = _deliver(request, leaving, sizes, peers)
     return GatheredPayloads(unpack_payload(blobs[source], request.form) for source in request.sources)
 

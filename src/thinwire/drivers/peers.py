@@ -80,7 +80,7 @@ class Peers:
 
     def deliver(self, outgoing: Sequence[Tensor], sizes: Sequence[int], request: Request) -> list[Tensor]:
         """Send outgoing[r] to each rank r and get sizes[r] bytes from it, all at once."""
-        incoming = [torch.empty(nbytes, dtype=torch.uint8) for nbytes in sizes]
+        incoming = [torch.empty(num_bytes, dtype=torch.uint8) for num_bytes in sizes]
         incoming[self.world.rank] = outgoing[self.world.rank]
         self._finish(self._start(outgoing, incoming), request)
         return incoming

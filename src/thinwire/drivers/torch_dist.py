@@ -36,7 +36,6 @@ from ..core import (
     Request,
     combine,
     drive,
-    nbytes_of,
     shard_sizes,
     tree_children,
     types_of,
@@ -184,7 +183,7 @@ class TorchDist(ClosedOnExit):
             wishes = [bytes(t.tolist()).decode(errors="replace").strip() for t in texts]
             check_agreement([(header.step, wish) for header, wish in zip(headers, wishes, strict=True)])
             raise ProtocolError(f"step {request.step}: ranks disagree in a request too long to tell: {wishes[0]}")
-        coming = [header.nbytes for header in headers]
+        coming = [header.num_bytes for header in headers]
         check_lengths(dict(enumerate(coming)), max(lengths), request)
         return coming
 
@@ -196,7 +195,7 @@ class TorchDist(ClosedOnExit):
         blobs = self.peers.swap(packed, self._agree(request, [packed.numel()] * size), request)
         dtypes = types_of(own)  # our own blob lies in memory that the next request will use again
         payloads = [Payload(own.parts) if r == rank else unpack_payload(blob, dtypes) for r, blob in enumerate(blobs)]
-        self._record(request, [payload.nbytes for payload in payloads])
+        self._record(request, [payload.num_bytes for payload in payloads])
         return GatheredPayloads(payloads)
 
     def _all_to_all(self, request: AllToAll) -> GatheredPayloads:
@@ -204,29 +203,29 @@ class TorchDist(ClosedOnExit):
         blobs = self.peers.deliver(packed, self._agree(request, [blob.numel() for blob in packed]), request)
         dtypes = types_of(request.payloads[self.world.rank])
         payloads = GatheredPayloads(unpack_payload(blob, dtypes) for blob in blobs)
-        self._record(request, [payload.nbytes for payload in payloads])
+        self._record(request, [payload.num_bytes for payload in payloads])
         return payloads
 
     def _broadcast(self, request: Broadcast) -> Payload:
         """Down a binomial tree: received from the parent, passed on to the children."""
         rank, size = self.world
-        nbytes = self._agree(request, [framed_bytes(request.payload)] * size)[request.root]
+        num_bytes = self._agree(request, [framed_bytes(request.payload)] * size)[request.root]
         if rank == request.root:
             blob = pack_payload(request.payload)
         else:
             parent = next(r for r in range(size) if rank in tree_children(r, size, request.root))
-            blob = torch.empty(nbytes, dtype=torch.uint8)
+            blob = torch.empty(num_bytes, dtype=torch.uint8)
             self.peers.wait(self.peers.receive(blob, parent), parent, request)
         for child in tree_children(rank, size, request.root):
             self.peers.wait(self.peers.send(blob, child), child, request)
         payload = unpack_payload(blob, types_of(request.payload))
-        self._record(request, [payload.nbytes] * size)
+        self._record(request, [payload.num_bytes] * size)
         return payload
 
     def _swap(self, request: NeighborExchange) -> GatheredPayloads:
         """Among partners only: no other rank hears of it, not even by a header."""
         payloads = swap(request, self.peers)
-        self._record(request, [payload.nbytes for payload in payloads])
+        self._record(request, [payload.num_bytes for payload in payloads])
         return payloads
 
     def _reduce_scatter(self, request: ReduceScatter) -> Tensor:
@@ -239,7 +238,7 @@ class TorchDist(ClosedOnExit):
 
     def _all_reduce(self, request: AllReduce) -> Tensor:
         self._agree(request, [0] * self.world.size)
-        short = nbytes_of(request.tensor) < RING_BYTES
+        short = request.tensor.nbytes < RING_BYTES
         if self.ordered or short or request.tensor.dtype not in _INTEGERS | _FLOATS:
             total = self._ordered_reduce(request)
         else:
@@ -268,12 +267,12 @@ class TorchDist(ClosedOnExit):
         flat = request.tensor.contiguous().flatten()
         shards = torch.split(flat, shard_sizes(flat.numel(), self.world.size))
         total = self._combine_shards(shards, request.op, request)
-        pieces = self.peers.swap(as_bytes(total), [nbytes_of(s) for s in shards], request)
+        pieces = self.peers.swap(as_bytes(total), [s.nbytes for s in shards], request)
         return torch.cat([from_bytes(piece, flat.dtype) for piece in pieces])
 
     def _combine_shards(self, shards: Sequence[Tensor], op: Op, request: Request) -> Tensor:
         own = shards[self.world.rank]
-        blobs = self.peers.deliver([as_bytes(s) for s in shards], [nbytes_of(own)] * self.world.size, request)
+        blobs = self.peers.deliver([as_bytes(s) for s in shards], [own.nbytes] * self.world.size, request)
         return combine([from_bytes(blob, own.dtype) for blob in blobs], op)
 
     def _packed(self, payload: Payload) -> Tensor:

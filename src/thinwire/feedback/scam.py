@@ -129,5 +129,5 @@ class FixedSelection:
     def contract(self, spec: TensorSpec) -> Contract:
         return self.selector.contract(spec)
 
-    def nbytes(self, spec: TensorSpec) -> float:
-        return self.selector.nbytes(spec)
+    def num_bytes(self, spec: TensorSpec) -> float:
+        return self.selector.num_bytes(spec)

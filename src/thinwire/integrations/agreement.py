@@ -18,7 +18,6 @@ from ..core import (
     Label,
     Payload,
     Program,
-    nbytes_of,
 )
 
 Facts = Mapping[str, Any]
@@ -133,7 +132,7 @@ def heal_weights(names: Sequence[str], weights: Sequence[Tensor], places: Sequen
         payload = yield Broadcast(
             Payload((own.contiguous().view(-1),)),
             0,
-            (Label(names[at], "healing", nbytes_of(own), 8.0 * nbytes_of(own)),),
+            (Label(names[at], "healing", own.nbytes, 8.0 * own.nbytes),),
             step,
         )
         own.copy_(payload.parts[0].view(own.shape))

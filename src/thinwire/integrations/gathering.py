@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import AllGather, CheckpointError, GatheredPayloads, Label, Payload, Program, World, nbytes_of
+from ..core import AllGather, CheckpointError, GatheredPayloads, Label, Payload, Program, World
 from ..drivers.driver import Driver
 
 State = Mapping[str, Any]  # nested; leaves are tensors and numbers
@@ -18,9 +18,9 @@ Merge = Callable[[Sequence[State]], dict[str, Any]]  # one rank's state out of t
 def gather_states(mine: State) -> Program[dict[int, State]]:
     """Every rank's state by rank, on all ranks; states have the same form everywhere."""
     leaves = [torch.as_tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None) for leaf in _leaves(mine)]
-    nbytes = sum(map(nbytes_of, leaves))
+    num_bytes = sum(tensor.nbytes for tensor in leaves)
     payload = Payload(tuple(leaf.detach().cpu().contiguous().view(-1) for leaf in leaves))
-    gathered: GatheredPayloads = yield AllGather(payload, (Label("", "state", nbytes, 8.0 * nbytes),))
+    gathered: GatheredPayloads = yield AllGather(payload, (Label("", "state", num_bytes, 8.0 * num_bytes),))
     return {rank: _rebuilt(mine, iter(theirs.parts)) for rank, theirs in enumerate(gathered)}
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..core import AllGather, GatheredPayloads, Label, Payload, Program, World, all_finite, nbytes_of
+from ..core import AllGather, GatheredPayloads, Label, Payload, Program, World, all_finite
 
 
 def sparse_mean(gradient: Tensor, name: str, world: World, step: int) -> Program[tuple[Tensor, bool]]:
@@ -17,7 +17,7 @@ def sparse_mean(gradient: Tensor, name: str, world: World, step: int) -> Program
     rows, values = own.indices(), own.values()
     parts = (rows.contiguous(), values.contiguous(), torch.tensor([bad], dtype=torch.uint8))
     labels = tuple(
-        Label(name, kind, nbytes_of(part), 8.0 * nbytes_of(part))
+        Label(name, kind, part.nbytes, 8.0 * part.nbytes)
         for kind, part in zip(("indices", "values", "flag"), parts, strict=True)
     )
     flat = Payload(tuple(part.flatten() for part in parts))

@@ -22,11 +22,11 @@ def bloom_form(count: int, false_positives: float) -> tuple[int, int]:
     return max(1, -(-count * hashes * 14427 // 80_000)), hashes
 
 
-def bloom_bits(positions: Tensor, nbytes: int, hashes: int, key: Key) -> Tensor:
+def bloom_bits(positions: Tensor, num_bytes: int, hashes: int, key: Key) -> Tensor:
     """The filter that holds these positions, as uint8; filters of one form and key are joined by OR."""
-    items, bits = positions.numpy(force=True), np.zeros(8 * nbytes, np.uint8)
+    items, bits = positions.numpy(force=True), np.zeros(8 * num_bytes, np.uint8)
     for j in range(hashes):
-        bits[_bit(items, nbytes, key, j)] = 1
+        bits[_bit(items, num_bytes, key, j)] = 1
     return torch.from_numpy(np.packbits(bits, bitorder="little"))
 
 
@@ -39,5 +39,5 @@ def bloom_positions(packed: Tensor, numel: int, hashes: int, key: Key) -> Tensor
     return torch.from_numpy(items)
 
 
-def _bit(items: NDArray[np.int64], nbytes: int, key: Key, j: int) -> NDArray[np.int64]:
-    return words(items, derive_key(key, "bloom", j)) * (8 * nbytes) >> 32
+def _bit(items: NDArray[np.int64], num_bytes: int, key: Key, j: int) -> NDArray[np.int64]:
+    return words(items, derive_key(key, "bloom", j)) * (8 * num_bytes) >> 32

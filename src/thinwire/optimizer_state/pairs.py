@@ -142,14 +142,14 @@ class Paired(PairSettings):
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         row = row_spec(spec)
         means = 2 * -(-row.numel // self.block) + 1 if self.mask else 0
-        own, sparse = self.compressor.nbytes(row), self._sparse
+        own, sparse = self.compressor.num_bytes(row), self._sparse
         if sparse is None or not counts_coordinates(self.compressor):
             return 2 * own + means
         kept = values_spec(row, self.compressor.count(row.numel))
-        return own + sparse.values.nbytes(kept) + means
+        return own + sparse.values.num_bytes(kept) + means
 
 
 def _lost(u: Tensor, signed: bool) -> Tensor:

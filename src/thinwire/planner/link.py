@@ -49,30 +49,30 @@ def measure_link(driver: Driver, reps: int = 30) -> LinkFigures | None:
     if size == 1:
         return None
     latency_s = statistics.median(_seconds(driver, AllReduce(torch.zeros(1))) for _ in range(reps))
-    nbytes, slowest = _FIRST_BYTES, 0.0
+    num_bytes, slowest = _FIRST_BYTES, 0.0
     while True:
-        request = to_the_next(driver.world, nbytes)
+        request = to_the_next(driver.world, num_bytes)
         mine = min(_seconds(driver, request) for _ in range(_TURNS))  # a busy machine only adds to it
         times = _told_to_all(driver, [mine, latency_s])
         slowest = max(seconds for seconds, _ in times)  # all ranks decide alike
-        if slowest >= _LONG_ENOUGH_S or nbytes >= _LAST_BYTES:
+        if slowest >= _LONG_ENOUGH_S or num_bytes >= _LAST_BYTES:
             break
-        nbytes *= 4
+        num_bytes *= 4
     busy = [seconds for seconds, _ in times]
-    return LinkFigures(size, 1e6 * max(latency for _, latency in times), nbytes, ring_rates(busy, nbytes))
+    return LinkFigures(size, 1e6 * max(latency for _, latency in times), num_bytes, ring_rates(busy, num_bytes))
 
 
-def to_the_next(world: World, nbytes: int) -> AllToAll:
+def to_the_next(world: World, num_bytes: int) -> AllToAll:
     """So many bytes to the next rank of the ring, nothing to the others."""
-    sizes = [nbytes if to == (world.rank + 1) % world.size else 0 for to in range(world.size)]
+    sizes = [num_bytes if to == (world.rank + 1) % world.size else 0 for to in range(world.size)]
     return AllToAll(tuple(Payload((torch.zeros(size, dtype=torch.uint8),)) for size in sizes))
 
 
-def ring_rates(seconds: Sequence[float], nbytes: int) -> tuple[Rate, ...]:
+def ring_rates(seconds: Sequence[float], num_bytes: int) -> tuple[Rate, ...]:
     """A rank is done when it has sent and received, so a link took no longer than the quicker of its two ends."""
     size = len(seconds)
     ends = [(rank, (rank + 1) % size) for rank in range(size)]
-    return tuple(Rate(a, b, 8e-6 * nbytes / min(seconds[a], seconds[b])) for a, b in ends)
+    return tuple(Rate(a, b, 8e-6 * num_bytes / min(seconds[a], seconds[b])) for a, b in ends)
 
 
 def advice(slowest_mbit_s: float) -> str:

@@ -125,7 +125,7 @@ class SharedCopy:
             self.log[round] = self.changes.encode(weights, self.model, round)
             self.model = self.changes.added(self.model, self.log[round], round)
             dense = sum(tensor.nbytes for tensor in self.model.values())
-            while self.log and sum(change.nbytes for change in self.log.values()) >= dense:
+            while self.log and sum(change.num_bytes for change in self.log.values()) >= dense:
                 del self.log[min(self.log)]
         self.round = round
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..core import AllReduce, Label, Program, World, nbytes_of
+from ..core import AllReduce, Label, Program, World
 
 Tensors = Mapping[str, Tensor]
 
@@ -55,4 +55,4 @@ def _flat(parameters: Tensors) -> Tensor:
 
 
 def _reduce(tensor: Tensor, kind: str, step: int) -> AllReduce:
-    return AllReduce(tensor, labels=(Label("", kind, nbytes_of(tensor), 8.0 * nbytes_of(tensor)),), step=step)
+    return AllReduce(tensor, labels=(Label("", kind, tensor.nbytes, 8.0 * tensor.nbytes),), step=step)

@@ -92,7 +92,7 @@ class _Watched:
 
     def __init__(self, inner: Compressor, seen: list[Tensor]) -> None:
         self.inner, self.seen = inner, seen
-        self.decode, self.contract, self.nbytes = inner.decode, inner.contract, inner.nbytes
+        self.decode, self.contract, self.num_bytes = inner.decode, inner.contract, inner.num_bytes
 
     @property
     def capabilities(self) -> Capabilities:
@@ -111,15 +111,15 @@ def sends_one_payload(part: Any) -> bool:
     program = part.reduce(x, TensorSpec.of("layer", x), part.init(TensorSpec.of("layer", x), KEY), Context(0, world))
     request = next(program)
     if isinstance(request, AllGather):
-        nbytes = request.payload.nbytes
+        num_bytes = request.payload.num_bytes
     elif isinstance(request, AllReduce):
-        nbytes = request.tensor.nbytes
+        num_bytes = request.tensor.nbytes
     else:
         return False
     try:
         program.send(request.answer_if_identical(world.size))
     except StopIteration:
-        return bool(nbytes == part.compressor.encode(x, Context(0, world).key("layer", 0)).nbytes)
+        return bool(num_bytes == part.compressor.encode(x, Context(0, world).key("layer", 0)).num_bytes)
     return False
 
 

@@ -13,15 +13,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..core import nbytes_of
-
 
 class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the bytes of every tensor that torch makes, freed or not; numpy's and Python's peak comes on top."""
 
     def __init__(self, warm: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.nbytes, self.warm = 0, warm
+        self.num_bytes, self.warm = 0, warm
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -31,7 +29,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = func(*args, **(kwargs or {}))
         for tensor in made if isinstance(made, tuple | list) else (made,):
             if isinstance(tensor, Tensor):
-                self.nbytes += nbytes_of(tensor)
+                self.num_bytes += tensor.nbytes
         return made
 
     def __enter__(self) -> Allocations:
@@ -43,7 +41,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        self.nbytes += tracemalloc.get_traced_memory()[1]
+        self.num_bytes += tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
 
 

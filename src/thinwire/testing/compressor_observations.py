@@ -119,17 +119,17 @@ def has_variable_size(part: Compressor) -> bool:
     first = int(codes_positions(part))
     drawn = (gaussian(24, 10), 1e-3 * gaussian(24, 10), heavy_tails(24, 10), rank_one(24, 10), torch.ones(24, 10))
     sizes = [
-        Payload(part.encode(x, key_at(i)).parts[first:]).nbytes for x in drawn for i in range(3)
+        Payload(part.encode(x, key_at(i)).parts[first:]).num_bytes for x in drawn for i in range(3)
     ]  # keys, too: a part may toss a coin for each coordinate
     return max(sizes) > min(sizes)
 
 
 def expects_bytes(part: Compressor) -> bool:
     spec = TensorSpec("x", (40, 50))
-    expected = part.nbytes(spec)
+    expected = part.num_bytes(spec)
     for draw in (gaussian, rank_one):
         for scale in (1e-3, 1.0, 1e3):
-            sizes = [part.encode(scale * draw(40, 50, seed=i), key_at(i)).nbytes for i in range(6)]
+            sizes = [part.encode(scale * draw(40, 50, seed=i), key_at(i)).num_bytes for i in range(6)]
             if abs(sum(sizes) / len(sizes) - expected) > NEAR * expected + 3:
                 return False
     return True

@@ -20,7 +20,7 @@ MANY_DRAWS = 120  # the share that a random direction keeps of one coordinate ha
 
 def check_compressor(compressor: Compressor) -> None:
     """All laws of compressors, and of what their decoders refuse."""
-    assert isinstance(compressor, Compressor), f"{compressor!r} lacks encode, decode, contract or nbytes"
+    assert isinstance(compressor, Compressor), f"{compressor!r} lacks encode, decode, contract or num_bytes"
     check_all(COMPRESSOR_LAWS, compressor)
     check_all(DECODER_LAWS, compressor)
 
@@ -78,7 +78,7 @@ def expected_size_is_the_size_sent(compressor: Compressor) -> None:
         return  # how many these send depends on the numbers
     for shape in ((1,), (7,), (33, 5), (40, 50)):
         x = draw("gaussian", shape)
-        sent, expected = compressor.encode(x, KEY).nbytes, compressor.nbytes(TensorSpec.of("x", x))
+        sent, expected = compressor.encode(x, KEY).num_bytes, compressor.num_bytes(TensorSpec.of("x", x))
         assert abs(sent - expected) <= 0.1 * expected + 3, (shape, sent, expected)
 
 
@@ -87,7 +87,7 @@ def model_bits_never_exceed_the_bytes_sent_by_more_than_the_coding_gains(compres
     payload = compressor.encode(draw("gaussian", (40, 50)), KEY)
     model = sum(payload.model_bits)
     assert len(payload.kinds) == len(payload.model_bits) == len(payload.parts)
-    assert 0.9 * model - 64 <= 8 * payload.nbytes <= 1.1 * model + 64
+    assert 0.9 * model - 64 <= 8 * payload.num_bytes <= 1.1 * model + 64
 
 
 @law(COMPRESSOR_LAWS)

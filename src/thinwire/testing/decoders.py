@@ -115,5 +115,5 @@ def a_hundred_bytes_cannot_make_a_decoder_allocate_more_than_a_few_megabytes(com
         parts = mutation(rng, payload)
         with Allocations() as allocations:
             outcome(compressor, Payload(tuple(parts)), spec)
-        assert allocations.nbytes < 2_000_000
+        assert allocations.num_bytes < 2_000_000
     assert resident_peak_bytes() - before < 64_000_000

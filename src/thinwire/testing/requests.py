@@ -100,7 +100,7 @@ def headers_announce_what_goes_to_each_rank(make: Make) -> None:
     for rank, header in enumerate(headers_of(request, lengths)):
         sent = request.payload_to(rank)
         assert Header.unpack(header.pack()) == header
-        assert header.signature == request.signature() and (header.nbytes > 0) == bool(sent.parts)
+        assert header.signature == request.signature() and (header.num_bytes > 0) == bool(sent.parts)
 
 
 @law(REQUEST_LAWS, raised=(False, True))

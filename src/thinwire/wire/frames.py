@@ -68,7 +68,7 @@ def frame_limit(specs: Iterable[TensorSpec], cap: int = MAX_FRAME) -> int:
 def encode_frame(message: Message, fingerprint: int = 0, sealed: bool = False) -> bytearray:
     """Header, head, body, checksum. A sealed frame is followed by a tag that the driver makes."""
     head = _head_of(message)
-    body_bytes = message.payload.nbytes + lengths_bytes(message.payload)
+    body_bytes = message.payload.num_bytes + lengths_bytes(message.payload)
     form = _FORM.pack(MAGIC, VERSION, sealed, len(head), message.round, message.sequence, fingerprint, body_bytes)
     checksum = zlib.crc32(form)
     start = HEADER_BYTES + len(head)
@@ -104,8 +104,8 @@ def read_header(data: bytes | bytearray, fingerprint: int | None = 0, limit: int
     if version != VERSION:
         raise FrameError("version", f"frames have version {VERSION} here, the peer's {version}; run the same thinwire")
     if HEADER_BYTES + head + body + _SUM.size > limit:
-        nbytes = HEADER_BYTES + head + body + _SUM.size
-        raise FrameError("too long", f"a frame announces {nbytes} bytes, the limit is {limit}; raise max_frame")
+        num_bytes = HEADER_BYTES + head + body + _SUM.size
+        raise FrameError("too long", f"a frame announces {num_bytes} bytes, the limit is {limit}; raise max_frame")
     if sealed > 1 or head < _HEAD.size or head % _ALIGN:
         raise FrameError("form", f"no frame is written with flag {sealed} and a head of {head} bytes")
     if fingerprint is not None and theirs != fingerprint:
@@ -156,12 +156,12 @@ def _head_of(message: Message) -> bytes:
         raise ProtocolError(f"frames carry {', '.join(map(str, DTYPES))}, got {unknown[0]}; send bits as uint8")
     codes = bytes(_CODES[part.dtype] for part in parts)
     text = json.dumps(dict(message.fields), separators=(",", ":"), allow_nan=False).encode()
-    nbytes = _HEAD.size + len(kind) + len(sender) + len(codes) + len(text)
-    if nbytes > _MOST_HEAD:
+    num_bytes = _HEAD.size + len(kind) + len(sender) + len(codes) + len(text)
+    if num_bytes > _MOST_HEAD:
         raise ProtocolError(
-            f"fields and types of {message.kind!r} take {nbytes} bytes, at most {_MOST_HEAD}: use parts"
+            f"fields and types of {message.kind!r} take {num_bytes} bytes, at most {_MOST_HEAD}: use parts"
         )
-    fill = b" " * (-nbytes % _ALIGN)  # JSON does not mind
+    fill = b" " * (-num_bytes % _ALIGN)  # JSON does not mind
     return _HEAD.pack(len(kind), len(sender), len(codes)) + kind + sender + codes + text + fill
 
 

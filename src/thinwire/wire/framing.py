@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..core import DecodeError, Payload, nbytes_of
+from ..core import DecodeError, Payload
 from ..kernels.varint import read_varint, varint, varint_bytes
 
 _LONG = 4096  # parts of so many bytes begin at multiples of 8, so that they need not be copied to be read
 
 
 def lengths_bytes(payload: Payload) -> int:
-    """What framing adds to payload.nbytes."""
-    lengths = [nbytes_of(part) for part in payload.parts]
+    """What framing adds to payload.num_bytes."""
+    lengths = [part.nbytes for part in payload.parts]
     _, end = _places(lengths, sum(map(varint_bytes, lengths)))
-    return end - payload.nbytes
+    return end - payload.num_bytes
 
 
 def _places(lengths: Sequence[int], at: int) -> tuple[list[int], int]:
@@ -32,7 +32,7 @@ def _places(lengths: Sequence[int], at: int) -> tuple[list[int], int]:
 
 def pack_payload(payload: Payload, into: Tensor | None = None) -> Tensor:
     """One run of bytes, in the memory of `into` if that is given and long enough."""
-    lengths = [nbytes_of(part) for part in payload.parts]
+    lengths = [part.nbytes for part in payload.parts]
     head = b"".join(map(varint, lengths))
     starts, end = _places(lengths, len(head))
     blob = torch.empty(end, dtype=torch.uint8) if into is None or into.numel() < end else into[:end]

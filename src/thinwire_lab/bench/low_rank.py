@@ -60,7 +60,7 @@ def measure(text: str, shape: tuple[int, ...], seconds: float) -> Cost:
     copy_s = processor_s(lambda: target.copy_(layer), seconds / 4)
     encode_s = processor_s(lambda: part.encode(layer, key), seconds)
     decode_s = processor_s(lambda: part.decode(payload, spec, key), seconds)
-    saving = layer.numel() * layer.element_size() / payload.nbytes
+    saving = layer.numel() * layer.element_size() / payload.num_bytes
     return Cost(text, "×".join(map(str, shape)), encode_s / copy_s, decode_s / copy_s, 1e3 * copy_s, saving)
 
 

@@ -131,13 +131,13 @@ def print_speed() -> list[Speed]:
 def print_traffic() -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     print("kB a worker sends for 2^20 float32 values, by formula; the last column is the way that sends least")
-    print(f"{'density, supports, workers':<30}" + "".join(f"{name:>9}" for name in worth_it(0.1, 2).nbytes))
+    print(f"{'density, supports, workers':<30}" + "".join(f"{name:>9}" for name in worth_it(0.1, 2).num_bytes))
     for density in (0.01, 0.05):
         for name, overlap in (("identical", 1.0), ("independent", "independent"), ("disjoint", 0.0)):
             for workers in (2, 4, 8, 16):
                 worth = worth_it(density, workers, overlap)
                 shown = f"{100 * density:.0f} %, {name}, {workers}"
-                costs = "".join(f"{cost / 1e3:>9.1f}" for cost in worth.nbytes.values())
+                costs = "".join(f"{cost / 1e3:>9.1f}" for cost in worth.num_bytes.values())
                 print(f"{shown:<30}{costs}  {worth.cheapest}")
                 rows.append({"density": density, "supports": name, "workers": workers, **worth._asdict()})
     return rows

@@ -53,11 +53,15 @@ def fetch(url: str, pin: Pin, target: Path, tell: Tell) -> None:
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer, part.open("wb") as file:
             announced = answer.headers.get("Content-Length") or ""
-            total = pin.nbytes or (int(announced) if announced.isdecimal() else 0)
+            total = pin.num_bytes or (int(announced) if announced.isdecimal() else 0)
             while piece := answer.read(_PIECE):
                 count += len(piece)
-                if count > (pin.nbytes or _MOST):
-                    most = f"{pin.nbytes:,} bytes it should have" if pin.nbytes else f"{_MOST:,} bytes that are allowed"
+                if count > (pin.num_bytes or _MOST):
+                    most = (
+                        f"{pin.num_bytes:,} bytes it should have"
+                        if pin.num_bytes
+                        else f"{_MOST:,} bytes that are allowed"
+                    )
                     raise DataError(f"{url} gives more than the {most}; nothing was kept")
                 digest.update(piece)
                 file.write(piece)

@@ -29,11 +29,11 @@ class DataError(ThinwireError, ValueError):
 class Pin:
     """What a file must be."""
 
-    nbytes: int | None  # none: not known to us; the sum alone counts
+    num_bytes: int | None  # none: not known to us; the sum alone counts
     sha256: str
 
     def __str__(self) -> str:
-        return f"sha256 {self.sha256}" if self.nbytes is None else f"{self.nbytes:,} bytes, sha256 {self.sha256}"
+        return f"sha256 {self.sha256}" if self.num_bytes is None else f"{self.num_bytes:,} bytes, sha256 {self.sha256}"
 
 
 @dataclass(frozen=True)
@@ -194,9 +194,9 @@ def check_archive(path: Path, data: DataSet) -> None:
 
 def check(path: str, content: bytes, wanted: Pin | str) -> None:
     """Raise DataError unless the content has the size and SHA-256 it should have."""
-    if isinstance(wanted, Pin) and wanted.nbytes is not None and len(content) != wanted.nbytes:
-        short = "is truncated" if len(content) < wanted.nbytes else "is too long"
-        raise DataError(f"{path} {short}: expected {wanted.nbytes:,} bytes, found {len(content):,}; get it anew")
+    if isinstance(wanted, Pin) and wanted.num_bytes is not None and len(content) != wanted.num_bytes:
+        short = "is truncated" if len(content) < wanted.num_bytes else "is too long"
+        raise DataError(f"{path} {short}: expected {wanted.num_bytes:,} bytes, found {len(content):,}; get it anew")
     expected = wanted.sha256 if isinstance(wanted, Pin) else wanted
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
@@ -226,7 +226,7 @@ def members(path: Path, data: DataSet, names: Sequence[str]) -> dict[str, bytes]
         read = _zip_members if path.suffix == ".zip" else _tar_members
         found = dict(read(path, wanted, data.most))
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
-        expected = data.archive.pin.nbytes if data.archive and data.archive.pin else None
+        expected = data.archive.pin.num_bytes if data.archive and data.archive.pin else None
         size = f": expected {expected:,} bytes, found {path.stat().st_size:,}" if expected else ""
         raise DataError(f"{path} cannot be read ({error}){size}; get it anew") from error
     if gone := [member for member, name in wanted.items() if name not in found]:

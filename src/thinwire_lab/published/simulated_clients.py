@@ -99,7 +99,7 @@ def _take_part(
 ) -> None:
     dropout, malformed, steps, seed = chances
     reply = federation.handle(client.pull(), now)
-    counts["down"] += reply.payload.nbytes
+    counts["down"] += reply.payload.num_bytes
     if not client.begin(reply):
         return
     luck = uniform(derive_key(seed, "luck", client.name, client.round))
@@ -113,7 +113,7 @@ def _take_part(
     if luck < dropout + malformed:
         counts["malformed"] += 1
         message = spoiled(message, derive_key(seed, "spoil", client.name, client.round))
-    counts["up"] += message.payload.nbytes
+    counts["up"] += message.payload.num_bytes
     client.settle(federation.handle(message, now), keep_refused=True)
 
 

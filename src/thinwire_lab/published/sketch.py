@@ -46,7 +46,7 @@ Case: TypeAlias = tuple[float, str, int]  # density, supports, workers
 class Metered(NamedTuple):
     """Means over the workers of one step."""
 
-    nbytes: float  # without headers
+    num_bytes: float  # without headers
     header_bytes: float
     messages: int
     error: float  # largest |value - dense average|, as a share of the largest value
@@ -102,7 +102,7 @@ def meter_all(tell: Callable[[int, int], None]) -> dict[Case, dict[str, Metered]
 
 def formula(case: Case) -> dict[str, float]:
     density, overlap, workers = case
-    return worth_it(density, workers, OVERLAPS[overlap], NUMEL).nbytes
+    return worth_it(density, workers, OVERLAPS[overlap], NUMEL).num_bytes
 
 
 def tables(found: Found) -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ def tables(found: Found) -> list[dict[str, Any]]:
         _table(found, "Bytes a worker sends, by formula", "worth_it(density, workers, overlap), without headers.",
                lambda case, way: formula(case)[way]),
         _table(found, "Bytes a worker sends, metered", "One step in lockstep, without headers.",
-               lambda case, way: found[case][way].nbytes),
+               lambda case, way: found[case][way].num_bytes),
         {"title": "Messages, headers, errors: the most of all cases, metered",
          "note": "Headers: 16 bytes a message and peer, and lengths of parts. Errors: shares of the largest average.",
          "columns": ["way", "messages", "header bytes", "largest error"], "rows": most},
@@ -149,18 +149,18 @@ def _curves(row: Found) -> list[dict[str, Any]]:
     workers = [case[2] for case in row]
     lines, marks = [], []
     for style, way in enumerate(WAYS):
-        expected, got = [formula(case)[way] for case in row], [ways[way].nbytes for ways in row.values()]
+        expected, got = [formula(case)[way] for case in row], [ways[way].num_bytes for ways in row.values()]
         lines.append({"label": f"{way}, by formula", "x": workers, "y": expected, "style": style})
         marks.append({"label": f"{way}, metered", "x": workers, "y": got, "style": style, "points": True})
     return lines + marks
 
 
 def checks(found: Found) -> list[dict[str, Any]]:
-    pairs = [(found[case][way].nbytes, formula(case)[way]) for case in found for way in WAYS]
+    pairs = [(found[case][way].num_bytes, formula(case)[way]) for case in found for way in WAYS]
     worst = max(abs(got / expected - 1) for got, expected in pairs)
     error = max(row[way].error for row in found.values() for way in EXACT)
-    longer = [case for case, row in found.items() if row["union"].nbytes > row["sketch"].nbytes]
-    wins = {case for case, row in found.items() if row["sketch"].nbytes < row["gather"].nbytes}
+    longer = [case for case, row in found.items() if row["union"].num_bytes > row["sketch"].num_bytes]
+    wins = {case for case, row in found.items() if row["sketch"].num_bytes < row["gather"].num_bytes}
     same = {density: [w for d, o, w in sorted(wins) if (d, o) == (density, "identical")] for density in DENSITIES}
     apart = [case for case in wins if case[1] == "disjoint"]
     told = ", ".join(f"{100 * density:g} % kept: from {won[0]} workers on" for density, won in same.items() if won)

@@ -14,7 +14,7 @@ from thinwire.wire import expected_index_bytes, packed_bytes
 class Worth(NamedTuple):
     """One rank's bytes by way of sending, headers left out."""
 
-    nbytes: dict[str, float]
+    num_bytes: dict[str, float]
     union: int  # coordinates that are not zero on some rank
     cheapest: str
     beaten: tuple[str, ...]  # ways that send more than the sketch
@@ -41,15 +41,15 @@ def worth_it(
     cells = cells_for(places)
     shared = 2 * (workers - 1) / workers  # of an all-reduced tensor, this much leaves each rank
     piece = _payload(count / workers, numel / workers)
-    nbytes = {
+    num_bytes = {
         "dense": shared * 4 * numel,
         "gather": (workers - 1) * _payload(count, numel),
         "two_hop": 2 * (workers - 1) * piece,
         "union": shared * (marks + 4 * places),
         "sketch": shared * (marks + 4 * (cells if cells < numel else places)),
     }
-    beaten = tuple(name for name, cost in nbytes.items() if cost > nbytes["sketch"])
-    return Worth(nbytes, union, min(nbytes, key=nbytes.__getitem__), beaten)
+    beaten = tuple(name for name, cost in num_bytes.items() if cost > num_bytes["sketch"])
+    return Worth(num_bytes, union, min(num_bytes, key=num_bytes.__getitem__), beaten)
 
 
 def union_size(count: int, workers: int, overlap: float | str, numel: int) -> int:
@@ -63,11 +63,11 @@ def union_size(count: int, workers: int, overlap: float | str, numel: int) -> in
 def _index(index: str, false_positives: float, count: int, union: int, workers: int, numel: int) -> tuple[int, int]:
     """Bytes of the index, and places it marks: a filter marks some zeros, too."""
     bitmap = packed_bytes(numel, 1)
-    nbytes, hashes = bloom_form(min(numel, workers * count), false_positives)
-    if index == "bitmap" or nbytes >= bitmap:
+    num_bytes, hashes = bloom_form(min(numel, workers * count), false_positives)
+    if index == "bitmap" or num_bytes >= bitmap:
         return bitmap, union
-    full = -math.expm1(-hashes * union / (8 * nbytes))
-    return nbytes, round(union + full**hashes * (numel - union))
+    full = -math.expm1(-hashes * union / (8 * num_bytes))
+    return num_bytes, round(union + full**hashes * (numel - union))
 
 
 def _payload(count: float, numel: float) -> float:

@@ -29,7 +29,7 @@ class Stretch(NamedTuple):
     begin: float
     end: float
     entry: str
-    nbytes: float | None
+    num_bytes: float | None
     saving: float | None
 
 
@@ -45,7 +45,7 @@ def plan_picture(name: str, label: str, runs: Sequence[Run]) -> Picture | None:
     title = f"What each layer was given: {label}"
     columns = ["layer", "from_step", "to_step", "entry", "expected_bytes", "expected_saving"]
     table = [
-        [layer, short(s.begin), short(s.end), s.entry, short(s.nbytes), short(s.saving)]
+        [layer, short(s.begin), short(s.end), s.entry, short(s.num_bytes), short(s.saving)]
         for layer, found in rows.items()
         for s in found
     ]
@@ -92,8 +92,8 @@ def plan_map(title: str, rows: Mapping[str, Sequence[Stretch]], last: float) -> 
 def _cell(s: Stretch, x: float, y: float, wide: float, families: Sequence[str]) -> str:
     level = 0 if s.saving is None else bisect_left(SAVINGS, s.saving)
     told = f"{s.entry}, steps {s.begin:g} to {s.end:g}"
-    if s.nbytes is not None and s.saving is not None:
-        told += f": {format_bytes(s.nbytes)} a step expected, {s.saving:.3g}× less than dense"
+    if s.num_bytes is not None and s.saving is not None:
+        told += f": {format_bytes(s.num_bytes)} a step expected, {s.saving:.3g}× less than dense"
     body = f'<g><title>{escape(told)}</title><rect x="{x:.1f}" y="{y:.1f}" width="{max(0.3, wide - 0.5):.2f}" '
     body += f'height="{ROW - 1}" style="fill:{colour("heat", level)}"/>'
     if len(families) > 1:

@@ -36,7 +36,7 @@ class Goodput:
     """Of one kind of message: the slowest and the fastest worker's median."""
 
     message: str
-    nbytes: int
+    num_bytes: int
     slowest_bits_per_s: float
     fastest_bits_per_s: float
     obeyed: bool | None  # None where there is no rate
@@ -53,11 +53,11 @@ def check(net: Network) -> list[Goodput]:
     ]
 
 
-def judge(message: str, nbytes: int, rate: float | None, bits_per_s: Sequence[float]) -> Goodput:
+def judge(message: str, num_bytes: int, rate: float | None, bits_per_s: Sequence[float]) -> Goodput:
     _, least, most = MESSAGES[message]
     slowest, fastest = min(bits_per_s), max(bits_per_s)
     obeyed = None if rate is None else least * rate <= slowest and fastest <= most * rate
-    return Goodput(message, nbytes, slowest, fastest, obeyed)
+    return Goodput(message, num_bytes, slowest, fastest, obeyed)
 
 
 def send_round(driver: Driver, argument: dict[str, Any], tell: object) -> list[float]:
@@ -69,30 +69,30 @@ def send_round(driver: Driver, argument: dict[str, Any], tell: object) -> list[f
         _together(driver)
         return [
             statistics.median(
-                _message(driver, server, (addresses[following], _PORT + following), nbytes)
-                for _ in range(1 if nbytes == max(argument["sizes"]) else _REPETITIONS)
+                _message(driver, server, (addresses[following], _PORT + following), num_bytes)
+                for _ in range(1 if num_bytes == max(argument["sizes"]) else _REPETITIONS)
             )
-            for nbytes in argument["sizes"]
+            for num_bytes in argument["sizes"]
         ]
 
 
-def _message(driver: Driver, server: socket.socket, to: tuple[str, int], nbytes: int) -> float:
+def _message(driver: Driver, server: socket.socket, to: tuple[str, int], num_bytes: int) -> float:
     with socket.create_connection(to) as outgoing, server.accept()[0] as incoming:
         rates: list[float] = []
-        receiver = threading.Thread(target=lambda: rates.append(received_rate(incoming, nbytes)))
+        receiver = threading.Thread(target=lambda: rates.append(received_rate(incoming, num_bytes)))
         receiver.start()
         _together(driver)
-        outgoing.sendall(bytes(nbytes))
+        outgoing.sendall(bytes(num_bytes))
         receiver.join()
     _together(driver)
     return rates[0]
 
 
-def received_rate(incoming: socket.socket, nbytes: int) -> float:
+def received_rate(incoming: socket.socket, num_bytes: int) -> float:
     """Bits a second; the first piece starts the clock, so it does not count."""
     first = received = len(incoming.recv(1 << 20))
     started = time.perf_counter()
-    while received < nbytes and (piece := incoming.recv(1 << 20)):
+    while received < num_bytes and (piece := incoming.recv(1 << 20)):
         received += len(piece)
     return 8 * (received - first) / max(1e-6, time.perf_counter() - started)
 

@@ -49,5 +49,5 @@ class Stride:
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract(delta=1 / self.step)
 
-    def nbytes(self, spec: TensorSpec) -> float:
+    def num_bytes(self, spec: TensorSpec) -> float:
         return spec.numel / self.step * spec.dtype.itemsize

@@ -7,7 +7,7 @@ from helpers.cases import draw
 from thinwire.aggregators.ladder import knob_of, ladder
 from thinwire.catalog import parse, to_text
 from thinwire.controllers import Fixed
-from thinwire.core import CompositionError, Context, IncompatibleParts, Key, TensorSpec, World, loopback, nbytes_of
+from thinwire.core import CompositionError, Context, IncompatibleParts, Key, TensorSpec, World, loopback
 from thinwire.exchange import Exchanger
 
 SPEC = TensorSpec("w", (32, 40))
@@ -124,4 +124,4 @@ def test_layers_may_have_choosers_of_their_own():
 def test_who_is_told_decides_instead():
     exchanger = Exchanger([SPEC], parse("ef(adapt(topk(density=0.1), by=lgreco()))"), Fixed(default=5))
     assert exchanger.plan == {"w": 5}
-    assert nbytes_of(exchanger.memory["w"].residual) == 4 * SPEC.numel
+    assert exchanger.memory["w"].residual.nbytes == 4 * SPEC.numel

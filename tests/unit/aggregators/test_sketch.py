@@ -249,14 +249,14 @@ def test_formulas_say_what_the_meter_counts(density, workers, overlap, index):
     for way, text in (("sketch", f"sketch{inside}"), ("union", f"union{inside}"), ("gather", f"topk(k={count})")):
         _, meters = reduce_all(text, tensors)
         sent = sum(m.total().sent_bytes - m.by("kind")["header"].sent_bytes for m in meters) / workers
-        assert sent == pytest.approx(expected.nbytes[way], rel=0.03), way
+        assert sent == pytest.approx(expected.num_bytes[way], rel=0.03), way
 
 
 def test_the_savings_are_those_of_the_formula_for_many_coordinates():
     """32 / (41.6 n/d + 1): 10.4 at 5 %, 22.6 at 1 %."""
     for density, saving in ((0.05, 10.4), (0.01, 22.6)):
-        nbytes = worth_it(density, 8, 1.0, 1 << 24).nbytes
-        assert nbytes["dense"] / nbytes["sketch"] == pytest.approx(saving, rel=0.01)
+        num_bytes = worth_it(density, 8, 1.0, 1 << 24).num_bytes
+        assert num_bytes["dense"] / num_bytes["sketch"] == pytest.approx(saving, rel=0.01)
 
 
 def test_when_a_sketch_pays():

@@ -19,7 +19,7 @@ def reduce_all(text, tensors):
 def test_bytes_of_a_worker_stay_below_two_payloads_from_2_to_64_workers(text):
     numel = 1 << 16
     one = parse(text.replace("two_hop", "gather")) if text != "vote()" else parse("sign()")
-    payload = one.compressor.nbytes(TensorSpec("layer", (numel,)))
+    payload = one.compressor.num_bytes(TensorSpec("layer", (numel,)))
     for workers in (2, 8, 64):
         overhead = 70 * workers  # headers, lengths and a scale or two for each piece
         assert sent_bytes(text, workers, numel) <= 2.1 * payload + overhead

@@ -98,7 +98,12 @@ def test_a_class_that_is_defined_anew_takes_the_place_of_the_old_one():
         ("mine", MyTopK(k=3), None, "needs a class, got MyTopK.*not an object of it"),
         ("mine", MyTopK, "squeezer", "kind must be one of compressor, aggregator, memory.*got 'squeezer'"),
         ("mine", MyTopK, "memory", "MyTopK is no memory: for a memory, MyTopK lacks init, reduce"),
-        ("mine", dict, None, "dict keeps the protocol of no part: a compressor has encode, decode, contract, nbytes"),
+        (
+            "mine",
+            dict,
+            None,
+            "dict keeps the protocol of no part: a compressor has encode, decode, contract, num_bytes",
+        ),
     ],
 )
 def test_what_cannot_be_registered_is_refused_with_the_reason(name, cls, kind, words):
@@ -116,7 +121,7 @@ def test_a_class_that_is_nearly_a_part_is_told_what_it_lacks():
 
         def contract(self, spec): ...
 
-    with pytest.raises(CompositionError, match="for a compressor, Nearly lacks nbytes"):
+    with pytest.raises(CompositionError, match="for a compressor, Nearly lacks num_bytes"):
         register("nearly", Nearly)
 
 
@@ -150,7 +155,7 @@ def test_a_class_that_is_no_dataclass_is_refused_with_the_remedy():
 
         def contract(self, spec): ...
 
-        def nbytes(self, spec): ...
+        def num_bytes(self, spec): ...
 
     with pytest.raises(CompositionError, match=r"Plain is no dataclass.*@dataclass\(frozen=True\).*objects of it"):
         register("plain", Plain)

@@ -252,7 +252,7 @@ def test_projections_of_sums_are_sums_of_projections(dtype):
 def test_only_the_shadow_is_sent_and_it_lies_along_the_shorter_side():
     for shape in ((200, 30), (30, 200)):
         payload = parse_compressor("projection(rank=2)").encode(draw("gaussian", shape), KEY)
-        assert payload.nbytes == 4 * 2 * 30
+        assert payload.num_bytes == 4 * 2 * 30
         assert payload.kinds == ("factors",)
 
 
@@ -269,12 +269,12 @@ def test_layers_travel_dense_where_factors_would_be_as_long():
     for shape in ((), (0,), (1,), (7,), (64,), (8, 8), (4, 1000), (3, 1, 1), (1000, 1)):
         spec = TensorSpec("x", shape)
         assert part.encode(torch.zeros(shape), KEY).kinds == ("dense",)
-        assert part.nbytes(spec) == 4 * spec.numel
+        assert part.num_bytes(spec) == 4 * spec.numel
         assert part.contract(spec) == (1.0, 0.0)
     for shape, values in (((9, 73), 328), ((112,), 88), ((64, 3, 3, 3), 364), ((1009,), 256)):
         payload = part.encode(draw("gaussian", shape), KEY)
         assert payload.kinds == ("factors",)
-        assert payload.nbytes == 4 * values == part.nbytes(TensorSpec("x", shape))
+        assert payload.num_bytes == 4 * values == part.num_bytes(TensorSpec("x", shape))
 
 
 def test_the_meter_says_which_layers_travelled_dense():
@@ -289,9 +289,9 @@ def test_the_meter_says_which_layers_travelled_dense():
 
 def test_given_dimensions_are_for_layers_they_fit():
     part = parse_compressor("svd(rank=1, dims=(14, 8))")
-    assert part.nbytes(TensorSpec("x", (112,))) == 4 * 22  # what the published code counts, too
-    assert part.nbytes(TensorSpec("x", (28, 4))) == 4 * 22
-    assert part.nbytes(TensorSpec("x", (100,))) == 4 * 20
+    assert part.num_bytes(TensorSpec("x", (112,))) == 4 * 22  # what the published code counts, too
+    assert part.num_bytes(TensorSpec("x", (28, 4))) == 4 * 22
+    assert part.num_bytes(TensorSpec("x", (100,))) == 4 * 20
 
 
 @pytest.mark.parametrize(

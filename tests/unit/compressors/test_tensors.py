@@ -119,11 +119,11 @@ def test_modes_at_full_rank_stay_in_the_core():
     for name in ("st_hosvd", "hosvd"):
         part = parse_compressor(f"{name}({PUBLISHED})")
         assert part.forms(part.fold(spec.shape)) == [(1, 1, 2, 1, 1), (1, 7), (1, 2), (1, 2), (1, 2)]
-        assert part.nbytes(spec) == 4 * 15
+        assert part.num_bytes(spec) == 4 * 15
     conv = TensorSpec("conv", (64, 32, 3, 3))
     part = parse_compressor("st_hosvd(rank=4)")
     assert part.forms(part.fold(conv.shape)) == [(4, 4, 3, 3), (4, 64), (4, 32)]
-    assert parse_compressor("st_hosvd(rank=4)").nbytes(TensorSpec("m", (50, 60))) == 4 * 4 * (50 + 60)  # as svd
+    assert parse_compressor("st_hosvd(rank=4)").num_bytes(TensorSpec("m", (50, 60))) == 4 * 4 * (50 + 60)  # as svd
 
 
 def test_st_hosvd_of_a_matrix_is_its_truncated_svd():
@@ -142,7 +142,7 @@ def test_ranks_are_for_layers_with_as_many_modes_and_others_have_rank():
     only, both = parse_compressor("st_hosvd(ranks=(1, 2, 1))"), parse_compressor("st_hosvd(rank=3, ranks=(1, 2, 1))")
     assert only.forms((4, 5, 6))[0] == both.forms((4, 5, 6))[0] == (1, 2, 1)
     assert only.encode(torch.ones(30, 20), KEY).kinds == ("dense",)
-    assert both.nbytes(TensorSpec("x", (30, 20))) == 4 * 3 * 50
+    assert both.num_bytes(TensorSpec("x", (30, 20))) == 4 * 3 * 50
 
 
 # tensor train
@@ -189,7 +189,7 @@ def test_a_promised_error_is_kept_and_ranks_are_no_larger_than_needed(error, dty
 def test_the_message_grows_as_the_promise_gets_stricter_and_ends_dense():
     x = outer_product((16, 12, 10), terms=2).float() + 0.05 * draw("gaussian", (16, 12, 10))
     parts = [parse_compressor(f"tt(error={error})").encode(x, KEY) for error in (0.9, 0.3, 0.1, 0.001)]
-    sizes = [payload.nbytes for payload in parts]
+    sizes = [payload.num_bytes for payload in parts]
     assert sizes == sorted(sizes) and sizes[0] < sizes[1] < sizes[-1] == 4 * x.numel() + 8
     assert [payload.kinds[1] for payload in parts] == ["factors", "factors", parts[2].kinds[1], "dense"]
     assert torch.equal(through("tt(error=0.001)", x), x)
@@ -199,7 +199,7 @@ def test_the_message_grows_as_the_promise_gets_stricter_and_ends_dense():
 def test_zeros_make_the_shortest_train():
     payload = parse_compressor("tt(error=0.1)").encode(torch.zeros(8, 8, 8), KEY)
     assert payload.parts[0].tolist() == [1, 1] and not payload.parts[1].any()
-    assert payload.nbytes == 8 + 4 * 24
+    assert payload.num_bytes == 8 + 4 * 24
 
 
 @pytest.mark.parametrize("ranks", [[-1, 0], [8, 0], [9, 0], [0, 8], [3, 24], [2**31 - 1, 1], [7, 7]], ids=str)
@@ -216,7 +216,7 @@ def test_modes_stay_together_where_a_cut_would_cut_nothing():
     assert carriages((4, 5), [0]) == [(1, 20, 1)]
     part = parse_compressor("tt(rank=4)")
     assert part.forms((64, 32, 3, 3)) == [(1, 64, 4), (4, 32, 4), (4, 9, 1)]
-    assert part.nbytes(TensorSpec("m", (50, 60))) == 4 * 4 * (50 + 60)  # as svd
+    assert part.num_bytes(TensorSpec("m", (50, 60))) == 4 * 4 * (50 + 60)  # as svd
 
 
 def test_a_train_is_the_same_from_whichever_end_it_is_joined():

@@ -53,7 +53,7 @@ def test_a_rank_that_sends_next_to_nothing_takes_a_long_message(text):
 @pytest.mark.parametrize("text", VARYING)
 def test_a_header_that_no_layer_could_need_is_refused(text):
     little = first_request(text, 0.0, rank=0)
-    dense = sum(spec.nbytes for spec in LAYERS)
+    dense = sum(spec.num_bytes for spec in LAYERS)
     for length in (8 * dense + 1000, 1 << 40, (1 << 64) - 1):
         with pytest.raises(DecodeError, match=rf"rank 1 announces {length} B for .*, at most \d+ B are taken"):
             check_lengths(announced(little, 1, length), framed_bytes(little.payload_to(1)), little)

@@ -23,14 +23,14 @@ def made_slow(monkeypatch, owner, name):
     real, took = getattr(owner, name), []
 
     def slow(*arguments):
-        sizes = [len(a) if isinstance(a, bytearray) else a.payload.nbytes for a in arguments if is_large(a)]
+        sizes = [len(a) if isinstance(a, bytearray) else a.payload.num_bytes for a in arguments if is_large(a)]
         if sizes:
             took.append(threading.current_thread().name)
             time.sleep(SLOW_S)
         return real(*arguments)
 
     def is_large(argument):
-        size = len(argument) if isinstance(argument, bytearray) else getattr(argument, "payload", NOTHING).nbytes
+        size = len(argument) if isinstance(argument, bytearray) else getattr(argument, "payload", NOTHING).num_bytes
         return size >= 1 << 20
 
     monkeypatch.setattr(owner, name, slow)

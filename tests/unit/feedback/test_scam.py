@@ -138,4 +138,4 @@ def test_a_fixed_selection_selects_coordinates_itself():
     assert fixed.decode(fixed.encode(tensor, key), spec, key).tolist() == [1, 0, 0, 2]
     one = torch.tensor([1])
     assert fixed.decode_at(fixed.encode_at(tensor[one], one, 4, key), spec, key).tolist() == [0, 9, 0, 0]
-    assert (fixed.contract(spec), fixed.nbytes(spec)) == (TopK(k=2).contract(spec), TopK(k=2).nbytes(spec))
+    assert (fixed.contract(spec), fixed.num_bytes(spec)) == (TopK(k=2).contract(spec), TopK(k=2).num_bytes(spec))

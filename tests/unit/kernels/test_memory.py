@@ -44,7 +44,7 @@ def test_what_is_kept_is_bounded():
     last = several[-1].data_ptr()
     while several:
         del several[0]
-    assert 500_000 < pool.nbytes <= 1_000_000
+    assert 500_000 < pool.num_bytes <= 1_000_000
     assert pool.empty(31_900).data_ptr() == last
 
 

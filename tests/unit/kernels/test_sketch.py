@@ -167,11 +167,11 @@ def test_cells_that_do_not_fit_the_rows_are_refused():
 @pytest.mark.parametrize("false_positives", (0.1, 0.01, 0.001))
 def test_a_bloom_filter_forgets_nothing_and_errs_as_rarely_as_asked(false_positives):
     numel, at = 100_000, positions_of(1_000, 100_000)
-    nbytes, hashes = bloom_form(1_000, false_positives)
-    found = bloom_positions(bloom_bits(at, nbytes, hashes, KEY), numel, hashes, KEY)
+    num_bytes, hashes = bloom_form(1_000, false_positives)
+    found = bloom_positions(bloom_bits(at, num_bytes, hashes, KEY), numel, hashes, KEY)
     assert torch.isin(at, found).all() and torch.equal(found, found.sort().values)
     assert (found.numel() - 1_000) / numel < 1.3 * false_positives
-    assert 8 * nbytes <= 1.45 * 1_000 * hashes + 8
+    assert 8 * num_bytes <= 1.45 * 1_000 * hashes + 8
 
 
 def test_filters_join_by_or():
@@ -181,8 +181,8 @@ def test_filters_join_by_or():
 
 
 def test_an_empty_filter_holds_nothing():
-    nbytes, hashes = bloom_form(0, 0.01)
+    num_bytes, hashes = bloom_form(0, 0.01)
     assert (
-        bloom_positions(bloom_bits(torch.zeros(0, dtype=torch.int64), nbytes, hashes, KEY), 50, hashes, KEY).numel()
+        bloom_positions(bloom_bits(torch.zeros(0, dtype=torch.int64), num_bytes, hashes, KEY), 50, hashes, KEY).numel()
         == 0
     )

@@ -13,7 +13,7 @@ from thinwire.core import TensorSpec
 from thinwire_lab.configuration.config import Experiment
 from thinwire_lab.published.optimizer_moments import experiment
 from thinwire_lab.published.optimizer_moments.measurement import case, errors, exact_mean
-from thinwire_lab.published.optimizer_moments.methods import WAYS, nbytes
+from thinwire_lab.published.optimizer_moments.methods import WAYS, num_bytes
 from thinwire_lab.published.optimizer_moments.tables import CLAIMS, by_hosts, figures_of, rules_of, summarize
 from thinwire_lab.running.build_jobs import build_run_plan
 from thinwire_lab.running.training import Training, train_in_lockstep
@@ -48,7 +48,7 @@ def test_ways_save_what_they_are_asked_for(way):
         if way.family == "homomorphic":  # sizes are fitted to large layers
             assert row["saving"] > min(0.55 * saving, 12), text
         elif way.family == "factorisation":  # ranks are whole numbers
-            assert row["saving"] >= 0.95 * min(saving, spec.numel * 4 / nbytes(text, spec)), text
+            assert row["saving"] >= 0.95 * min(saving, spec.numel * 4 / num_bytes(text, spec)), text
         else:
             assert row["saving"] == pytest.approx(saving, rel=0.1), text
 

@@ -174,7 +174,7 @@ def test_broken_payloads_are_refused(text):
     pair, spec = moments("gaussian"), TensorSpec("x", (2, 40, 30))
     way = for_one_host(parse_moments(text))
     parts = way.encode(pair, Key(5)).parts
-    assert way.nbytes(spec) == pytest.approx(sum(p.nbytes for p in parts), rel=0.05, abs=16)
+    assert way.num_bytes(spec) == pytest.approx(sum(p.nbytes for p in parts), rel=0.05, abs=16)
     bad = parts[-2].clone()
     bad[0] = float("nan")
     for broken in (parts[:-1], parts[1:], (), (*parts[:-2], bad, parts[-1]), (*parts[:-2], bad[1:], parts[-1])):

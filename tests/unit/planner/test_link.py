@@ -23,7 +23,7 @@ def test_one_slow_link_leaves_the_others_their_rates():
 
 def test_each_rank_sends_to_the_next_alone():
     for rank in range(4):
-        sizes = [payload.nbytes for payload in to_the_next(World(rank, 4), 100).payloads]
+        sizes = [payload.num_bytes for payload in to_the_next(World(rank, 4), 100).payloads]
         assert sizes == [100 if to == (rank + 1) % 4 else 0 for to in range(4)]
 
 

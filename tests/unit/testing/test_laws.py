@@ -177,7 +177,7 @@ def test_a_part_that_needs_settings_and_has_no_examples_is_named():
     @dataclass(frozen=True)
     class Needier:
         level: int
-        encode = decode = contract = nbytes = TopK.encode
+        encode = decode = contract = num_bytes = TopK.encode
 
     with keep_registry():
         register("needy", Needy, examples=["k=1"])

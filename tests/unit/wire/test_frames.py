@@ -199,7 +199,7 @@ def test_ten_thousand_mutated_frames_are_refused_or_harmless():
         else:  # bytes with right checksums may be another frame; then it is one that could have been sent
             seen["accepted"] += data not in frames
             assert decode_frame(encode_frame(got)).fields == got.fields
-            assert got.payload.nbytes <= len(data)
+            assert got.payload.num_bytes <= len(data)
         slowest = max(slowest, time.perf_counter() - began)
     assert slowest < 0.5
     assert min(seen[reason] for reason in ("magic", "checksum", "length", "form", "accepted")) > 20, seen

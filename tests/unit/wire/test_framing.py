@@ -46,7 +46,7 @@ def test_a_payload_comes_back_bit_for_bit(drawn):
     payload = Payload(tuple(part(dtype, data) for dtype, data in drawn))
     blob = pack_payload(payload)
     assert blob.dtype == torch.uint8
-    assert blob.numel() == payload.nbytes + lengths_bytes(payload)
+    assert blob.numel() == payload.num_bytes + lengths_bytes(payload)
     assert same_parts(unpack_payload(blob, [dtype for dtype, _ in drawn]), payload)
 
 
@@ -65,11 +65,11 @@ def test_an_aligned_part_is_a_view_and_costs_no_copy():
     assert got.untyped_storage().data_ptr() == blob.untyped_storage().data_ptr()
 
 
-@pytest.mark.parametrize(("nbytes", "extra"), [(0, 1), (127, 1), (128, 2), (4095, 2)])
-def test_framing_adds_one_varint_a_part(nbytes, extra):
-    payload = Payload((torch.zeros(nbytes, dtype=torch.uint8),))
+@pytest.mark.parametrize(("num_bytes", "extra"), [(0, 1), (127, 1), (128, 2), (4095, 2)])
+def test_framing_adds_one_varint_a_part(num_bytes, extra):
+    payload = Payload((torch.zeros(num_bytes, dtype=torch.uint8),))
     assert lengths_bytes(payload) == extra
-    assert pack_payload(payload).numel() == nbytes + extra
+    assert pack_payload(payload).numel() == num_bytes + extra
 
 
 def test_a_payload_without_parts_is_no_bytes():
@@ -128,7 +128,7 @@ def test_any_bytes_are_parts_of_the_agreed_types_or_a_decode_error(data, dtypes)
     except DecodeError:
         return
     assert [p.dtype for p in payload.parts] == dtypes
-    assert payload.nbytes <= len(data)
+    assert payload.num_bytes <= len(data)
 
 
 def test_one_element_with_a_long_stride_becomes_bytes():
@@ -139,7 +139,7 @@ def test_one_element_with_a_long_stride_becomes_bytes():
 def test_long_parts_begin_where_they_can_be_read_without_a_copy(before):
     payload = Payload((torch.arange(before, dtype=torch.uint8), torch.arange(2000, dtype=torch.float64)))
     blob = pack_payload(payload)
-    assert blob.numel() == payload.nbytes + lengths_bytes(payload)
+    assert blob.numel() == payload.num_bytes + lengths_bytes(payload)
     small, long = unpack_payload(blob, [torch.uint8, torch.float64]).parts
     assert torch.equal(small, payload.parts[0]) and torch.equal(long, payload.parts[1])
     assert long.untyped_storage().data_ptr() == blob.untyped_storage().data_ptr()

@@ -46,7 +46,7 @@ class AllGather(Request):
         return self.payload
 
     def wire_bytes(self, world: World, sizes: Sequence[int] | None = None) -> tuple[int, int]:
-        own, others = self.payload.nbytes, world.size - 1
+        own, others = self.payload.num_bytes, world.size - 1
         return others * own, others * own if sizes is None else sum(sizes) - sizes[world.rank]
 
     def frames(self, requests: Sequence[AllGather], world: World) -> tuple[list[Payload], list[Payload]]:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..tensors import nbytes_of
 from .base import Label, Request, World, all_labels, type_names
 
 
@@ -38,12 +37,12 @@ class AllReduce(Request):
 
     def describe_form(self) -> str:
         numbers = f"{self.tensor.numel()} {type_names((self.tensor.dtype,))}"
-        return f"AllReduce({self.op.value}) of {numbers}, {nbytes_of(self.tensor)} B"
+        return f"AllReduce({self.op.value}) of {numbers}, {self.tensor.nbytes} B"
 
     def wire_bytes(self, world: World, sizes: Sequence[int] | None = None) -> tuple[int, int]:
         """Those of a reduce-scatter and an all-gather, 2 (n - 1) / n times the tensor, by ring or directly."""
         rank, size = world
-        own = nbytes_of(self.tensor)
+        own = self.tensor.nbytes
         mine = shard_sizes(self.tensor.numel(), size)[rank] * self.tensor.element_size()
         return (own - mine) + (size - 1) * mine, (size - 1) * mine + (own - mine)
 
@@ -63,7 +62,7 @@ class AllReduce(Request):
         if self.op is not Op.OR and not self.tensor.is_floating_point():
             return None  # bytes would wrap around in a sum of 256 ranks
         part = torch.tensor([flag], dtype=self.tensor.dtype, device=self.tensor.device)
-        return AllReduce(part, self.op, (Label("", "flag", nbytes_of(part), 1.0),))
+        return AllReduce(part, self.op, (Label("", "flag", part.nbytes, 1.0),))
 
     def read_flag(self, answer: Tensor, flag: bool) -> tuple[bool, frozenset[int]]:
         return bool((answer != 0).any()), frozenset()

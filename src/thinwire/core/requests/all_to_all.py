@@ -45,7 +45,7 @@ class AllToAll(Request):
         return self.payloads[rank]
 
     def wire_bytes(self, world: World, sizes: Sequence[int] | None = None) -> tuple[int, int]:
-        outgoing = [payload.nbytes for payload in self.payloads]
+        outgoing = [payload.num_bytes for payload in self.payloads]
         sizes = outgoing if sizes is None else sizes
         return sum(outgoing) - outgoing[world.rank], sum(sizes) - sizes[world.rank]
 

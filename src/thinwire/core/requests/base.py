@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from ..tensors import Payload, nbytes_of
+from ..tensors import Payload
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,7 +36,7 @@ class Label(NamedTuple):
 
     layer: str
     kind: str
-    nbytes: int
+    num_bytes: int
     model_bits: float
 
 
@@ -99,7 +99,7 @@ class Request(ABC):
 
     def sizes_for(self, requests: Sequence[Self], rank: int) -> list[int]:
         """Payload bytes that each rank (or each source) sends to this one, given the requests of all ranks."""
-        return [request.payload_to(rank).nbytes for request in requests]
+        return [request.payload_to(rank).num_bytes for request in requests]
 
     # Merging the requests of one round
 
@@ -217,7 +217,7 @@ def any_raised(answer: GatheredPayloads) -> bool:
 
 
 def reduce_labels(layer: str, tensor: Tensor, kind: str = "values") -> tuple[Label, ...]:
-    return (Label(layer, kind, nbytes_of(tensor), 8.0 * nbytes_of(tensor)),)
+    return (Label(layer, kind, tensor.nbytes, 8.0 * tensor.nbytes),)
 
 
 def payload_labels(layer: str, payload: Payload) -> tuple[Label, ...]:

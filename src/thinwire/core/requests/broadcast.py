@@ -35,9 +35,9 @@ class Broadcast(Request):
         return self.payload
 
     def wire_bytes(self, world: World, sizes: Sequence[int] | None = None) -> tuple[int, int]:
-        nbytes = self.payload.nbytes if sizes is None else sizes[self.root]
+        num_bytes = self.payload.num_bytes if sizes is None else sizes[self.root]
         children = tree_children(world.rank, world.size, self.root)
-        return len(children) * nbytes, 0 if world.rank == self.root else nbytes
+        return len(children) * num_bytes, 0 if world.rank == self.root else num_bytes
 
     def frames(self, requests: Sequence[Broadcast], world: World) -> tuple[list[Payload], list[Payload]]:
         payload = requests[self.root].payload

@@ -94,7 +94,7 @@ class NeighborExchange(Request):
         return dict(self.outgoing).get(rank, Payload(()))
 
     def wire_bytes(self, world: World, sizes: Sequence[int] | None = None) -> tuple[int, int]:
-        sent = [payload.nbytes for _, payload in self.outgoing]
+        sent = [payload.num_bytes for _, payload in self.outgoing]
         return sum(sent), sum(sent[:1]) * len(self.sources) if sizes is None else sum(sizes)
 
     def headers(self, world: World) -> tuple[int, int]:
@@ -105,7 +105,7 @@ class NeighborExchange(Request):
         return [payload for _, payload in self.outgoing], received
 
     def sizes_for(self, requests: Sequence[NeighborExchange], rank: int) -> list[int]:
-        return [requests[source].payload_to(rank).nbytes for source in self.sources]
+        return [requests[source].payload_to(rank).num_bytes for source in self.sources]
 
     def merge_key(self) -> tuple[str, ...]:
         return ("NeighborExchange", self.group)  # not by neighbors: these differ between ranks, and so would the order

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..tensors import nbytes_of
 from .all_reduce import Op, check_op, combine
 from .base import Label, Request, World, all_labels, type_names
 
@@ -39,7 +38,7 @@ class ReduceScatter(Request):
         return f"ReduceScatter({self.op.value}) of {text} {type_names((self.shards[0].dtype,))} for each rank"
 
     def wire_bytes(self, world: World, sizes: Sequence[int] | None = None) -> tuple[int, int]:
-        own, mine = sum(map(nbytes_of, self.shards)), nbytes_of(self.shards[world.rank])
+        own, mine = sum(tensor.nbytes for tensor in self.shards), self.shards[world.rank].nbytes
         return own - mine, (world.size - 1) * mine
 
     def merge_key(self) -> tuple[str, ...]:

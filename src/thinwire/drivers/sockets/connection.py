@@ -153,7 +153,7 @@ class Connection(ClosedOnExit):
                     )
                 self.resent += bool(sent)
                 sent += 1
-                wire.send(frame, message.kind, message.payload.nbytes)
+                wire.send(frame, message.kind, message.payload.num_bytes)
                 return self._answer(wire, message, began + self._timeout_s)
             except FrameError as error:
                 damaged += 1

@@ -267,13 +267,13 @@ class Listener(ClosedOnExit):
         try:
             reply = await self._loop.run_in_executor(self._worker, self._handle, message)
             reply = numbered(reply, self.name, message.sequence)
-            if reply.payload.nbytes < LARGE:
+            if reply.payload.num_bytes < LARGE:
                 frame = self._frame(reply)
             else:
                 frame = await self._loop.run_in_executor(self._pool, self._frame, reply)
             if len(frame) > self.max_frame:
                 raise CompositionError(f"an answer of {len(frame)} bytes, max_frame is {self.max_frame}; raise it")
-            return frame, reply.kind, reply.payload.nbytes
+            return frame, reply.kind, reply.payload.num_bytes
         except Exception as error:
             self.refused["handler" if isinstance(error, ThinwireError) else "error"] += 1
             return self._frame(failure(error, message, self.name)), FAILED, 0

@@ -103,7 +103,7 @@ class Line:
             raise FrameError("unauthenticated", "the peer did not prove that it holds the secret")
         received = len(first) + len(rest) + len(tag)
         kind = message.kind if self.known or message.kind in OWN else OTHER
-        self.traffic.frame(kind, message.payload.nbytes, received=received)
+        self.traffic.frame(kind, message.payload.num_bytes, received=received)
         return message
 
 

@@ -27,7 +27,7 @@ class _Form(NamedTuple):
 
     start: int  # where the search for Rice's parameter begins
     width: int  # bits of an explicit position
-    nbytes: int  # none of the codings that C chooses from is longer than explicit positions
+    num_bytes: int  # none of the codings that C chooses from is longer than explicit positions
 
 
 @lru_cache  # the same for a layer at every step
@@ -43,8 +43,8 @@ def _coded(data: Tensor, written: int) -> Coded:
 
 def encode_positions(library: ctypes.CDLL, positions: Tensor, numel: int) -> Coded:
     k = positions.numel()
-    start, width, nbytes = _form(k, numel)
-    data = empty(nbytes, torch.uint8)
+    start, width, num_bytes = _form(k, numel)
+    data = empty(num_bytes, torch.uint8)
     written = library.tw_encode_positions(_at(positions, k, torch.int64), k, numel, start, width, data.data_ptr())
     return plain.encode_positions(positions, numel) if written < 0 else _coded(data, written)
 
@@ -52,17 +52,17 @@ def encode_positions(library: ctypes.CDLL, positions: Tensor, numel: int) -> Cod
 def decode_positions(library: ctypes.CDLL, data: Tensor, count: int, numel: int) -> Tensor:
     if data.dim() != 1 or count > min(numel, 8 * data.numel()):  # before there is room for them
         return plain.decode_positions(data, count, numel)
-    nbytes, out = data.numel(), empty(count, torch.int64)
-    at = _at(data, nbytes, torch.uint8)
-    wrong = library.tw_decode_positions(at, nbytes, count, numel, width_of(numel), out.data_ptr())
+    num_bytes, out = data.numel(), empty(count, torch.int64)
+    at = _at(data, num_bytes, torch.uint8)
+    wrong = library.tw_decode_positions(at, num_bytes, count, numel, width_of(numel), out.data_ptr())
     return plain.decode_positions(data, count, numel) if wrong else out
 
 
 def take_largest(library: ctypes.CDLL, flat: Tensor, other: Tensor, k: int) -> Taken:
     n = flat.numel()
     k = min(k, n)
-    start, width, nbytes = _form(k, n)
-    rest, kept, positions, data = empty(n), empty(k), empty(k, torch.int64), empty(nbytes, torch.uint8)
+    start, width, num_bytes = _form(k, n)
+    rest, kept, positions, data = empty(n), empty(k), empty(k, torch.int64), empty(num_bytes, torch.uint8)
     written = library.tw_take_largest(
         _at(flat, n), _at(other, n), n, k, start, width,
         rest.data_ptr(), kept.data_ptr(), positions.data_ptr(), data.data_ptr(),

@@ -37,8 +37,8 @@ def fixed(label: str, family: str, text: str) -> Way:
     return Way(label, family, lambda spec, saving: text, (0,))
 
 
-def nbytes(text: str, spec: TensorSpec) -> float:
-    return for_one_host(parse_moments(text)).nbytes(spec)
+def num_bytes(text: str, spec: TensorSpec) -> float:
+    return for_one_host(parse_moments(text)).num_bytes(spec)
 
 
 def sparse(form: str) -> Setting:
@@ -50,7 +50,7 @@ def sparse(form: str) -> Setting:
         for _ in range(40):
             middle = math.sqrt(low * high)
             low, high = (
-                (middle, high) if nbytes(form.format(density=f"{middle:.6f}"), spec) <= wanted else (low, middle)
+                (middle, high) if num_bytes(form.format(density=f"{middle:.6f}"), spec) <= wanted else (low, middle)
             )
         return form.format(density=f"{low:.4g}")
 
@@ -68,7 +68,7 @@ def ranked(form: str, modes: int) -> Setting:
         low, high = 0, len(texts)  # sizes grow with the rank
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if nbytes(texts[middle], spec) <= wanted else (low, middle)
+            low, high = (middle, high) if num_bytes(texts[middle], spec) <= wanted else (low, middle)
         return texts[low]
 
     return setting

@@ -17,4 +17,4 @@ def test_every_case_is_a_composition_that_saves():
     for text, shape in low_rank.CASES:
         part = low_rank.parse_compressor(text)
         spec = low_rank.TensorSpec("layer", shape)
-        assert part.nbytes(spec) < 4 * spec.numel or "error" in text
+        assert part.num_bytes(spec) < 4 * spec.numel or "error" in text
