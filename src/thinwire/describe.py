@@ -29,7 +29,7 @@ _INSIDE = (
     "topk(density=0.01)",
     "randomk(density=0.01)",
     "topk(density=0.01), ring()",
-    "topk(density=0.01), by=lgreco()",
+    "topk(density=0.01), controller=lgreco()",
     "rows=((0.5, 0.5), (0.5, 0.5))",
 )  # what a part that needs others may be put around
 CAPABILITIES = (

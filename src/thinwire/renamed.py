@@ -25,6 +25,22 @@ SETTINGS: dict[str, str] = {  # of parts, by the part's present name: "switch.by
     "scam.discharge": "reset_selected",
     "union.false_positives": "false_positive_rate",
     "sketch.false_positives": "false_positive_rate",
+    "switch.by": "controller",
+    "adapt.by": "controller",
+    "adapt.least": "min_factor",
+    "adapt.most": "max_factor",
+    "lgreco.statistics": "errors_from",
+    "lgreco.look_at": "observed",
+    "lgreco.exact": "exact_errors",
+    "lgreco.calibrate": "calibration_steps",
+    "lgreco.reference": "defaults_from",
+    "lgreco.steps": "error_levels",
+    "kmeans.statistics": "errors_from",
+    "kmeans.look_at": "observed",
+    "kmeans.exact": "exact_errors",
+    "by_size.elements": "min_numel",
+    "by_size.but": "exclude",
+    "fixed.entries": "plan",
 }
 ARGUMENTS: dict[str, str] = {}  # of functions of the API: "attach.small" -> "dense_below"
 FLAGS: dict[str, str] = {}  # of commands: "serve --down" -> "--downlink-compression"

@@ -44,7 +44,7 @@ SharedScale = shown("thinwire/aggregators/shared_scale").SharedScale
 Loudest = shown("thinwire/controllers/loudest").Loudest
 
 
-STEERED = "ef(switch(topk(density=0.1), dense(), by=loudest(every=2)))"
+STEERED = "ef(switch(topk(density=0.1), dense(), controller=loudest(every=2)))"
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from thinwire_lab.tasks import make_task
 TEXTS = [
     "stride(step=4)",
     "keeper(stride(step=4))",
-    "ef(adapt(stride(step=4), by=alternate()))",
+    "ef(adapt(stride(step=4), controller=alternate()))",
     "gossip(identity(), pairs())",
 ]
 CONFIG = """
@@ -39,7 +39,7 @@ task = { name = "blobs", dimension = 8 }
 [methods]
 keeper = "keeper(stride(step=4))"
 pairs = "gossip(identity(), pairs())"
-alternate = "ef(switch(stride(step=4), dense(), by=alternate(every=2)))"
+alternate = "ef(switch(stride(step=4), dense(), controller=alternate(every=2)))"
 """
 
 
@@ -92,7 +92,10 @@ def test_its_parts_are_listed_with_figures(installed):
 
 def test_contract_suites_would_run_over_its_parts(installed):
     assert {"stride()", "ef(stride())", "keeper(stride(step=4))"} <= set(composition_texts())
-    assert "ef(adapt(topk(density=0.1), by=alternate(every=2)))" in controller_texts() and "pairs()" in topology_texts()
+    assert (
+        "ef(adapt(topk(density=0.1), controller=alternate(every=2)))" in controller_texts()
+        and "pairs()" in topology_texts()
+    )
 
 
 def test_its_compressor_keeps_our_laws(installed):
@@ -112,7 +115,7 @@ def test_its_topology_keeps_our_laws(installed):
 
 
 @pytest.mark.parametrize(
-    "text", ["keeper(stride(step=4))", "ef(switch(stride(step=4), dense(), by=alternate(every=2)))"]
+    "text", ["keeper(stride(step=4))", "ef(switch(stride(step=4), dense(), controller=alternate(every=2)))"]
 )
 def test_attach_takes_its_parts_as_text_and_as_objects(pool, place, text):
     told = pool.run(2, attach_outside, str(place), text, within_s=100.0)

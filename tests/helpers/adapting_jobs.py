@@ -13,10 +13,10 @@ import thinwire
 from helpers.ddp_jobs import Net, data, ddp_of, train, weights
 
 SMALL_BUCKETS_MB = 0.006  # four of Net's buckets
-LGRECO = "lgreco(start=4, every=3, window=2, look_at='corrected')"
-ADAPTIVE = f"ef(adapt(topk(density=0.05), by={LGRECO}))"
-MIXED = f"ef(adapt(topk(density=0.05), qsgd(bits=4), powersgd(rank=2), by={LGRECO}))"
-BY_TIME = "ef(adapt(topk(density=0.05), by=lgreco(start=20, every=15, window=3, objective='time', calibrate=20)))"
+LGRECO = "lgreco(start=4, every=3, window=2, observed='target')"
+ADAPTIVE = f"ef(adapt(topk(density=0.05), controller={LGRECO}))"
+MIXED = f"ef(adapt(topk(density=0.05), qsgd(bits=4), powersgd(rank=2), controller={LGRECO}))"
+BY_TIME = "ef(adapt(topk(density=0.05), controller=lgreco(start=20, every=15, window=3, objective='time', calibration_steps=20)))"
 
 
 def history(wire):
@@ -46,7 +46,7 @@ def adapt(driver, composition=ADAPTIVE, steps=12, ddp=None, attach=None):
     return {
         "in_force": in_force, "history": history(wire), "lost": lost, "weights": weights(model),
         "decisions": wire.compressed.adaptation()["decisions"], "report": str(report), "choices": sorted(
-            spec.name for spec, _ in wire.compressed.choices
+            spec.name for spec, _ in wire.compressed.menus
         ), "share": report.adapting.share, "lr": wire.compressed.lr,
     }  # fmt: skip
 
@@ -217,7 +217,7 @@ def locally(driver, composition, small):
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
     exchanger = wire.rounds.exchanger
-    told = [(s, dict(p)) for s, p in exchanger.plans], sorted(s.name for s, _ in exchanger.choices), exchanger.lr
+    told = [(s, dict(p)) for s, p in exchanger.plans], sorted(s.name for s, _ in exchanger.menus), exchanger.lr
     report = str(wire.report())
     wire.close()
     return *told, report

@@ -39,16 +39,16 @@ MIXING_TEXTS = [  # ranks end with differing values
 ]
 
 MENU_TEXTS = [  # other menus than those that every controller is tried with
-    'adapt(powersgd(rank=2, min_saving=1.0), qsgd(), by=lgreco(every=2, start=1, statistics="one"))',
-    'ef(adapt(qsgd(), by=lgreco(every=3, start=2, solver="lagrangian", look_at="pure", error="squared")))',
-    "ef(switch(topk(density=0.1), dense(), by=accordion(every=1, eta=0.1)))",
-    'ef(adapt(qsgd(), powersgd(rank=2, min_saving=1.0), by=kmeans(every=3, start=1, clusters=2, statistics="one")))',
+    'adapt(powersgd(rank=2, min_saving=1.0), qsgd(), controller=lgreco(every=2, start=1, errors_from="rank0"))',
+    'ef(adapt(qsgd(), controller=lgreco(every=3, start=2, solver="lagrangian", observed="gradient", error="squared")))',
+    "ef(switch(topk(density=0.1), dense(), controller=accordion(every=1, eta=0.1)))",
+    'ef(adapt(qsgd(), powersgd(rank=2, min_saving=1.0), controller=kmeans(every=3, start=1, clusters=2, errors_from="rank0")))',
 ]
 CONTROLLER_TEXTS = [*controller_texts(), *MENU_TEXTS]  # they decide more often than in practice
 
 COMBINATIONS = [
     "ef(switch(topk(density=0.1), qsgd(), dense()))",
-    "ef(adapt(sketch(topk(density=0.1)), dense(), by=fixed(default=1)))",
+    "ef(adapt(sketch(topk(density=0.1)), dense(), controller=fixed(default=1)))",
     "ef(flatten(qsgd()))",
     "ef(flatten(two_hop(topk(density=0.1))))",
     "ef21(flatten(topk(density=0.1)))",

@@ -123,9 +123,9 @@ def own_parts(driver, rank_differs=False):
     train(model, driver, 2)
     wire.change({"first.*": GatherMean(Described(0.1)), "*": OwnTopK(density=0.1)})
     train(model, driver, 2)
-    adapted = "switch(topk(density=0.05), dense(), by=fixed(default=0))"
+    adapted = "switch(topk(density=0.05), dense(), controller=fixed(default=0))"
     menu = thinwire.parse(adapted)
-    wire.change(ErrorFeedback(type(menu)((GatherMean(OwnTopK(density=0.05)), *menu.menu), menu.by)))
+    wire.change(ErrorFeedback(type(menu)((GatherMean(OwnTopK(density=0.05)), *menu.options), menu.controller)))
     train(model, driver, 2)
     return weights(model), str(wire.report())
 

@@ -27,8 +27,8 @@ COMPOSITIONS = {
     "ef-ef21": "ef(ef21(topk(density=0.1)))",
     "dgc": "dgc(topk(density=0.1), momentum=0.8, clip=3.0)",
     "scam": "scam(topk(density=0.1))",
-    "switch": "switch(ef(topk(density=0.1)), ef21(qsgd(bits=4)), by=accordion(every=2))",
-    "lgreco": "ef(adapt(topk(density=0.1), by=lgreco(every=2, start=1, window=1, steps=20)))",
+    "switch": "switch(ef(topk(density=0.1)), ef21(qsgd(bits=4)), controller=accordion(every=2))",
+    "lgreco": "ef(adapt(topk(density=0.1), controller=lgreco(every=2, start=1, window=1, steps=20)))",
     "scheduled-dgc": "scheduled(dgc(topk(density=0.1)), steps=9)",
     "impk": "ef(impk(density=0.1))",
 }

@@ -21,7 +21,7 @@ LAYERS = [
     {"compressors", "importance", "aggregators", "feedback", "controllers", "topologies", "drivers"},
     {"exchange", "checkpoint"},
     {"catalog"},
-    {"sync", "optimizer_state", "planner", "describe", "adaptation", "testing"},
+    {"sync", "optimizer_state", "planner", "describe", "controller_report", "testing"},
     {"integrations", "serving"},
     {"api", "self_test"},
     {"moments"},  # a public namespace: names of optimizer_state and of api

@@ -27,7 +27,7 @@ class Alternate:
     def init(self, layers):
         return {spec.name: 0 for spec in layers}, ()
 
-    def observe(self, spec, seen, state, ctx):
+    def observe(self, spec, observation, state, ctx):
         return state
 
     def replan(self, plan, state, ctx):
@@ -114,7 +114,7 @@ def test_wrong_set_ups_are_refused():
     with pytest.raises(ValueError, match="one aggregator per layer"):
         Exchanger([W], {"v": parse("dense()")})
     with pytest.raises(ValueError, match="no layer is called q"):
-        Exchanger([W], parse("dense()"), Fixed(entries={"q": 1}))
+        Exchanger([W], parse("dense()"), Fixed(plan={"q": 1}))
 
 
 def test_stored_memory_of_another_model_is_refused():
@@ -129,7 +129,7 @@ def test_stored_memory_of_another_model_is_refused():
     with pytest.raises(CheckpointError, match="w: stored memory lacks 'velocity'; it has"):
         Exchanger([W], parse("dgc(dense())")).load_state_dict(state)
     with pytest.raises(CheckpointError, match="controller: stored memory lacks 'begun'"):
-        Exchanger([W], parse("ef(adapt(topk(density=0.1), by=lgreco()))")).load_state_dict(state)
+        Exchanger([W], parse("ef(adapt(topk(density=0.1), controller=lgreco()))")).load_state_dict(state)
     with pytest.raises(CheckpointError, match="stored state lacks plan, plans, controller"):
         exchanger.load_state_dict({"layers": {}})
 

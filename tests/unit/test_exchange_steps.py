@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from thinwire import Exchanger, TensorSpec, World, loopback, parse
-from thinwire.controllers import Accordion, BySize, Fixed, Several
+from thinwire.controllers import Accordion, BySize, CompositeController, Fixed
 from thinwire.core import Aggregator, Capability, flatten_state, has
 
 LAYERS = [TensorSpec("w", (6,)), TensorSpec("v", (4,)), TensorSpec("u", (5,))]
@@ -100,7 +100,7 @@ def test_an_exchange_that_is_closed_late_says_nothing_of_the_next_step(exchanger
 
 def test_the_plan_of_a_failed_step_is_taken_back():
     fails.clear()
-    text = "switch(ef(topk(k=1)), dense(), by=accordion(every=1))"
+    text = "switch(ef(topk(k=1)), dense(), controller=accordion(every=1))"
     made = Exchanger(LAYERS, parse(text))
     for step in range(3):
         loopback(made.round({n: t * 4.0**step for n, t in GIVEN.items()}, step, ALONE))
@@ -123,7 +123,7 @@ class Notes:
     def init(self, layers):
         return {spec.name: 0 for spec in layers}, ()
 
-    def observe(self, spec, seen, state, ctx):
+    def observe(self, spec, observation, state, ctx):
         self.rates.append(ctx.lr)
         return state
 
@@ -152,4 +152,6 @@ def test_controllers_that_never_change_their_mind_are_not_shown_layers():
 
     assert not observes(Fixed()) and not observes(BySize()) and observes(Accordion()) and observes(Notes())
     both = [(frozenset({"w"}), Fixed()), (frozenset({"v"}), BySize())]
-    assert not observes(Several(tuple(both))) and observes(Several((*both, (frozenset({"u"}), Accordion()))))
+    assert not observes(CompositeController(tuple(both))) and observes(
+        CompositeController((*both, (frozenset({"u"}), Accordion())))
+    )

@@ -23,7 +23,7 @@ from ..core import (
     parts_of,
 )
 
-_PER_LAYER = {Capability.TAKES_IMPORTANCE, Capability.OFFERS_MENU, Capability.FLATTENS_LAYERS}  # refused inside
+_PER_LAYER = {Capability.TAKES_IMPORTANCE, Capability.HAS_MENU, Capability.FLATTENS_LAYERS}  # refused inside
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from ..core import (
     Reduced,
     SendForm,
     TensorSpec,
-    compressor_errors_along,
     decodes_mean,
     encodes_with_residual,
+    estimate_compressor_errors,
     inherit_capabilities,
     payload_labels,
     reduce_and_subtract,
@@ -67,10 +67,10 @@ class GatherMean:
     def send_form(self) -> SendForm:
         return SendForm.alone(self.compressor)
 
-    def errors_along(
-        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+    def estimate_errors(
+        self, tensor: Tensor, spec: TensorSpec, options: Sequence[Any], key: Key, exact: bool
     ) -> Sequence[float | None]:
-        return compressor_errors_along(self, tensor, spec, entries, key, exact)
+        return estimate_compressor_errors(self, tensor, spec, options, key, exact)
 
     def _gather(self, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         payloads: GatheredPayloads = yield AllGather(

@@ -107,12 +107,12 @@ class PowerSGD:
         numbers = spec.numel if form is None else form[0] * (form[1] + form[2]) / (2 if self.halves else 1)
         return all_reduce_bytes(numbers * spec.dtype.itemsize, size)
 
-    def errors_along(
-        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+    def estimate_errors(
+        self, tensor: Tensor, spec: TensorSpec, options: Sequence[Any], key: Key, exact: bool
     ) -> Sequence[float | None]:
         """What is beyond a rank, by singular values: one factorisation for all ranks, a randomised one if not exact."""
         forms = [
-            entry.form(spec) if isinstance(entry, PowerSGD) and entry.dims == self.dims else () for entry in entries
+            option.form(spec) if isinstance(option, PowerSGD) and option.dims == self.dims else () for option in options
         ]
         ranks = [form[0] for form in forms if form]
         if not ranks:
@@ -224,7 +224,7 @@ def leading_singular_values(matrix: Tensor, count: int, key: Key) -> Tensor:
 
 
 def refreshed(basis: Tensor, key: Key) -> Tensor:
-    """Rows scaled to a largest entry of one; a row of zeros, which would find nothing ever again, is drawn anew.
+    """Rows scaled to a largest option of one; a row of zeros, which would find nothing ever again, is drawn anew.
 
     All of it elementwise, and the noise a hash, so that all ranks have the same bits.
     """

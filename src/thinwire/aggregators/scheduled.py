@@ -30,7 +30,7 @@ from ..core import (
     reduce_with_residual,
     target_of,
 )
-from .ladder import with_setting
+from .options import with_setting
 
 SHAPES = ("linear", "cosine", "exponential", "dgc")
 _DGC_STAGES = 5  # 0.25, 0.0625, 0.0156, 0.0039, 0.001: each stage keeps a quarter of the one before

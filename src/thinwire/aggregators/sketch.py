@@ -28,8 +28,8 @@ from ..core import (
     TensorSpec,
     all_reduce_bytes,
     cast_saturating,
-    compressor_errors_along,
     derive_key,
+    estimate_compressor_errors,
     fuse,
     inherit_capabilities,
     reduce_labels,
@@ -159,10 +159,10 @@ class SketchSum:
         again = union if self.on_failure == "values" and cells < cells_for(math.ceil(union)) else 0.0
         return index + all_reduce_bytes(item * (cells + again), size)
 
-    def errors_along(
-        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+    def estimate_errors(
+        self, tensor: Tensor, spec: TensorSpec, options: Sequence[Any], key: Key, exact: bool
     ) -> Sequence[float | None]:
-        return compressor_errors_along(self, tensor, spec, entries, key, exact)
+        return estimate_compressor_errors(self, tensor, spec, options, key, exact)
 
     def reduce(
         self, tensor: Tensor, spec: TensorSpec, state: SketchState, ctx: Context

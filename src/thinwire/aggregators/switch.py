@@ -1,4 +1,8 @@
-"""One of several aggregators, as the plan says: out of a menu, or of one that is made by turning a knob."""
+"""Aggregators with a menu: each layer is delegated to the option that the plan gives it.
+
+`switch` takes its options as they are; `adapt` makes them by varying one setting, as L-GreCo does (Alimohammadi et al.,
+2024).
+"""
 
 from __future__ import annotations
 
@@ -33,22 +37,24 @@ from ..core import (
     reduce_with_residual,
     target_of,
 )
-from .ladder import ladder
+from .options import Variants, options_of
 
 
 class SwitchState(NamedTuple):
-    entries: tuple[Any, ...]  # every memory, so that a plan may come back to it
+    """The states of all options, so that a plan may return to an option. Variants of one method share a state."""
+
+    states: tuple[Any, ...]
 
 
-class Delegates:
-    """What `switch` and `adapt` share: hand each layer to an entry of the menu, which has one of the memories."""
+class MenuAggregator:
+    """Base of `switch` and `adapt`: delegates each layer to one option of the menu."""
 
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.LOSSLESS, Capability.FUSES_RESIDUAL, Capability.OFFERS_MENU}
+        {Capability.LOSSLESS, Capability.FUSES_RESIDUAL, Capability.HAS_MENU}
     )
 
-    menu: tuple[Aggregator[Any], ...]
-    shelves: tuple[int, ...]  # where each entry's memory is
+    menu: Menu
+    state_index: tuple[int, ...]  # which of the states each option uses
 
     def init(self, spec: TensorSpec, key: Key) -> SwitchState:
         raise NotImplementedError
@@ -56,151 +62,159 @@ class Delegates:
     def reduce(
         self, tensor: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context
     ) -> Program[Reduced[SwitchState]]:
-        entry, shelf = self._entry(spec, ctx)
-        out = yield from entry.reduce(tensor, spec, state.entries[shelf], ctx)
-        return _outside(out, state, shelf)
+        option, index = self._chosen(spec, ctx)
+        out = yield from option.reduce(tensor, spec, state.states[index], ctx)
+        return _wrap_state(out, state, index)
 
     def reduce_with_residual(
         self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context
     ) -> Program[tuple[Reduced[SwitchState], Tensor]]:
-        entry, shelf = self._entry(spec, ctx)
-        out, rest = yield from reduce_with_residual(entry, tensor, residual, spec, state.entries[shelf], ctx)
-        return _outside(out, state, shelf), rest
+        option, index = self._chosen(spec, ctx)
+        out, rest = yield from reduce_with_residual(option, tensor, residual, spec, state.states[index], ctx)
+        return _wrap_state(out, state, index), rest
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context) -> Tensor:
-        entry, shelf = self._entry(spec, ctx)
-        return target_of(entry, tensor, spec, state.entries[shelf], ctx)
+        option, index = self._chosen(spec, ctx)
+        return target_of(option, tensor, spec, state.states[index], ctx)
 
     def hand_over(self, state: SwitchState, spec: TensorSpec) -> list[Held]:
-        """Of all entries, those included that the plan does not give: what waits there is to be sent, too."""
-        return [one for at, own in enumerate(state.entries) for one in held_by(self._owner(at), own, spec)]
+        """Of all options, also of those that the plan does not give: what they have kept is to be sent, too."""
+        return [held for at, own in enumerate(state.states) for held in held_by(self._owner(at), own, spec)]
 
     def adopt(
         self, state: SwitchState, spec: TensorSpec, held: Sequence[Held], ctx: Context
     ) -> tuple[SwitchState, list[Held]]:
-        """The entry that the plan gives comes first, so that what waits is sent soon; the others may use the rest."""
-        _, first = self._entry(spec, ctx)
-        entries, rest = list(state.entries), list(held)
-        for shelf in (first, *(at for at in range(len(entries)) if at != first)):
-            entries[shelf], rest = adopt_into(self._owner(shelf), entries[shelf], spec, rest, ctx)
-        return SwitchState(tuple(entries)), rest
+        """The option that the plan gives comes first, so that its residual is sent soon; others may use the rest."""
+        _, first = self._chosen(spec, ctx)
+        states, rest = list(state.states), list(held)
+        for index in (first, *(at for at in range(len(states)) if at != first)):
+            states[index], rest = adopt_into(self._owner(index), states[index], spec, rest, ctx)
+        return SwitchState(tuple(states)), rest
 
     def merge(self, states: Sequence[SwitchState], spec: TensorSpec) -> SwitchState:
-        rows = zip(*(state.entries for state in states), strict=True)
+        rows = zip(*(state.states for state in states), strict=True)
         return SwitchState(tuple(merge_memories(self._owner(at), own, spec) for at, own in enumerate(rows)))
 
     def give_back(self, tensor: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context) -> SwitchState:
-        """To the entry that the plan gives, which has sent it."""
-        entry, shelf = self._entry(spec, ctx)
-        return _with_entry(state, shelf, give_back_to(entry, tensor, spec, state.entries[shelf], ctx))
+        """To the option that the plan gives, which has sent it."""
+        option, index = self._chosen(spec, ctx)
+        return _with_state(state, index, give_back_to(option, tensor, spec, state.states[index], ctx))
 
     def send_form(self) -> SendForm:
-        raise needs_all_ranks(self)  # they choose together
+        raise needs_all_ranks(self)  # a plan is agreed by all ranks
 
-    def _owner(self, shelf: int) -> Aggregator[Any]:
-        """Of the entries that share a memory, the one that it was made for."""
-        return next(e for e, at in zip(reversed(self.menu), reversed(self.shelves), strict=True) if at == shelf)
+    def _owner(self, index: int) -> Aggregator[Any]:
+        """Of the options that share a state, the one that made it."""
+        options = zip(reversed(self.menu.options), reversed(self.state_index), strict=True)
+        return next(option for option, at in options if at == index)
 
-    def _entry(self, spec: TensorSpec, ctx: Context) -> tuple[Aggregator[Any], int]:
+    def _chosen(self, spec: TensorSpec, ctx: Context) -> tuple[Aggregator[Any], int]:
+        """The option that the plan gives a layer, and the index of its state."""
         at = ctx.plan[spec.name]
-        if not 0 <= at < len(self.menu):
+        if not 0 <= at < len(self.menu.options):
             raise ProtocolError(
-                f"step {ctx.step}: the plan gives {spec.name} entry {at}, the menu has {len(self.menu)}"
+                f"step {ctx.step}: the plan gives {spec.name} option {at}, the menu has {len(self.menu.options)}"
             )
-        return self.menu[at], self.shelves[at]
+        return self.menu.options[at], self.state_index[at]
 
 
 @dataclass(frozen=True)
-class Switch(Delegates):
-    """Delegate each layer to the menu entry a controller chose; memories outside it survive a change of plan."""
+class Switch(MenuAggregator):
+    """Delegate each layer to the option that a controller chose; residuals outside survive a change of plan.
 
-    capabilities: ClassVar[Capabilities] = Delegates.capabilities | frozenset({Capability.ACCEPTS_MOMENT_PAIRS})
-
-    menu: tuple[Aggregator[Any], ...]
-    by: Controller[Any] | None = None
-
-    def __post_init__(self) -> None:
-        if not self.menu:
-            raise CompositionError("Switch: the menu is empty; give at least one aggregator")
-
-    @property
-    def offers(self) -> Menu:
-        return Menu(self.menu)
-
-    @cached_property
-    def shelves(self) -> tuple[int, ...]:  # type: ignore[override]
-        return tuple(range(len(self.menu)))
-
-    def init(self, spec: TensorSpec, key: Key) -> SwitchState:
-        return SwitchState(tuple(entry.init(spec, key) for entry in self.menu))
-
-
-@dataclass(frozen=True)
-class Adapt(Delegates):
-    """Let `by` turn each layer's knob around what is written: a density, bits, a rank. The first family is the start.
-
-    Densities go from a tenth to ten times theirs in steps of a tenth, bits and ranks from half to twice theirs in
-    steps of one; `least` and `most` say otherwise. Several families are one menu: each layer gets what serves it best.
-    Entries of a family share one memory: of PowerSGD's factors a smaller rank uses the first, a larger one keeps them.
+    ef(switch(topk(density=0.01), dense(), controller=by_size())). The first option is the default, and the option of
+    all layers without a controller.
     """
 
-    families: tuple[Aggregator[Any], ...]
-    by: Controller[Any] | None = None
-    least: float | None = None
-    most: float | None = None
+    capabilities: ClassVar[Capabilities] = MenuAggregator.capabilities | frozenset({Capability.ACCEPTS_MOMENT_PAIRS})
+
+    options: tuple[Aggregator[Any], ...]
+    controller: Controller[Any] | None = None
 
     def __post_init__(self) -> None:
-        if not self.families:
-            raise CompositionError("Adapt: no family is given; write adapt(topk(density=0.01), by=lgreco())")
-        if self.by is None:
-            raise CompositionError("Adapt: say who chooses, for example adapt(topk(density=0.01), by=lgreco())")
-        for name, value in (("least", self.least), ("most", self.most)):
-            if value is not None and not 0 < value < float("inf"):
-                raise CompositionError(f"Adapt: {name} is a multiple of the setting, got {value}; 0.5 is usual")
-        if (self.least or 0) > 1 or (self.most or 2) < 1:
-            raise CompositionError(
-                f"Adapt: what is written must lie between least and most, got {self.least} and {self.most}"
-            )
-        if len(self.menu) < 2:
-            raise CompositionError(
-                f"Adapt: {type(self.families[0]).__name__} has no density, bits or rank to turn; add a second family"
-            )
+        if not self.options:
+            raise CompositionError("Switch: the menu is empty; write for example switch(topk(density=0.01), dense())")
 
     @cached_property
-    def _ladders(self) -> tuple[tuple[tuple[Aggregator[Any], ...], int], ...]:
-        return tuple(ladder(family, self.least, self.most) for family in self.families)
+    def menu(self) -> Menu:  # type: ignore[override]
+        return Menu(self.options)
 
     @cached_property
-    def menu(self) -> tuple[Aggregator[Any], ...]:  # type: ignore[override]
-        return tuple(rung for rungs, _ in self._ladders for rung in rungs)
-
-    @cached_property
-    def shelves(self) -> tuple[int, ...]:  # type: ignore[override]
-        return tuple(at for at, (rungs, _) in enumerate(self._ladders) for _ in rungs)
-
-    @property
-    def offers(self) -> Menu:
-        return Menu(self.menu, self._ladders[0][1])
+    def state_index(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(range(len(self.options)))
 
     def init(self, spec: TensorSpec, key: Key) -> SwitchState:
-        return SwitchState(tuple(_largest(rungs, spec, key) for rungs, _ in self._ladders))
+        return SwitchState(tuple(option.init(spec, key) for option in self.options))
 
 
-def _largest(rungs: tuple[Aggregator[Any], ...], spec: TensorSpec, key: Key) -> Any:
-    """The memory of the highest rung that has one here: beyond, layers may travel dense."""
-    for rung in reversed(rungs):
-        state = rung.init(spec, key)
+@dataclass(frozen=True)
+class Adapt(MenuAggregator):
+    """Build variants of each method (density ×0.1–10, bits or rank ×0.5–2) and let a controller pick one per layer.
+
+    Densities are varied in steps of a tenth of the given one, bits and ranks in steps of one; `min_factor` and
+    `max_factor` set another range. The first method as it is given is the default. Variants of a method share one
+    state: of PowerSGD's factors a smaller rank uses the first columns, a larger one keeps all. The ranges are those of
+    L-GreCo (Alimohammadi et al., 2024).
+    """
+
+    methods: tuple[Aggregator[Any], ...]
+    controller: Controller[Any] | None = None
+    min_factor: float | None = None
+    max_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise CompositionError("Adapt: no method is given; write adapt(topk(density=0.01), controller=lgreco())")
+        if self.controller is None:
+            raise CompositionError(
+                "Adapt: no controller is given; write for example adapt(topk(density=0.01), controller=lgreco())"
+            )
+        for name, value in (("min_factor", self.min_factor), ("max_factor", self.max_factor)):
+            if value is not None and not 0 < value < float("inf"):
+                raise CompositionError(
+                    f"Adapt: {name} is a multiple of the given density, bits or rank, got {value}; 0.5 is an example"
+                )
+        if (self.min_factor or 0) > 1 or (self.max_factor or 2) < 1:
+            raise CompositionError(
+                "Adapt: min_factor must be at most 1 and max_factor at least 1, so that the given value is an option, "
+                f"got min_factor={self.min_factor} and max_factor={self.max_factor}"
+            )
+        if len(self.menu.options) < 2:
+            raise CompositionError(
+                f"Adapt: {type(self.methods[0]).__name__} has no density, bits or rank to vary; add a second method"
+            )
+
+    @cached_property
+    def _variants(self) -> tuple[Variants, ...]:
+        return tuple(options_of(method, self.min_factor, self.max_factor) for method in self.methods)
+
+    @cached_property
+    def menu(self) -> Menu:  # type: ignore[override]
+        options = tuple(option for variants in self._variants for option in variants.options)
+        return Menu(options, self._variants[0].default)
+
+    @cached_property
+    def state_index(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(at for at, variants in enumerate(self._variants) for _ in variants.options)
+
+    def init(self, spec: TensorSpec, key: Key) -> SwitchState:
+        return SwitchState(tuple(_init_largest(variants.options, spec, key) for variants in self._variants))
+
+
+def _init_largest(options: tuple[Aggregator[Any], ...], spec: TensorSpec, key: Key) -> Any:
+    """The state of the largest option that has one for this layer: beyond it, layers may be sent dense."""
+    for option in reversed(options):
+        state = option.init(spec, key)
         if any(not isinstance(leaf, Tensor) or leaf.numel() for leaf in flatten_state(state).values()):
             break
     return state
 
 
-def _outside(out: Reduced[Any], state: SwitchState, shelf: int) -> Reduced[SwitchState]:
-    """What an entry gave back, with the memories of all."""
+def _wrap_state(out: Reduced[Any], state: SwitchState, index: int) -> Reduced[SwitchState]:
+    """What an option returned, with the states of all options."""
+    state_if_excluded = None if out.state_if_excluded is None else _with_state(state, index, out.state_if_excluded)
+    return out.with_state(_with_state(state, index, out.state), state_if_excluded)
 
-    state_if_excluded = None if out.state_if_excluded is None else _with_entry(state, shelf, out.state_if_excluded)
-    return out.with_state(_with_entry(state, shelf, out.state), state_if_excluded)
 
-
-def _with_entry(state: SwitchState, shelf: int, new: Any) -> SwitchState:
-    return SwitchState((*state.entries[:shelf], new, *state.entries[shelf + 1 :]))
+def _with_state(state: SwitchState, index: int, new: Any) -> SwitchState:
+    return SwitchState((*state.states[:index], new, *state.states[index + 1 :]))

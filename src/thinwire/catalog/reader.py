@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_origin, get_type_hints
 
 from .. import compressors, renamed
@@ -35,13 +35,11 @@ def aggregator_of(part: Any, text: str) -> Aggregator[Any]:
     if isinstance(part, type):
         raise CompositionError(f"{text} is a class; give an object of it, {part.__name__}(...), or a text")
     if isinstance(part, Topology):
-        raise CompositionError(
-            f"{text} says with whom, but not what; write for example gossip(identity(), {text.strip(QUOTES)})"
-        )
+        example = f"gossip(identity(), {text.strip(QUOTES)})"
+        raise CompositionError(f"{text} is a topology; expected an aggregator, for example {example}")
     if is_controller(part):
-        raise CompositionError(
-            f"{text} chooses, but from what? Write for example adapt(topk(density=0.01), by={text.strip(QUOTES)})"
-        )
+        example = f"adapt(topk(density=0.01), controller={text.strip(QUOTES)})"
+        raise CompositionError(f"{text} is a controller; expected an aggregator, for example {example}")
     if isinstance(part, Aggregator):
         return part
     if isinstance(part, Compressor):
@@ -54,12 +52,14 @@ def aggregator_of(part: Any, text: str) -> Aggregator[Any]:
 def parse_compressor(text: str) -> Compressor:
     part = Reader(text).part(("compressors",))
     if not isinstance(part, Compressor):
-        raise CompositionError(f"{text!r} is {_kind(part)}; a compressor is needed here: {', '.join(COMPRESSORS)}")
+        raise CompositionError(f"{text!r} is {kind_of(part)}; expected a compressor: {', '.join(COMPRESSORS)}")
     return part
 
 
-def _kind(part: Any) -> str:
-    return "a topology" if isinstance(part, Topology) else "a controller" if is_controller(part) else "an aggregator"
+def kind_of(part: Any) -> str:
+    """What a part is, for errors: "a topology", "a compressor"."""
+    kinds = {Topology: "a topology", Compressor: "a compressor", Controller: "a controller"}
+    return next((kind for protocol, kind in kinds.items() if isinstance(part, protocol)), "an aggregator")
 
 
 class Reader:
@@ -89,10 +89,13 @@ class Reader:
         column = place if isinstance(place, int) else _column(text, place)
         return CompositionError(f"{message}\n  {text}\n  {' ' * min(column, len(text))}^")
 
+    def _wrong_kind(self, node: ast.expr, part: Any, expected: str, names: Iterable[str]) -> CompositionError:
+        return self._error(node, f"{ast.unparse(node)!r} is {kind_of(part)}; expected {expected}: {', '.join(names)}")
+
     def _part(self, node: ast.expr, kinds: Sequence[str] = ()) -> Any:
         call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
         if not isinstance(call.func, ast.Name):
-            raise self._error(node, f"a part is needed here; {self._names(kinds)}")
+            raise self._error(node, f"expected a part, got {ast.unparse(node)!r}; {self._names(kinds)}")
         name = call.func.id
         cls = self._class(name, kinds)
         if cls is None:
@@ -156,7 +159,7 @@ class Reader:
         if Topology in kinds:
             topology = self._part(node, ("topologies",))
             if not isinstance(topology, Topology):
-                raise self._error(node, f"a topology is needed here: {', '.join(TOPOLOGIES)}")
+                raise self._wrong_kind(node, topology, "a topology", TOPOLOGIES)
             return topology
         if Controller in kinds:
             return self._controller(node)
@@ -170,13 +173,13 @@ class Reader:
             value = float(value)
         if type(value) not in kinds:
             names = " or ".join(sorted("none" if k is type(None) else k.__name__ for k in kinds))
-            raise self._error(node, f"{names} is needed here")
+            raise self._error(node, f"expected {names}, got {ast.unparse(node)}")
         return value
 
     def _controller(self, node: ast.expr) -> Any:
         controller = self._part(node, ("controllers",))
         if not is_controller(controller):
-            raise self._error(node, f"a controller is needed here: {', '.join(CONTROLLERS)}")
+            raise self._wrong_kind(node, controller, "a controller", CONTROLLERS)
         return controller
 
     def _inner_part(self, node: ast.expr, aggregator: bool) -> Any:
@@ -187,11 +190,11 @@ class Reader:
                 raise self._error(node, str(error)) from None
         part = self._part(node, COMPOSED if aggregator else ("compressors",))
         if aggregator and (isinstance(part, Topology) or is_controller(part)):
-            raise self._error(node, f"an aggregator or a compressor is needed here: {', '.join(AGGREGATORS)}")
+            raise self._wrong_kind(node, part, "an aggregator or a compressor", AGGREGATORS)
         if aggregator:
             return part if isinstance(part, Aggregator) else default_aggregator(part)
         if not isinstance(part, Compressor):
-            raise self._error(node, f"a compressor is needed here: {', '.join(COMPRESSORS)}")
+            raise self._wrong_kind(node, part, "a compressor", COMPRESSORS)
         return part
 
 

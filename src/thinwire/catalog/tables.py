@@ -171,7 +171,9 @@ BUILT_IN = (
         "adapt",
         aggregators.Adapt,
         "aggregator",
-        examples=('powersgd(rank=2, min_saving=1.0), qsgd(), by=lgreco(every=2, start=1, statistics="one")',),
+        examples=(
+            'powersgd(rank=2, min_saving=1.0), qsgd(), controller=lgreco(every=2, start=1, errors_from="rank0")',
+        ),
     ),
     Entry("flatten", aggregators.Flatten, "aggregator", examples=("topk(density=0.1)",)),
     Entry(
@@ -213,11 +215,11 @@ BUILT_IN = (
         "lgreco",
         controllers.LGreCo,
         "controller",
-        examples=("every=2, start=2, window=1", "every=2, start=4, reference=accordion(every=2)"),
+        examples=("every=2, start=2, window=1", "every=2, start=4, defaults_from=accordion(every=2)"),
     ),
     Entry("accordion", controllers.Accordion, "controller", examples=("every=2",)),
     Entry("kmeans", controllers.KMeans, "controller", examples=("every=2, start=2",)),
-    Entry("by_size", controllers.BySize, "controller", examples=('elements=20, but=("b*",)',)),
+    Entry("by_size", controllers.BySize, "controller", examples=('min_numel=20, exclude=("b*",)',)),
 )
 for _entry in BUILT_IN:
     REGISTRY.add(_entry)

@@ -47,11 +47,13 @@ class BlockQuantizer:
     def num_bytes(self, spec: TensorSpec) -> float:
         return packed_bytes(spec.numel, self.bits) + 4 * block_count(spec.numel, self.block)
 
-    def errors_along(
-        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+    def estimate_errors(
+        self, tensor: Tensor, spec: TensorSpec, options: Sequence[Any], key: Key, exact: bool
     ) -> Sequence[float | None]:
         """By some blocks of a large tensor, unless `exact` is asked."""
-        alike = [entry if isinstance(entry, type(self)) and entry.block == self.block else None for entry in entries]
+        alike = [
+            option if isinstance(option, type(self)) and option.block == self.block else None for option in options
+        ]
         return errors_of_some_blocks(tensor, self.block, alike, key, exact)
 
     def _payload(self, packed: Tensor, magnitudes: Tensor, numel: int) -> Payload:

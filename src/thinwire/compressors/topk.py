@@ -45,22 +45,22 @@ class TopK(Counted):
         count = self.count(spec.numel)
         return then(count / max(1, spec.numel), self.values, values_spec(spec, count))
 
-    def errors_along(
-        self, tensor: Tensor, spec: TensorSpec, entries: Sequence[Any], key: Key, exact: bool
+    def estimate_errors(
+        self, tensor: Tensor, spec: TensorSpec, options: Sequence[Any], key: Key, exact: bool
     ) -> Sequence[float | None]:
         """One selection prices all counts; the rounding of a cast is left out unless `exact` is asked."""
         del key
         lossless = (Identity,) if exact else (Identity, Cast)
         counts = [
-            entry.count(spec.numel) if isinstance(entry, TopK) and isinstance(entry.values, lossless) else None
-            for entry in entries
+            option.count(spec.numel) if isinstance(option, TopK) and isinstance(option.values, lossless) else None
+            for option in options
         ]
         known = [count for count in counts if count is not None]
         if not known:
             return counts
         flat, most = tensor.flatten(), max(known)
         chosen = largest_magnitudes(flat, most)
-        rest = float(flat.index_fill(0, chosen, 0).double().square().sum())  # what no entry would send
+        rest = float(flat.index_fill(0, chosen, 0).double().square().sum())  # what no option would send
         kept = flat[chosen].abs().sort().values.double().square()
         left = torch.cat([kept.new_zeros(1), kept.cumsum(0)]) + rest  # ... and the smallest ones of those chosen
         return [None if count is None else math.sqrt(float(left[most - count])) for count in counts]

@@ -1,4 +1,7 @@
-"""Accordion: low compression while a layer's gradients change fast, or the learning rate has just dropped."""
+"""Accordion (Agarwal et al., 2021): compress a layer little while its gradient norm changes fast, much otherwise.
+
+Ranks all-reduce one squared norm a layer; rank 0 decides and broadcasts the plan.
+"""
 
 from __future__ import annotations
 
@@ -8,36 +11,36 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..core import AllReduce, Choices, CompositionError, Context, Plan, Program, reduce_labels
-from .deciding import agreed
-from .gathering import Gathered, Gathers, check_settings
-from .rungs import low_and_high
+from ..core import AllReduce, CompositionError, Context, LayerMenus, Plan, Program, reduce_labels
+from .base import broadcast_plan
+from .cost_search import low_and_high_compression
+from .windowed import WindowedController, WindowState, check_settings
 
 
-class Norms(NamedTuple):
-    """What the last decision knew."""
+class AccordionState(NamedTuple):
+    """What the last decision was based on."""
 
-    lr: float  # 0: nobody said
-    old: Tensor  # float64, one a layer; below 0: not seen yet
+    lr: float  # 0: unknown
+    norms: Tensor  # float64, one a layer; below 0: no norm yet
 
 
 @dataclass(frozen=True)
-class Accordion(Gathers):
+class Accordion(WindowedController):
     """Compress a layer little while the norm of its gradients changes by `eta` or more from period to period.
 
-    All layers are compressed little in the first two periods, and after a learning rate that fell by the share `eta`
-    or more. Norms are of the mean over `every` exchanges, in the mean over ranks. "Little" is the entry that sends
-    about `low` times as much as what is written, "much" is `high` times; of two entries, the dearer and the cheaper.
-    Accordion, arXiv 2010.16248.
+    A period is `every` exchanges; a norm is that of the layer's mean gradient over it, in the root mean square over
+    ranks. All layers are compressed little in the first two periods, and in the period after the learning rate fell by
+    the share `eta` or more. Little compression is the option that sends about `low` times the default's bytes, much is
+    `high` times; of two options, the larger and the smaller. Agarwal et al., 2021.
     """
 
     eta: float = 0.5
     every: int = 500
     low: float = 2.0
     high: float = 0.5
-    choices: Choices = field(default=(), repr=False)
+    menus: LayerMenus = field(default=(), repr=False)
 
-    look_at = "pure"
+    observed = "gradient"
 
     def __post_init__(self) -> None:
         check_settings(self, ("every",), {})
@@ -45,7 +48,8 @@ class Accordion(Gathers):
             raise CompositionError(f"Accordion: eta, a relative change, must be above 0, got {self.eta}; 0.5 is usual")
         if not 0 < self.high <= self.low < float("inf"):
             raise CompositionError(
-                f"Accordion: high compression sends no more than low, got high={self.high} and low={self.low}"
+                "Accordion: high and low are multiples of the default's bytes, and high compression sends no more than "
+                f"low, got high={self.high} and low={self.low}; high=0.5, low=2.0 are usual"
             )
 
     @property
@@ -56,41 +60,42 @@ class Accordion(Gathers):
     def window(self) -> int:  # type: ignore[override]
         return self.every
 
-    def _own(self) -> Norms:
-        return Norms(0.0, torch.full((len(self.choices),), -1.0, dtype=torch.float64))
+    def _init_extra(self) -> AccordionState:
+        return AccordionState(0.0, torch.full((len(self.menus),), -1.0, dtype=torch.float64))
 
-    def replan(self, plan: Plan, state: Gathered, ctx: Context) -> Program[tuple[Plan, Gathered]]:
-        if self.choices and state.begun == 0:
-            state = state._replace(own=state.own._replace(lr=_known(ctx.lr)))
-            everywhere = torch.ones(len(self.choices), dtype=torch.bool)
-            plan = {**plan, **(yield from agreed(self._entries(everywhere, ctx), self.choices))}
+    def replan(self, plan: Plan, state: WindowState, ctx: Context) -> Program[tuple[Plan, WindowState]]:
+        if self.menus and state.num_exchanges == 0:
+            state = state._replace(extra=state.extra._replace(lr=_lr_or_zero(ctx.lr)))
+            all_critical = torch.ones(len(self.menus), dtype=torch.bool)
+            plan = {**plan, **(yield from broadcast_plan(self._choose(all_critical, ctx), self.menus))}
         return (yield from super().replan(plan, state, ctx))
 
-    def _decided(self, plan: Plan, state: Gathered, ctx: Context) -> Program[tuple[Plan, Norms]]:
-        before: Norms = state.own
-        new = yield from _norms(state, ctx)
-        lr = _known(ctx.lr)
-        dropped = 0 < lr <= (1 - self.eta) * before.lr
-        entries = self._entries(critical(before.old, new, self.eta) | dropped, ctx) if ctx.world.rank == 0 else {}
-        unseen = {spec.name: plan[spec.name] for (spec, _), norm in zip(self.choices, new, strict=True) if norm < 0}
-        chosen = yield from agreed({**plan, **entries, **unseen}, self.choices)
-        return chosen, Norms(lr or before.lr, torch.where(new < 0, before.old, new))
+    def _decide(self, plan: Plan, state: WindowState, ctx: Context) -> Program[tuple[Plan, AccordionState]]:
+        last: AccordionState = state.extra
+        norms = yield from _reduce_norms(state, ctx)
+        lr = _lr_or_zero(ctx.lr)
+        lr_dropped = 0 < lr <= (1 - self.eta) * last.lr
+        chosen = self._choose(is_critical(last.norms, norms, self.eta) | lr_dropped, ctx) if ctx.world.rank == 0 else {}
+        unknown = {spec.name: plan[spec.name] for (spec, _), norm in zip(self.menus, norms, strict=True) if norm < 0}
+        new_plan = yield from broadcast_plan({**plan, **chosen, **unknown}, self.menus)
+        return new_plan, AccordionState(lr or last.lr, torch.where(norms < 0, last.norms, norms))
 
-    def _entries(self, careful: Tensor, ctx: Context) -> Plan:
-        ends = {spec.name: low_and_high(spec, menu, self.low, self.high, ctx) for spec, menu in self.choices}
+    def _choose(self, critical: Tensor, ctx: Context) -> Plan:
+        """Little compression for critical layers, much for the others."""
+        ends = {spec.name: low_and_high_compression(spec, menu, self.low, self.high, ctx) for spec, menu in self.menus}
         return {
-            name: low if low_now else high
-            for (name, (low, high)), low_now in zip(ends.items(), careful.tolist(), strict=True)
+            name: low if is_low else high
+            for (name, (low, high)), is_low in zip(ends.items(), critical.tolist(), strict=True)
         }
 
 
-def critical(old: Tensor, new: Tensor, eta: float) -> Tensor:
-    """Where a norm has changed by the share eta or more, or is the first that was seen (old < 0)."""
+def is_critical(old: Tensor, new: Tensor, eta: float) -> Tensor:
+    """Where a norm has changed by the share eta or more, or is the first one (old < 0)."""
     return (old < 0) | ((old - new).abs() >= eta * old) & (new != old)
 
 
-def _norms(state: Gathered, ctx: Context) -> Program[Tensor]:
-    """Of each layer's mean tensor, in the root mean square over the ranks that saw it; -1 where none did."""
+def _reduce_norms(state: WindowState, ctx: Context) -> Program[Tensor]:
+    """Norm of each layer's mean tensor, in the root mean square over the ranks that have one; -1 where none has."""
     squares = torch.tensor([float(mean.double().square().sum()) for mean in state.means()], dtype=torch.float64)
     table = torch.stack((squares, (state.counts > 0).double()))
     if ctx.world.size > 1:
@@ -99,6 +104,6 @@ def _norms(state: Gathered, ctx: Context) -> Program[Tensor]:
     return torch.where(ranks > 0, (squares / ranks.clamp(min=1)).sqrt(), -1.0)
 
 
-def _known(lr: float | None) -> float:
-    """A learning rate that can be compared, or 0."""
+def _lr_or_zero(lr: float | None) -> float:
+    """The learning rate if it is positive and finite, else 0."""
     return lr if lr is not None and 0 < lr < float("inf") else 0.0

@@ -1,4 +1,4 @@
-"""Groups of points that lie together. Plain mathematics."""
+"""k-means clustering (Lloyd, 1982) with k-means++ seeds (Arthur & Vassilvitskii, 2007). Plain mathematics."""
 
 from __future__ import annotations
 
@@ -8,41 +8,44 @@ from torch import Tensor
 from ..core import Key
 from ..kernels import noise32
 
-_ROUNDS = 100
+_MAX_ITERATIONS = 100
 
 
-def standardised(points: Tensor) -> Tensor:
-    """Each column with mean 0 and, unless all are equal, deviation 1."""
+def standardize(points: Tensor) -> Tensor:
+    """Each column with mean 0 and, unless all its values are equal, deviation 1."""
     spread = points.std(dim=0, correction=0)
     return (points - points.mean(dim=0)) / torch.where(spread > 0, spread, 1.0)
 
 
 def k_means(points: Tensor, clusters: int, key: Key) -> tuple[Tensor, Tensor]:
-    """Which cluster each point (points, columns) is in, and the centres: no more than there are different points.
+    """Return the cluster of each point, and the centers.
 
-    The same for the same key; seeded as in k-means++, then moved until nothing changes.
+    Args:
+        points: (points, columns).
+        clusters: how many; there are fewer if fewer points differ.
+        key: random bits of the seeds; the same key gives the same clusters.
     """
-    centres = _seeds(points, clusters, key)
-    members = torch.cdist(points, centres).argmin(dim=1)
-    for _ in range(_ROUNDS):
-        centres = torch.stack(
-            [points[members == at].mean(dim=0) if bool((members == at).any()) else c for at, c in enumerate(centres)]
+    centers = _draw_seeds(points, clusters, key)
+    members = torch.cdist(points, centers).argmin(dim=1)
+    for _ in range(_MAX_ITERATIONS):
+        centers = torch.stack(
+            [points[members == at].mean(dim=0) if bool((members == at).any()) else c for at, c in enumerate(centers)]
         )
-        again = torch.cdist(points, centres).argmin(dim=1)
-        if torch.equal(again, members):
+        new_members = torch.cdist(points, centers).argmin(dim=1)
+        if torch.equal(new_members, members):
             break
-        members = again
-    return members, centres
+        members = new_members
+    return members, centers
 
 
-def _seeds(points: Tensor, clusters: int, key: Key) -> Tensor:
-    """One point by chance, then others, the likelier the farther they are from those (by squares)."""
+def _draw_seeds(points: Tensor, clusters: int, key: Key) -> Tensor:
+    """k-means++: the first seed is uniform; each next one is drawn by squared distance from the nearest seed."""
     draws = noise32(key, clusters, torch.device("cpu")).double() / 2**32
     chosen = [int(draws[0] * len(points))]
     while len(chosen) < clusters:
         squares = torch.cdist(points, points[chosen]).amin(dim=1).square().cumsum(dim=0)
         if not float(squares[-1]) > 0:
-            break  # every point has one of its own
-        found = torch.searchsorted(squares, draws[len(chosen)] * squares[-1], right=True)
-        chosen.append(min(int(found), len(points) - 1))
+            break  # every point is a seed
+        drawn = torch.searchsorted(squares, draws[len(chosen)] * squares[-1], right=True)
+        chosen.append(min(int(drawn), len(points) - 1))
     return points[chosen]

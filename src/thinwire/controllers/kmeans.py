@@ -1,4 +1,7 @@
-"""Clusters of layers by size and error, each with one place on a grid from cheap to dear."""
+"""k-means over layers, as in CGX (Markov et al., 2022): layers alike in size and error get the same compression.
+
+Ranks all-reduce one error a layer and option; rank 0 decides and broadcasts the plan.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import Choices, Context, Key, Plan, Program, derive_key
-from .clusters import k_means, standardised
-from .deciding import agreed
-from .gathering import LOOK_AT, Gathered, Gathers, check_alpha, check_settings
-from .knapsack import total
-from .prices import FROM, cost_table, error_table
-from .rungs import nearest, of_one_kind
+from ..core import Context, Key, LayerMenus, Plan, Program, derive_key
+from .base import broadcast_plan
+from .clusters import k_means, standardize
+from .cost_search import nearest_option, same_method_options
+from .estimates import ERRORS_FROM, compute_cost_table, compute_error_table
+from .knapsack import sum_chosen
+from .windowed import OBSERVED, WindowedController, WindowState, check_alpha, check_settings
+
+KEY_WORD = "clusters"  # frozen: makes the random bits
 
 
 @dataclass(frozen=True)
-class KMeans(Gathers):
-    """Group layers that are alike in size and error, and give large ones of small error the cheapest entries.
+class KMeans(WindowedController):
+    """Cluster layers by size and error; give large layers of small error the options with the fewest bytes.
 
-    When it decides and what it looks at are as in L-GreCo. `clusters` groups of layers by (log size, log error of what
-    is written), ordered by size less error, get entries of a geometric grid over the bytes of their menus. While all
-    errors add up to more than alpha times the reference's, every group moves one place up the grid; where that costs
-    more than the reference, layers get the reference. As CGX chooses; details that it leaves open are ours.
+    When it decides and what it observes are as in LGreCo. `clusters` clusters of layers by (log size, log error of the
+    default), ordered by size less error, get options of a geometric grid over the bytes of their menus. While all
+    errors add up to more than alpha times the default's, every cluster moves one place up the grid; a plan that costs
+    more than the default is replaced by the default. Markov et al., 2022; what the paper leaves open is our choice.
     """
 
     every: int = 500
@@ -33,52 +38,54 @@ class KMeans(Gathers):
     window: int = 10
     clusters: int = 6
     alpha: float = 1.0
-    statistics: str = "all"
-    look_at: str = "pure"
-    exact: bool = False
-    choices: Choices = field(default=(), repr=False)
+    errors_from: str = "all"
+    observed: str = "gradient"
+    exact_errors: bool = False
+    menus: LayerMenus = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        words = {"statistics": FROM, "look_at": LOOK_AT}
         check_alpha("KMeans", self.alpha)
+        words = {"errors_from": ERRORS_FROM, "observed": OBSERVED}
         check_settings(self, ("every", "start", "window", "clusters"), words)
 
-    def _decided(self, plan: Plan, state: Gathered, ctx: Context) -> Program[tuple[Plan, Any]]:
-        errors = yield from error_table(self.choices, state.means(), ctx, self.statistics, self.exact)
-        mine = plan
+    def _decide(self, plan: Plan, state: WindowState, ctx: Context) -> Program[tuple[Plan, Any]]:
+        errors = yield from compute_error_table(self.menus, state.means(), ctx, self.errors_from, self.exact_errors)
+        own = plan
         if ctx.world.rank == 0 and int(state.counts.sum()):
-            costs = cost_table(self.choices, state.means(), ctx)
-            entries = self._entries(errors, costs, derive_key(ctx.seed, "clusters", ctx.step))
-            mine = {spec.name: entry for (spec, _), entry in zip(self.choices, entries, strict=True)}
-        return (yield from agreed(mine, self.choices)), ()
+            costs = compute_cost_table(self.menus, state.means(), ctx)
+            options = self._choose(errors, costs, derive_key(ctx.seed, KEY_WORD, ctx.step))
+            own = {spec.name: option for (spec, _), option in zip(self.menus, options, strict=True)}
+        return (yield from broadcast_plan(own, self.menus)), ()
 
-    def _entries(self, errors: Sequence[Tensor], costs: Sequence[Tensor], key: Key) -> list[int]:
+    def _choose(self, errors: Sequence[Tensor], costs: Sequence[Tensor], key: Key) -> list[int]:
         errors = [torch.nan_to_num(row, nan=0.0, posinf=torch.inf) for row in errors]
-        reference = [menu.reference for _, menu in self.choices]
-        lost = [float(row[at]) for row, at in zip(errors, reference, strict=True)]
-        places = places_of([spec.numel for spec, _ in self.choices], lost, self.clusters, key)
-        most = max(places)
-        for shift in range(most + 1):
-            found = [
-                on_grid(cost, of_one_kind(menu), min(1.0, (place + shift) / max(1, most)) if error > 0 else 0.0)
-                for cost, (_, menu), place, error in zip(costs, self.choices, places, lost, strict=True)
+        defaults = [menu.default for _, menu in self.menus]
+        default_errors = [float(row[option]) for row, option in zip(errors, defaults, strict=True)]
+        places = rank_clusters([spec.numel for spec, _ in self.menus], default_errors, self.clusters, key)
+        last = max(places)
+        for shift in range(last + 1):
+            options = [
+                grid_option(
+                    cost, same_method_options(menu), min(1.0, (place + shift) / max(1, last)) if error > 0 else 0
+                )
+                for cost, (_, menu), place, error in zip(costs, self.menus, places, default_errors, strict=True)
             ]
-            if total(errors, found) <= self.alpha * total(errors, reference):
-                return found if total(costs, found) <= total(costs, reference) else reference
-        return reference
+            if sum_chosen(errors, options) <= self.alpha * sum_chosen(errors, defaults):
+                return options if sum_chosen(costs, options) <= sum_chosen(costs, defaults) else defaults
+        return defaults
 
 
-def places_of(sizes: Sequence[int], errors: Sequence[float], clusters: int, key: Key) -> list[int]:
-    """Each layer's place, from 0 on, among the clusters: large layers of small error first."""
+def rank_clusters(sizes: Sequence[int], errors: Sequence[float], clusters: int, key: Key) -> list[int]:
+    """The place of each layer's cluster, from 0 on: clusters of large layers of small error come first."""
     smallest = min((error for error in errors if error > 0), default=1.0)
     rows = [[max(1, size), error if error > 0 else smallest] for size, error in zip(sizes, errors, strict=True)]
-    members, centres = k_means(standardised(torch.tensor(rows, dtype=torch.float64).log()), clusters, key)
-    order = (centres[:, 1] - centres[:, 0]).argsort(stable=True).tolist()
+    members, centers = k_means(standardize(torch.tensor(rows, dtype=torch.float64).log()), clusters, key)
+    order = (centers[:, 1] - centers[:, 0]).argsort(stable=True).tolist()
     return [order.index(member) for member in members.tolist()]
 
 
-def on_grid(costs: Tensor, among: Sequence[int], share: float) -> int:
-    """The entry nearest to a share of the way from the cheapest to the dearest, on a geometric grid."""
-    prices = costs[list(among)].clamp(min=1e-3)
-    low, high = float(prices.min()), float(prices.max())
-    return nearest(costs, among, low * (high / low) ** share)
+def grid_option(costs: Tensor, among: Sequence[int], share: float) -> int:
+    """The option nearest to a share of the way from the fewest bytes to the most, on a geometric grid."""
+    some_costs = costs[list(among)].clamp(min=1e-3)
+    low, high = float(some_costs.min()), float(some_costs.max())
+    return nearest_option(costs, among, low * (high / low) ** share)

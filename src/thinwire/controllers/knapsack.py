@@ -1,6 +1,6 @@
-"""One candidate for each layer: the cheapest together whose errors keep within a budget. Plain mathematics.
+"""Multiple-choice knapsack of L-GreCo (Alimohammadi et al., 2024): fewest bytes within a budget of errors.
 
-Errors and costs are lists with a tensor for each layer, one number (float64) a candidate.
+Plain mathematics. Errors and costs are lists with one tensor (float64) for each layer: one number for each option.
 """
 
 from __future__ import annotations
@@ -14,35 +14,49 @@ from ..kernels import cheapest
 
 Rows = Sequence[Tensor]
 SOLVERS = ("exact", "lagrangian")
-_HALVINGS = 60  # of an interval of prices: beyond, float64 knows no number between
+_HALVINGS = 60  # of an interval of multipliers: beyond, float64 has no number between
 
 
-def assignment(
-    errors: Rows, costs: Rows, reference: Sequence[int], alpha: float = 1.0, steps: int = 10000, solver: str = "exact"
+def solve_knapsack(
+    errors: Rows,
+    costs: Rows,
+    defaults: Sequence[int],
+    alpha: float = 1.0,
+    error_levels: int = 10000,
+    solver: str = "exact",
 ) -> list[int]:
-    """The candidate of each layer. The sum of errors is at most `alpha` times the reference's; it never costs more.
+    """Return the option of each layer, of the least cost within the budget. It never costs more than the defaults.
 
-    A layer whose errors are all zero, or no numbers, gets its cheapest. Where nothing keeps within the budget
-    (alpha < 1), each layer gets the candidate of the least error.
+    A layer whose errors are all zero or NaN gets its cheapest option. Where nothing is within the budget (alpha < 1),
+    each layer gets the option of the least error.
+
+    Args:
+        errors: of each option.
+        costs: of each option.
+        defaults: one option for each layer; the budget is `alpha` times the sum of their errors.
+        alpha: of the defaults' errors.
+        error_levels: into how many levels the exact solver divides the budget.
+        solver: "exact" or "lagrangian".
     """
     errors = [torch.nan_to_num(row.double(), nan=0.0, posinf=torch.inf) for row in errors]
     costs = [row.double() for row in costs]
-    budget = alpha * total(errors, reference)
-    kept = [undominated(e, c) for e, c in zip(errors, costs, strict=True)]
+    budget = alpha * sum_chosen(errors, defaults)
+    kept = [pareto_front(e, c) for e, c in zip(errors, costs, strict=True)]
     rows = [e[k] for e, k in zip(errors, kept, strict=True)], [c[k] for c, k in zip(costs, kept, strict=True)]
-    found = lagrangian(*rows, budget) if solver == "lagrangian" else within(*rows, budget, steps)
+    found = solve_lagrangian(*rows, budget) if solver == "lagrangian" else solve_exact(*rows, budget, error_levels)
     best = None if found is None else [int(k[at]) for k, at in zip(kept, found, strict=True)]
-    if alpha >= 1 and (best is None or total(costs, best) > total(costs, reference)):
-        return list(reference)  # rounding up errors can make the reference itself miss the budget
+    if alpha >= 1 and (best is None or sum_chosen(costs, best) > sum_chosen(costs, defaults)):
+        return list(defaults)  # rounding up errors can put the defaults themselves over the budget
     return best if best is not None else [int(k[row.argmin()]) for k, row in zip(kept, rows[0], strict=True)]
 
 
-def total(rows: Rows, choice: Sequence[int]) -> float:
-    return float(sum(float(row[at]) for row, at in zip(rows, choice, strict=True)))
+def sum_chosen(rows: Rows, options: Sequence[int]) -> float:
+    """Sum of each row's number for the option chosen there."""
+    return float(sum(float(row[at]) for row, at in zip(rows, options, strict=True)))
 
 
-def undominated(errors: Tensor, costs: Tensor) -> Tensor:
-    """Candidates that no other beats in both, from the cheapest on; of equals the first."""
+def pareto_front(errors: Tensor, costs: Tensor) -> Tensor:
+    """Options that no other beats in both error and cost, from the cheapest on; of equals the first."""
     order = sorted(range(len(costs)), key=lambda at: (float(costs[at]), float(errors[at]), at))
     kept: list[int] = []
     for at in order:
@@ -51,52 +65,52 @@ def undominated(errors: Tensor, costs: Tensor) -> Tensor:
     return torch.tensor(kept, dtype=torch.int64)
 
 
-def within(errors: Rows, costs: Rows, budget: float, steps: int) -> list[int] | None:
-    """The optimum for errors rounded up to whole steps of the budget, so that true errors keep within it."""
-    unit = budget / steps
+def solve_exact(errors: Rows, costs: Rows, budget: float, error_levels: int) -> list[int] | None:
+    """The optimum for errors rounded up to whole levels of the budget, so that true errors stay within it."""
+    unit = budget / error_levels
     if unit > 0:
-        units = [torch.ceil(row / unit).clamp(max=steps + 1).long() for row in errors]
+        units = [torch.ceil(row / unit).clamp(max=error_levels + 1).long() for row in errors]
     else:
-        units, steps = [(row > 0).long() for row in errors], 0
-    for _ in range(2):  # a sum of rounded numbers may exceed the budget by a rounding error: then with a unit less
-        choice = cheapest(*_filled(units, costs, steps), steps)
-        if not len(choice):
+        units, error_levels = [(row > 0).long() for row in errors], 0
+    for _ in range(2):  # a sum of rounded numbers may exceed the budget by a rounding error: then with one level less
+        chosen = cheapest(*_pad_rows(units, costs, error_levels), error_levels)
+        if not len(chosen):
             return None
-        found: list[int] = choice.tolist()
-        if total(errors, found) <= budget:
-            return found
-        steps -= 1
+        options: list[int] = chosen.tolist()
+        if sum_chosen(errors, options) <= budget:
+            return options
+        error_levels -= 1
     return None
 
 
-def _filled(units: Rows, costs: Rows, steps: int) -> tuple[Tensor, Tensor]:
-    """Rows of one length; what was filled in is beyond the budget. Costs as whole numbers."""
+def _pad_rows(units: Rows, costs: Rows, error_levels: int) -> tuple[Tensor, Tensor]:
+    """Costs, as whole numbers, and errors as (layers, options); what fills short rows is over the budget."""
     width = max((len(row) for row in units), default=0)
-    errors = torch.full((len(units), width), steps + 1, dtype=torch.int64)
-    prices = torch.zeros(len(units), width, dtype=torch.float64)
+    padded_errors = torch.full((len(units), width), error_levels + 1, dtype=torch.int64)
+    padded_costs = torch.zeros(len(units), width, dtype=torch.float64)
     for at, (row, cost) in enumerate(zip(units, costs, strict=True)):
-        errors[at, : len(row)] = row
-        prices[at, : len(row)] = torch.ceil(cost)
-    return prices, errors
+        padded_errors[at, : len(row)] = row
+        padded_costs[at, : len(row)] = torch.ceil(cost)
+    return padded_costs, padded_errors
 
 
-def lagrangian(errors: Rows, costs: Rows, budget: float) -> list[int] | None:
-    """The best choice that minimises cost + price · error for one price of error: quick, and near the optimum.
+def solve_lagrangian(errors: Rows, costs: Rows, budget: float) -> list[int] | None:
+    """Minimize cost + multiplier · error, with the multiplier found by bisection: quick, and near the optimum.
 
-    It finds what lies on the convex hull of all choices; with many layers the hull is dense.
+    It reaches the plans on the convex hull of all plans; with many layers the hull is dense.
     """
 
-    def choice(price: float) -> list[int]:
-        return [int((cost + price * error).argmin()) for error, cost in zip(errors, costs, strict=True)]
+    def minimize(multiplier: float) -> list[int]:
+        return [int((cost + multiplier * error).argmin()) for error, cost in zip(errors, costs, strict=True)]
 
     low, high = 0.0, 1.0
-    if total(errors, choice(low)) <= budget:
-        return choice(low)
-    while total(errors, choice(high)) > budget:
+    if sum_chosen(errors, minimize(low)) <= budget:
+        return minimize(low)
+    while sum_chosen(errors, minimize(high)) > budget:
         low, high = high, 4 * high
         if high > 1e300:
             return None
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (low, middle) if total(errors, choice(middle)) <= budget else (middle, high)
-    return choice(high)
+        low, high = (low, middle) if sum_chosen(errors, minimize(middle)) <= budget else (middle, high)
+    return minimize(high)

@@ -1,4 +1,4 @@
-"""Seconds as a sum of sizes times rates, by least squares. Plain mathematics."""
+"""Least squares with rates that are not negative: seconds = constant + sizes @ rates. Plain mathematics."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Fit(NamedTuple):
 
 
 def fit_rates(sizes: Tensor, seconds: Tensor) -> Fit:
-    """Rates (columns,) for sizes (samples, columns) and seconds (samples,), all float64; none is negative.
+    """Fit rates (columns,) to sizes (samples, columns) and seconds (samples,), all float64; no rate is negative.
 
-    Sending more takes no less time, so a column whose rate would be negative is left out and the others fitted again.
-    A column that never changes is the constant's business: its rate is 0.
+    Sending more takes no less time, so a column whose rate would be negative is left out and the others are fitted
+    again. A column that never changes cannot be told from the constant: its rate is 0.
     """
     scale = (sizes.amax(0) - sizes.amin(0)).clamp(min=0)
     kept = [at for at in range(sizes.shape[1]) if scale[at] > 0]
@@ -28,12 +28,12 @@ def fit_rates(sizes: Tensor, seconds: Tensor) -> Fit:
     constant = float(seconds.mean()) if len(seconds) else 0.0
     while kept:
         columns = (sizes[:, kept] - sizes[:, kept].mean(0)) / scale[kept]
-        found = torch.linalg.lstsq(columns, seconds - seconds.mean(), driver="gelsd").solution / scale[kept]
-        worst = int(found.argmin())
-        if found[worst] < 0:
+        solution = torch.linalg.lstsq(columns, seconds - seconds.mean(), driver="gelsd").solution / scale[kept]
+        worst = int(solution.argmin())
+        if solution[worst] < 0:
             del kept[worst]
             continue
-        rates[kept] = found
+        rates[kept] = solution
         constant = float(seconds.mean() - sizes.mean(0) @ rates)
         break
     return Fit(rates, constant, r_squared(seconds, constant + sizes @ rates))

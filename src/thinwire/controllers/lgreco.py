@@ -1,4 +1,7 @@
-"""L-GreCo: for each layer the cheapest entry, while all layers together lose no more than the reference would."""
+"""L-GreCo (Alimohammadi et al., 2024): per layer the option of the fewest bytes, within the default's total error.
+
+Ranks all-reduce one error a layer and option; rank 0 solves a knapsack and broadcasts the plan.
+"""
 
 from __future__ import annotations
 
@@ -11,141 +14,159 @@ from torch import Tensor
 from ..core import (
     Capabilities,
     Capability,
-    Choices,
     CompositionError,
     Context,
     Controller,
+    LayerMenus,
+    LayerObservation,
     Plan,
     Program,
-    Seen,
     TensorSpec,
 )
-from .deciding import agreed
-from .gathering import LOOK_AT, Gathered, Gathers, check_alpha, check_settings
-from .knapsack import SOLVERS, assignment
-from .prices import FROM, cost_table, error_table
-from .several import informed
-from .timing import Timing, drawn, fitted, noted, weights_of
+from .base import broadcast_plan
+from .composite import bind_menus
+from .estimates import ERRORS_FROM, compute_cost_table, compute_error_table
+from .knapsack import SOLVERS, solve_knapsack
+from .timing import Timing, byte_weights, draw_plan, fit, record_sample
+from .windowed import OBSERVED, WindowedController, WindowState, check_alpha, check_settings
 
 ERRORS = ("norm", "squared")
 OBJECTIVES = ("bytes", "time")
 
 
-class Beside(NamedTuple):
-    """What time costs, where that counts. What the reference chose last, in the order of the choices; its memory."""
+class LGreCoState(NamedTuple):
+    """State beside the window."""
 
-    timing: Timing | tuple[()]
-    entries: Tensor
-    reference: Any
+    timing: Timing | tuple[()]  # seconds per byte, for objective="time"
+    defaults: Tensor  # (layers,) options whose errors are the budget
+    defaults_state: Any  # of the controller that `defaults_from` names
 
 
 @dataclass(frozen=True)
-class LGreCo(Gathers):
-    """Choose for each layer, so that fewest bytes are sent and the errors add up to no more than the reference's.
+class LGreCo(WindowedController):
+    """Choose one option per layer: the fewest bytes such that errors add up to no more than the default's.
 
-    Decides at exchange `start` and every `every` from there on, from the mean of the last `window` tensors of each
-    layer: "pure", or "corrected" by what its memory kept. alpha: of the reference's error. The knapsack has `steps`
-    steps, or is solved by a Lagrangian (solver="lagrangian"). Errors are those of "all" ranks on average, or of "one",
-    the first; "norm" adds up L2 norms, "squared" their squares. exact=true tries candidates out where an estimate for
-    all at once is usual. objective="time" counts seconds instead of bytes: during the first `calibrate` exchanges plans
-    are drawn at random, and seconds a byte fitted for each bucket. reference: whose choice it is that all errors are
-    held against, accordion() for example; without, what is written. L-GreCo, arXiv 2210.17357.
+    Settings:
+        every, start, window: decide at exchange `start` and each `every` from there on, from the mean of the last
+            `window` tensors of each layer.
+        alpha: of the default's error.
+        error_levels: of the exact solver, a dynamic program over a discrete budget.
+        solver: "exact" or "lagrangian", which is quicker and near the optimum.
+        errors_from: "all" averages errors over ranks, "rank0" takes rank 0's.
+        observed: errors are those of the "gradient", or of the "target", which a memory has added to.
+        error: "norm" adds up L2 norms, "squared" their squares.
+        exact_errors: run options where estimates for all at once are usual.
+        objective: "bytes", or "time", which counts seconds: during the first `calibration_steps` exchanges plans are
+            drawn at random, and seconds per byte are fitted for each bucket.
+        defaults_from: a controller whose plan is the default that errors are compared with, accordion() for example.
+
+    Alimohammadi et al., 2024.
     """
 
-    capabilities: ClassVar[Capabilities] = Gathers.capabilities | frozenset({Capability.MEASURES_WORLD})
+    capabilities: ClassVar[Capabilities] = WindowedController.capabilities | frozenset({Capability.RESIZES_STATE})
 
     every: int = 500
     start: int = 100
     window: int = 10
     alpha: float = 1.0
-    steps: int = 10000
+    error_levels: int = 10000
     solver: str = "exact"
-    statistics: str = "all"
-    look_at: str = "pure"
+    errors_from: str = "all"
+    observed: str = "gradient"
     error: str = "norm"
-    exact: bool = False
+    exact_errors: bool = False
     objective: str = "bytes"
-    calibrate: int = 50
-    reference: Controller[Any] | None = None
-    choices: Choices = field(default=(), repr=False)
+    calibration_steps: int = 50
+    defaults_from: Controller[Any] | None = None
+    menus: LayerMenus = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        words = {"solver": SOLVERS, "statistics": FROM, "look_at": LOOK_AT, "error": ERRORS, "objective": OBJECTIVES}
+        words = {"solver": SOLVERS, "errors_from": ERRORS_FROM, "observed": OBSERVED, "error": ERRORS}
         check_alpha("LGreCo", self.alpha)
-        check_settings(self, ("every", "start", "window", "steps", "calibrate"), words)
-        if self.objective == "time" and self.start < self.calibrate:
+        counts = ("every", "start", "window", "error_levels", "calibration_steps")
+        check_settings(self, counts, words | {"objective": OBJECTIVES})
+        if self.objective == "time" and self.start < self.calibration_steps:
             raise CompositionError(
-                f"LGreCo: start must not come before calibrate, which is {self.calibrate}, got {self.start}"
+                f"LGreCo: start must be at least calibration_steps, got start={self.start} and "
+                f"calibration_steps={self.calibration_steps}"
             )
 
-    def given(self, choices: Choices) -> LGreCo:
-        told = None if self.reference is None else informed(self.reference, choices)
-        return replace(self, choices=choices, reference=told)
+    def with_menus(self, menus: LayerMenus) -> LGreCo:
+        bound = None if self.defaults_from is None else bind_menus(self.defaults_from, menus)
+        return replace(self, menus=menus, defaults_from=bound)
 
-    def _own(self) -> Beside:
-        timing = Timing.over(self.calibrate, len(self.choices)) if self.objective == "time" else ()
-        plan: Plan = {spec.name: menu.reference for spec, menu in self.choices}
+    def _init_extra(self) -> LGreCoState:
+        timing = Timing.empty(self.calibration_steps, len(self.menus)) if self.objective == "time" else ()
+        plan: Plan = {spec.name: menu.default for spec, menu in self.menus}
         state: Any = ()
-        if self.reference is not None:
-            plan, state = self.reference.init([spec for spec, _ in self.choices])
-        return Beside(timing, self._entries(plan), state)
+        if self.defaults_from is not None:
+            plan, state = self.defaults_from.init([spec for spec, _ in self.menus])
+        return LGreCoState(timing, self._to_options(plan), state)
 
-    def observe(self, spec: TensorSpec, seen: Seen, state: Gathered, ctx: Context) -> Gathered:
-        at, own = self._places.get(spec.name), state.own
-        if at is None:
+    def observe(self, spec: TensorSpec, observation: LayerObservation, state: WindowState, ctx: Context) -> WindowState:
+        index, extra = self._layer_index.get(spec.name), state.extra
+        if index is None:
             return state
-        if own.timing:
-            own = own._replace(timing=noted(own.timing, at, state.begun - 1, seen))
-        if self.reference is not None:
-            own = own._replace(reference=self.reference.observe(spec, seen, own.reference, ctx))
-        return super().observe(spec, seen, state._replace(own=own), ctx)
+        if extra.timing:
+            timing = record_sample(extra.timing, index, state.num_exchanges - 1, observation)
+            extra = extra._replace(timing=timing)
+        if self.defaults_from is not None:
+            defaults_state = self.defaults_from.observe(spec, observation, extra.defaults_state, ctx)
+            extra = extra._replace(defaults_state=defaults_state)
+        return super().observe(spec, observation, state._replace(extra=extra), ctx)
 
-    def replan(self, plan: Plan, state: Gathered, ctx: Context) -> Program[tuple[Plan, Gathered]]:
-        if self.reference is not None:
-            told, mine = yield from self.reference.replan(self._plan(state.own.entries), state.own.reference, ctx)
-            state = state._replace(own=state.own._replace(entries=self._entries(told), reference=mine))
-        if state.own.timing and self.choices and state.begun <= self.calibrate:
-            plan, timing = yield from self._calibrated(plan, state, ctx)
-            state = state._replace(own=state.own._replace(timing=timing))
+    def replan(self, plan: Plan, state: WindowState, ctx: Context) -> Program[tuple[Plan, WindowState]]:
+        extra = state.extra
+        if self.defaults_from is not None:
+            defaults = self._to_plan(extra.defaults)
+            defaults, own = yield from self.defaults_from.replan(defaults, extra.defaults_state, ctx)
+            extra = extra._replace(defaults=self._to_options(defaults), defaults_state=own)
+            state = state._replace(extra=extra)
+        if extra.timing and self.menus and state.num_exchanges <= self.calibration_steps:
+            plan, timing = yield from self._calibrate(plan, state, ctx)
+            state = state._replace(extra=extra._replace(timing=timing))
         return (yield from super().replan(plan, state, ctx))
 
-    def _calibrated(self, plan: Plan, state: Gathered, ctx: Context) -> Program[tuple[Plan, Timing]]:
-        if state.begun < self.calibrate:
-            return (yield from drawn(plan, state.own.timing, state.begun, self.choices, ctx))
-        costs = cost_table(self.choices, state.means(), ctx) if ctx.world.rank == 0 else []
-        timing = yield from fitted(state.own.timing, costs, ctx)
-        return {**plan, **self._plan(state.own.entries)}, timing
+    def _calibrate(self, plan: Plan, state: WindowState, ctx: Context) -> Program[tuple[Plan, Timing]]:
+        """Draw a random plan; after the last one, fit seconds per byte and return to the defaults."""
+        timing = state.extra.timing
+        if state.num_exchanges < self.calibration_steps:
+            return (yield from draw_plan(plan, timing, state.num_exchanges, self.menus, ctx))
+        costs = compute_cost_table(self.menus, state.means(), ctx) if ctx.world.rank == 0 else []
+        timing = yield from fit(timing, costs, ctx)
+        return {**plan, **self._to_plan(state.extra.defaults)}, timing
 
-    def elsewhere(self, state: Gathered) -> Gathered:
-        """Bytes cost other seconds there: measure and decide anew. Without seconds, prices follow the world anyway."""
-        if not state.own.timing:
+    def on_world_resize(self, state: WindowState) -> WindowState:
+        """Measure seconds per byte again. Without them nothing changes: bytes are computed for the world at hand."""
+        if not state.extra.timing:
             return state
-        _, first = self.init([spec for spec, _ in self.choices])
-        return first._replace(own=state.own._replace(timing=first.own.timing))
+        _, first = self.init([spec for spec, _ in self.menus])
+        return first._replace(extra=state.extra._replace(timing=first.extra.timing))
 
-    def explained(self, state: Gathered) -> dict[str, Any]:
-        timing = state.own.timing
-        return super().explained(state) | (timing.explained() if timing else {"objective": "bytes"})
+    def report(self, state: WindowState) -> dict[str, Any]:
+        timing = state.extra.timing
+        return super().report(state) | (timing.report() if timing else {"objective": "bytes"})
 
-    def _decided(self, plan: Plan, state: Gathered, ctx: Context) -> Program[tuple[Plan, Any]]:
-        errors = yield from error_table(self.choices, state.means(), ctx, self.statistics, self.exact)
-        mine = self._decide(errors, plan, state, ctx) if ctx.world.rank == 0 else plan
-        chosen = yield from agreed(mine, self.choices)
-        return chosen, state.own
+    def _decide(self, plan: Plan, state: WindowState, ctx: Context) -> Program[tuple[Plan, Any]]:
+        errors = yield from compute_error_table(self.menus, state.means(), ctx, self.errors_from, self.exact_errors)
+        own = self._solve(errors, plan, state, ctx) if ctx.world.rank == 0 else plan
+        chosen = yield from broadcast_plan(own, self.menus)
+        return chosen, state.extra
 
-    def _decide(self, errors: list[Tensor], plan: Plan, state: Gathered, ctx: Context) -> Plan:
-        """By the first rank: floating-point units may differ, and a plan must not."""
+    def _solve(self, errors: list[Tensor], plan: Plan, state: WindowState, ctx: Context) -> Plan:
+        """On rank 0 only: floating-point results may differ between machines, and plans must not."""
         if not int(state.counts.sum()):
             return plan  # no good step since the last decision
-        costs = cost_table(self.choices, state.means(), ctx)
-        if state.own.timing:
-            costs = [row * weight for row, weight in zip(costs, weights_of(state.own.timing), strict=True)]
+        costs = compute_cost_table(self.menus, state.means(), ctx)
+        if state.extra.timing:
+            costs = [row * weight for row, weight in zip(costs, byte_weights(state.extra.timing), strict=True)]
         rows = [row.square() for row in errors] if self.error == "squared" else errors
-        entries = assignment(rows, costs, state.own.entries.tolist(), self.alpha, self.steps, self.solver)
-        return self._plan(torch.tensor(entries))
+        defaults = state.extra.defaults.tolist()
+        options = solve_knapsack(rows, costs, defaults, self.alpha, self.error_levels, self.solver)
+        return self._to_plan(torch.tensor(options))
 
-    def _entries(self, plan: Plan) -> Tensor:
-        return torch.tensor([plan[spec.name] for spec, _ in self.choices], dtype=torch.int64)
+    def _to_options(self, plan: Plan) -> Tensor:
+        return torch.tensor([plan[spec.name] for spec, _ in self.menus], dtype=torch.int64)
 
-    def _plan(self, entries: Tensor) -> Plan:
-        return {spec.name: int(entry) for (spec, _), entry in zip(self.choices, entries.tolist(), strict=True)}
+    def _to_plan(self, options: Tensor) -> Plan:
+        return {spec.name: int(option) for (spec, _), option in zip(self.menus, options.tolist(), strict=True)}

@@ -61,7 +61,7 @@ class Capability(Enum):
     EXPECTS_BYTES = ("predicts its size", "`num_bytes`, of an aggregator `expected_bytes`, is what it sends on average")
     FUSES_RESIDUAL = ("fused residual", "adds a residual and returns the next one in fewer passes over the tensor")
     DECODES_MEAN = ("fused mean", "averages payloads in fewer passes over the tensor than decoding each")
-    ESTIMATES_ERRORS = ("estimates errors", "one pass over a tensor gives the errors of several settings")
+    ESTIMATES_ERRORS = ("estimates errors", "`estimate_errors` gives the errors of several settings in one pass")
     WRAPS_COMPRESSOR = ("wraps a compressor", "a rank's tensor is encoded by its `compressor`, which may be replaced")
     SENDS_ONE_PAYLOAD = (
         "sends one payload",
@@ -73,7 +73,7 @@ class Capability(Enum):
     )
     TRACKS_PEER_COPIES = ("tracks peer copies", "ranks keep copies of their neighbors' tensors and send differences")
     FLATTENS_LAYERS = ("flattens layers", "all layers that have it are exchanged as one vector")
-    OFFERS_MENU = ("offers a menu", "a controller chooses an option for each layer")
+    HAS_MENU = ("has a menu", "a controller chooses one of its options for each layer")
     CORRECTS_ERROR = ("corrects errors", "what was not sent is sent later, so a biased compressor may be used inside")
     KEEPS_RESIDUAL = ("keeps a residual", "adds to the next tensor what was not sent of the last")
     SENDS_DIFFERENCES = ("sends differences", "sends the difference between the tensor and what was sent before")
@@ -83,9 +83,9 @@ class Capability(Enum):
     )
     HAS_PERIOD = ("periodic", "weights at step t + `period(size)` are those at step t")
     SUPPORTS_ONE_PEER = ("one peer per step", "with `one_peer=true` a rank exchanges with one neighbor per step")
-    TAKES_MENUS = ("takes menus", "`given(choices)` is the same controller, told what it chooses from")
-    EXPLAINS = ("explains", "`explained(state)` says what was decided, in numbers and words")
-    MEASURES_WORLD = ("measures the world", "`elsewhere(state)` is its state for a world of another size")
+    TAKES_MENUS = ("takes menus", "`with_menus(menus)` is the same controller for these layers and their menus")
+    REPORTS = ("reports", "`report(state)` says what was decided, in numbers and texts")
+    RESIZES_STATE = ("resizes its state", "`on_world_resize(state)` is its state for a world of another size")
     NEVER_OBSERVES = ("never observes", "its plan depends on no tensor: `observe` need not be called")
 
 

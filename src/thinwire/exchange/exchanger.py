@@ -11,11 +11,11 @@ from torch import Tensor
 from ..core import (
     Aggregator,
     CheckpointError,
-    Choices,
     Controller,
+    LayerMenus,
+    LayerObservation,
     Plan,
     Program,
-    Seen,
     TensorSpec,
     World,
     require_keys,
@@ -150,9 +150,9 @@ class Exchanger:
         return self._planning.seed
 
     @property
-    def choices(self) -> Choices:
+    def menus(self) -> LayerMenus:
         """Layers that have a menu."""
-        return self._planning.choices
+        return self._planning.menus
 
     @property
     def controller(self) -> Controller[Any]:
@@ -208,7 +208,7 @@ class Exchanger:
         """For controllers that choose by time; without one, runs repeat."""
         self._planning.clock = clock
 
-    def set_watch(self, watch: Callable[[TensorSpec, Seen], None] | None) -> None:
+    def set_watch(self, watch: Callable[[TensorSpec, LayerObservation], None] | None) -> None:
         """Call this for every layer that was exchanged."""
         self._planning.watch = watch
 
@@ -272,5 +272,5 @@ class Exchanger:
         """One rank's state out of those of a world of another size: mean residuals lose nothing."""
         for state in states:
             require_keys(state, STORED, "an Exchanger")
-        memories, controller = self._memories.merged(states), self._planning.state_elsewhere(states[0])
+        memories, controller = self._memories.merged(states), self._planning.resized_state(states[0])
         return {**states[0], **memories, "controller": controller}

@@ -9,29 +9,29 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from ..controllers import elsewhere, explained, who_chooses
+from ..controllers import report_controller, resize_state, resolve_controller
 from ..core import (
     Aggregator,
     Capability,
     CheckpointError,
     Context,
     Controller,
+    LayerObservation,
     Plan,
     Program,
     Reduced,
-    Seen,
     TensorSpec,
     World,
     flatten_state,
     has,
-    plans_of_tensors,
+    plans_from_tensors,
     plans_to_tensors,
     restore_state,
     with_step,
 )
 
 Target: TypeAlias = Callable[[str, Tensor, Context], Tensor]
-Watch: TypeAlias = Callable[[TensorSpec, Seen], None]
+Watch: TypeAlias = Callable[[TensorSpec, LayerObservation], None]
 
 
 class Planning:
@@ -50,7 +50,7 @@ class Planning:
         seed: int,
     ) -> None:
         self.layers = {spec.name: spec for spec in layers}
-        self.choices, self.controller = who_chooses(layers, aggregators, controller)
+        self.menus, self.controller = resolve_controller(layers, aggregators, controller)
         self.state: Any
         self.plan, self.state = self.controller.init(layers)
         self.plans: list[tuple[int, Plan]] = []  # every change, with the step from which on it was in force
@@ -70,7 +70,7 @@ class Planning:
     def begin(self, step: int, world: World, lr: float | None) -> Program[None]:
         """Let the controller change the plan."""
         self.lr = self.lr if lr is None else lr
-        if not self.choices and not self._observes:
+        if not self.menus and not self._observes:
             self.world = world  # there is nothing to choose, and nothing that a controller could have seen
             return
         began, before = time.perf_counter(), self.plan
@@ -105,16 +105,16 @@ class Planning:
             return
         began, state = time.perf_counter(), self._pending
         seconds = None if self.clock is None else self.clock() - self._began
-        all_seen = {
-            name: Seen(given[name], out, partial(target, name, given[name], ctx), bucket, seconds)
+        observations = {
+            name: LayerObservation(given[name], out, partial(target, name, given[name], ctx), bucket, seconds)
             for name, out in reduced.items()
         }
-        for name, seen in all_seen.items():
-            state = self.controller.observe(self.layers[name], seen, state, ctx)
+        for name, observation in observations.items():
+            state = self.controller.observe(self.layers[name], observation, state, ctx)
         self.seconds += time.perf_counter() - began
         if self.watch is not None:
-            for name, seen in all_seen.items():
-                self.watch(self.layers[name], seen)
+            for name, observation in observations.items():
+                self.watch(self.layers[name], observation)
         self._pending = state
 
     def commit(self) -> None:
@@ -144,8 +144,8 @@ class Planning:
 
     def report(self) -> dict[str, Any]:
         """What choosing has done: changes of plan, seconds it took here, and what the controller says of itself."""
-        explanation = explained(self.controller, self.state)
-        return {"decisions": len(self.plans), **explanation, "changes": len(self.plans), "seconds": self.seconds}
+        own_report = report_controller(self.controller, self.state)
+        return {"decisions": len(self.plans), **own_report, "changes": len(self.plans), "seconds": self.seconds}
 
     # Stored
 
@@ -158,16 +158,16 @@ class Planning:
 
     def install(self, state: Any, stored: Mapping[str, Any]) -> None:
         """`state` is what `restored` gave of it."""
-        self.plans = plans_of_tensors(stored["plans"], sorted(self.layers))
+        self.plans = plans_from_tensors(stored["plans"], sorted(self.layers))
         self.plan, self.state = dict(stored["plan"]), state
         self._pending, self._before = state, None
 
     def load_lr(self, stored: Mapping[str, Any]) -> None:
         self.lr = float(stored["lr"]) or None  # 0: not told
 
-    def state_elsewhere(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+    def resized_state(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """The controller's stored state for a world of another size."""
-        return flatten_state(elsewhere(self.controller, self.restored(stored)))
+        return flatten_state(resize_state(self.controller, self.restored(stored)))
 
     def restored(self, stored: Mapping[str, Any]) -> Any:
         """The controller's state out of a stored one; what does not fit is a CheckpointError."""

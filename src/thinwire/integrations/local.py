@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..adaptation import adapting_of
 from ..catalog.patterns import Wanted
+from ..controller_report import build_controller_report
 from ..core import NonFiniteError, Program, ProtocolError, TensorSpec
 from ..optimizer_state import AdamMoments, Averaging
 from ..sync import Local, Rounds
@@ -241,7 +241,7 @@ class LocalWire(LocalState):
         self._wait()
         dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
         exchanger, driver = self.rounds.exchanger, self.driver
-        adapting = adapting_of(exchanger, driver.meter, time.perf_counter() - self.began)
+        adapting = build_controller_report(exchanger, driver.meter, time.perf_counter() - self.began)
         about = Subject(self._compositions, self._state, facts=self._described)
         return WireReport.of(
             driver.meter, driver.world, self.step, dense, self.seconds, exchanger.skipped_steps, self.healed, adapting,

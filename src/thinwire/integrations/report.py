@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..adaptation import Adapting
+from ..controller_report import ControllerReport
 from ..core import World, format_bytes
 from ..core.flattening import FLATTENED
 from ..drivers.meter import Meter
@@ -58,7 +58,7 @@ class WireReport:
     seconds: Mapping[str, float]
     skipped_steps: int
     healed: int
-    adapting: Adapting | None  # what choosing per layer cost, where a controller chooses
+    adapting: ControllerReport | None  # what choosing per layer cost, where a controller chooses
     subject: Subject
 
     @classmethod
@@ -71,7 +71,7 @@ class WireReport:
         seconds: Mapping[str, float],
         skipped: int,
         healed: int,
-        adapting: Adapting | None,
+        adapting: ControllerReport | None,
         subject: Subject,
     ) -> WireReport:
         total = meter.total()

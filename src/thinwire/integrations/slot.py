@@ -130,7 +130,7 @@ def _drop(optimizer: Optimizer) -> None:
 def _tell_learning_rate(optimizer: Optimizer, *_: Any) -> None:
     """Those who choose what is sent may want to know it: the largest of the groups that hold a wire's parameters."""
     for slot in list(_slots):
-        if slot.wire is None or not slot.wire.compressed.choices:
+        if slot.wire is None or not slot.wire.compressed.menus:
             continue
         known = slot.wire.parameters
         rates = [float(g["lr"]) for g in optimizer.param_groups if "lr" in g and any(p in known for p in g["params"])]

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import __version__
-from ..adaptation import adapting_of
 from ..aggregators import Dense
 from ..catalog import part_text
 from ..catalog.patterns import Wanted, assigned
+from ..controller_report import build_controller_report
 from ..core import (
     Aggregator,
     ClosedError,
@@ -201,7 +201,7 @@ class Wire:
         """What was sent and saved, and where the time went, as this rank counted. Prints as a table."""
         dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
         hook, driver = self.hook, self.driver
-        adapting = adapting_of(self.compressed, driver.meter, now() - self.attached_at)
+        adapting = build_controller_report(self.compressed, driver.meter, now() - self.attached_at)
         about = Subject(self._compositions, self._state)
         return WireReport.of(
             driver.meter, driver.world, hook.step, dense, hook.times.sums, self._skipped, self.healed, adapting, about

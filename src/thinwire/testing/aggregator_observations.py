@@ -176,10 +176,10 @@ def fuses_residual(part: Any) -> bool:
 
 
 def estimates_errors(part: Any) -> bool | None:
-    if not has_methods(part, "errors_along"):
+    if not has_methods(part, "estimate_errors"):
         return False
     x = gaussian(*LARGE)
-    (error,) = part.errors_along(x, TensorSpec.of("layer", x), [part], KEY, False)
+    (error,) = part.estimate_errors(x, TensorSpec.of("layer", x), [part], KEY, False)
     if error is None:
         return None
     measured = float(torch.linalg.vector_norm(x - exchange(part, [x])[0].value, dtype=torch.float64))
@@ -203,8 +203,8 @@ def flattens_layers(part: Any) -> bool | None:
     return isinstance(next(part.reduce(x, spec, part.init(spec, KEY), ctx), None), FlattenLayers)
 
 
-def offers_menu(part: Any) -> bool:
-    return isinstance(getattr(part, "offers", None), Menu) and hasattr(part, "by")
+def has_menu(part: Any) -> bool:
+    return isinstance(getattr(part, "menu", None), Menu) and hasattr(part, "controller")
 
 
 AGGREGATOR_OBSERVATIONS = {
@@ -219,5 +219,5 @@ AGGREGATOR_OBSERVATIONS = {
     Capability.ESTIMATES_ERRORS: estimates_errors,
     Capability.TRACKS_PEER_COPIES: tracks_peer_copies,
     Capability.FLATTENS_LAYERS: flattens_layers,
-    Capability.OFFERS_MENU: offers_menu,
+    Capability.HAS_MENU: has_menu,
 } | MEMORY_OBSERVATIONS

@@ -156,10 +156,10 @@ def decodes_mean(part: Any) -> bool:
 
 
 def estimates_errors(part: Any) -> bool | None:
-    if not has_methods(part, "errors_along"):
+    if not has_methods(part, "estimate_errors"):
         return False
     x = gaussian(*LARGE)
-    (error,) = part.errors_along(x, TensorSpec.of("x", x), [part], KEY, False)
+    (error,) = part.estimate_errors(x, TensorSpec.of("x", x), [part], KEY, False)
     return None if error is None else is_near(error, x, through(part, x))
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from ..aggregators import Adapt, GatherMean, Gossip
 from ..catalog import is_controller
 from ..compressors import Identity, TopK
-from ..controllers.several import menu_part
-from ..core import Aggregator, Controller, OffersMenu, Program, TensorSpec, World
+from ..controllers.composite import find_menu_part
+from ..core import Aggregator, Controller, HasMenu, Program, TensorSpec, World
 from ..drivers.lockstep import lockstep
 from ..exchange import Exchanger
 from ..feedback import ErrorFeedback
@@ -35,12 +35,12 @@ def check_controller(controller: Controller[Any] | Aggregator[Any]) -> None:
     """All laws of controllers: for one that chooses from ef(adapt(topk(density=0.1))), or for a composition with a menu
     and a controller inside."""
     if is_controller(controller):
-        controller = ErrorFeedback(Adapt((GatherMean(TopK(density=0.1)),), by=controller))  # type: ignore[arg-type]
+        controller = ErrorFeedback(Adapt((GatherMean(TopK(density=0.1)),), controller=controller))  # type: ignore[arg-type]
     check_all(CONTROLLER_LAWS, controller)
 
 
-def menu_of(composition: Aggregator[Any]) -> OffersMenu:
-    found = menu_part(composition, "a")
+def menu_of(composition: Aggregator[Any]) -> HasMenu:
+    found = find_menu_part(composition, "a")
     assert found is not None, f"{composition!r} has no menu to choose from"
     return found
 
@@ -93,7 +93,7 @@ def all_ranks_have_the_same_plan_whatever_they_send(composition: Aggregator[Any]
 
 @law(CONTROLLER_LAWS)
 def every_layer_has_an_option_of_its_menu(composition: Aggregator[Any]) -> None:
-    options = len(menu_of(composition).offers.entries)
+    options = len(menu_of(composition).menu.options)
     for plan, *_ in train(workers(composition), range(9))[0]:
         assert plan.keys() == {spec.name for spec in LAYERS}
         assert all(0 <= option < options for option in plan.values())
@@ -209,10 +209,10 @@ def layers_without_a_menu_are_left_alone(composition: Aggregator[Any]) -> None:
     plain: Aggregator[Any] = GatherMean(TopK(density=0.1))
     rules = {spec.name: composition if spec.name == "c" else plain for spec in LAYERS}
     exchangers = [Exchanger(LAYERS, rules, seed=7) for _ in range(3)]
-    assert [spec.name for spec, _ in exchangers[0].choices] == ["c"]
+    assert [spec.name for spec, _ in exchangers[0].menus] == ["c"]
     train(exchangers, range(7))
     assert {name for _, plan in exchangers[0].plans for name in plan} <= {spec.name for spec in LAYERS}
-    alone = [Exchanger(LAYERS, ErrorFeedback(plain), menu_of(composition).by) for _ in range(3)]
-    assert alone[0].choices == ()
+    alone = [Exchanger(LAYERS, ErrorFeedback(plain), menu_of(composition).controller) for _ in range(3)]
+    assert alone[0].menus == ()
     train(alone, range(7))
     assert all(e.plans == alone[0].plans for e in alone)

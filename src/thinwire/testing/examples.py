@@ -30,8 +30,8 @@ def controller_texts() -> list[str]:
     texts = []
     for entry in _entries("controller"):
         controllers = example_texts(entry)
-        texts += [f"ef(adapt({INSIDE}, by={text}))" for text in controllers]
-        texts += [f"ef(switch({INSIDE}, dense(), by={text}))" for text in controllers[:1]]
+        texts += [f"ef(adapt({INSIDE}, controller={text}))" for text in controllers]
+        texts += [f"ef(switch({INSIDE}, dense(), controller={text}))" for text in controllers[:1]]
     return [text for text in texts if _takes_menu(text)]
 
 

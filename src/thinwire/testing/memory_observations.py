@@ -54,7 +54,7 @@ def accepts_moment_pairs(part: Any) -> bool | None:
     made, lossy = around(part, Dense()), made_sparse(part, 0.25)
     if made is None or lossy is None or inside_has(part, Capability.SENDS_DIFFERENCES):
         return None
-    if has(part, Capability.OFFERS_MENU) and part.by is not None:
+    if has(part, Capability.HAS_MENU) and part.controller is not None:
         return None  # a controller would look at pairs
     tensors = [gaussian(2, 6, 4, seed=rank) for rank in range(2)]
     mean = torch.stack(tensors).mean(0)

@@ -11,7 +11,18 @@ from torch import Tensor
 
 from ..aggregators import Dense, GatherMean
 from ..compressors import TopK
-from ..core import Capability, CompositionError, Context, Menu, Reduced, Seen, TensorSpec, Topology, World, loopback
+from ..core import (
+    Capability,
+    CompositionError,
+    Context,
+    LayerObservation,
+    Menu,
+    Reduced,
+    TensorSpec,
+    Topology,
+    World,
+    loopback,
+)
 from .compressor_observations import has_methods
 from .probes import gaussian
 
@@ -61,7 +72,7 @@ def takes_menus(controller: Any) -> bool:
     return has_methods(controller, "given") and type(controller.given(CHOICES)) is type(controller)
 
 
-def explains(controller: Any) -> bool:
+def reports(controller: Any) -> bool:
     if not has_methods(controller, "explained"):
         return False
     informed = _informed(controller)
@@ -69,7 +80,7 @@ def explains(controller: Any) -> bool:
     return isinstance(told, Mapping) and "decisions" in told
 
 
-def measures_world(controller: Any) -> bool:
+def resizes_state(controller: Any) -> bool:
     if not has_methods(controller, "elsewhere"):
         return False
     informed = _informed(controller)
@@ -95,15 +106,15 @@ def _informed(controller: Any) -> Any:
     return controller.given(CHOICES) if takes_menus(controller) else controller
 
 
-def _seen(tensor: Tensor) -> Seen:
+def _seen(tensor: Tensor) -> LayerObservation:
     nothing: Reduced[Any] = Reduced(torch.zeros(0), torch.zeros(0), ())
-    return Seen(tensor, nothing, lambda: tensor)
+    return LayerObservation(tensor, nothing, lambda: tensor)
 
 
 TOPOLOGY_OBSERVATIONS = {Capability.HAS_PERIOD: has_period, Capability.SUPPORTS_ONE_PEER: supports_one_peer}
 CONTROLLER_OBSERVATIONS = {
     Capability.TAKES_MENUS: takes_menus,
-    Capability.EXPLAINS: explains,
-    Capability.MEASURES_WORLD: measures_world,
+    Capability.REPORTS: reports,
+    Capability.RESIZES_STATE: resizes_state,
     Capability.NEVER_OBSERVES: never_observes,
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core import Context, Plan, Program, TensorSpec, World, offers_menu, parts_of
+from ..core import Context, Plan, Program, TensorSpec, World, has_menu, parts_of
 from ..drivers.lockstep import lockstep
 from ..drivers.meter import Meter
 from .probes import KEY
@@ -17,8 +17,8 @@ Reduce = Callable[[Tensor, TensorSpec, Any, Context], Program[Any]]
 
 def plan_of(part: Any) -> Plan:
     """The default of its menu, if it has one."""
-    menus = [inside.offers for inside in parts_of(part) if offers_menu(inside)]
-    return {"layer": menus[0].reference if menus else 0}
+    menus = [inside.menu for inside in parts_of(part) if has_menu(inside)]
+    return {"layer": menus[0].default if menus else 0}
 
 
 def exchange(

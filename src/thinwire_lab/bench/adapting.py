@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from thinwire.catalog.patterns import assigned
+from thinwire.controllers.estimates import compute_errors
 from thinwire.controllers.lgreco import LGreCo
-from thinwire.controllers.prices import errors_of
-from thinwire.core import Context, Key, Reduced, Seen, TensorSpec, World, loopback
+from thinwire.core import Context, Key, LayerObservation, Reduced, TensorSpec, World, loopback
 from thinwire.exchange import Exchanger
 
 from .ddp import MODELS, subject
@@ -76,14 +76,18 @@ def gradients_of(model: str) -> tuple[dict[str, Tensor], float]:
 
 def measure(model: str, family: str, gradients: dict[str, Tensor], compute_s: float, seconds: float) -> Cost:
     layers = [TensorSpec.of(name, tensor) for name, tensor in gradients.items()]
-    exchanger = Exchanger(layers, assigned(layers, f"ef(adapt({FAMILIES[family]}, by=lgreco(start=1, window=1)))"))
+    exchanger = Exchanger(
+        layers, assigned(layers, f"ef(adapt({FAMILIES[family]}, controller=lgreco(start=1, window=1)))")
+    )
     chooser = exchanger.controller
     assert isinstance(chooser, LGreCo)
     plan, state = chooser.init(layers)
     ctx = Context(0, World(0, 1), 0, plan)
     _, state = loopback(chooser.replan(plan, state, ctx))  # the first is not due
     nothing: Any = Reduced(torch.zeros(0), torch.zeros(0), ())
-    seen = {name: Seen(t, nothing, partial(torch.add, t, t)) for name, t in gradients.items()}  # as with a residual
+    seen = {
+        name: LayerObservation(t, nothing, partial(torch.add, t, t)) for name, t in gradients.items()
+    }  # as with a residual
 
     def look() -> Any:
         looked = state
@@ -98,17 +102,17 @@ def measure(model: str, family: str, gradients: dict[str, Tensor], compute_s: fl
     share = (decide_s + usual.window * look_s) / (usual.every * compute_s)
     apart = differences(exchanger, gradients)
     return Cost(
-        model, family, len(exchanger.choices), len(exchanger.choices[0][1].entries), 1e3 * compute_s, 1e3 * look_s,
+        model, family, len(exchanger.menus), len(exchanger.menus[0][1].options), 1e3 * compute_s, 1e3 * look_s,
         1e3 * decide_s, 100 * share, 100 * statistics.median(apart), 100 * max(apart),
     )  # fmt: skip
 
 
 def differences(exchanger: Exchanger, gradients: dict[str, Tensor], most: int = 4, numel: int = 600_000) -> list[float]:
     """Relative, of every entry, for the largest layers whose exact factorisation does not take all day."""
-    ordered = sorted(exchanger.choices, key=lambda choice: choice[0].numel)
+    ordered = sorted(exchanger.menus, key=lambda choice: choice[0].numel)
     found: list[float] = []
     for spec, menu in [choice for choice in ordered if choice[0].numel <= numel][-most:]:
-        quick, exact = (errors_of(menu.entries, gradients[spec.name], spec, Key(1), at) for at in (False, True))
+        quick, exact = (compute_errors(menu.options, gradients[spec.name], spec, Key(1), at) for at in (False, True))
         found += ((quick - exact).abs() / exact.clamp(min=1e-30))[exact > 0].tolist()
     return found
 

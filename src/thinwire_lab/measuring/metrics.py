@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from thinwire.adaptation import entry_texts
-from thinwire.core import Seen, TensorSpec
+from thinwire.controller_report import option_texts
+from thinwire.core import LayerObservation, TensorSpec
 from thinwire.drivers.meter import Traffic
 
 from ..configuration.config import METRICS, TargetMetric
@@ -41,7 +41,7 @@ class ErrorRecorder:
         """The targets of a round. Layers that it does not send keep the errors of their last round."""
         self._targets = targets
 
-    def record(self, spec: TensorSpec, seen: Seen) -> None:
+    def record(self, spec: TensorSpec, seen: LayerObservation) -> None:
         target = self._targets.get(spec.name)
         if target is not None:
             norm = float(target.double().norm())
@@ -110,7 +110,7 @@ class MetricsRecorder:
             "dense_layers": sorted({where.layer for where in replica.meter.rows if where.kind == "dense"}),
             "bytes_by_bucket": self._bytes_by_bucket(counted),
             "plans": make_plan_history(replica.exchanger, replica.world.size),
-            "plan": entry_texts(replica.exchanger, replica.exchanger.plan),
+            "plan": option_texts(replica.exchanger, replica.exchanger.plan),
             "adapting": report_controller_cost(replica.exchanger, replica.meter),
             "skipped_steps": replica.exchanger.skipped_steps,
             "steps_to_target": self._steps_to_target(),

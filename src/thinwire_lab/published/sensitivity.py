@@ -19,7 +19,7 @@ from torch import Tensor
 
 from thinwire import checkpoint
 from thinwire.catalog import parse
-from thinwire.controllers.prices import errors_of
+from thinwire.controllers.estimates import compute_errors
 from thinwire.core import Aggregator, Key, TensorSpec, World, loopback
 from thinwire.exchange import Exchanger
 
@@ -94,7 +94,7 @@ def one_layer(driver: Any, argument: Mapping[str, Any], tell: Callable[[Any], No
     size = float(target.double().norm())
     rows = []
     for text in argument["candidates"]:
-        error = float(errors_of([parse(text)], target, spec, Key(0), exact=True)[0])
+        error = float(compute_errors([parse(text)], target, spec, Key(0), exact=True)[0])
         rows.append({
             "candidate": text, "error": error, "relative_error": error / size if size else 0.0,
             "loss": losses[text], "loss_difference": losses[text] - losses["dense()"],

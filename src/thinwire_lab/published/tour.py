@@ -38,7 +38,7 @@ REMEMBERED = (
     Method("DGC(Top-k 10 %)", "dgc(topk(density=0.1), momentum=0.5)"),
     Method("EF(sign)", "ef(sign())"),
     Method("EF(whole Top-k 10 %)", "ef(flatten(topk(density=0.1)))"),
-    Method("EF(L-GreCo)", "ef(adapt(topk(density=0.1), qsgd(bits=4), by=lgreco(every=50, start=20)))"),
+    Method("EF(L-GreCo)", "ef(adapt(topk(density=0.1), qsgd(bits=4), controller=lgreco(every=50, start=20)))"),
 )
 EXCHANGED = (
     Method("vote", "vote()"),

@@ -59,10 +59,10 @@ def _check_method(experiment: Experiment, group: RunGroup, task: Any, method: Me
             topology.weights(World(0, group.workers), 0)
         except CompositionError as error:
             raise ConfigError(f"workers = {group.workers}: {error}") from error
-    for spec, menu in replica.exchanger.choices:
+    for spec, menu in replica.exchanger.menus:
         entry = replica.exchanger.plan[spec.name]
-        if not 0 <= entry < len(menu.entries):
-            raise ConfigError(f"layer {spec.name} is given entry {entry} of a menu of {len(menu.entries)}, from 0 on")
+        if not 0 <= entry < len(menu.options):
+            raise ConfigError(f"layer {spec.name} is given entry {entry} of a menu of {len(menu.options)}, from 0 on")
     if method.importance is not None and not any(takes_importance(part) for part in parts):
         raise ConfigError(
             f"importance: no part of {method.composition} takes one; use impk, greedy or stochastic, or leave it out"

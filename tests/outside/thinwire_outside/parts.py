@@ -16,10 +16,10 @@ from thinwire.core import (
     Capability,
     Context,
     Key,
+    LayerObservation,
     Plan,
     Program,
     Reduced,
-    Seen,
     TensorSpec,
     World,
     check_inner,
@@ -72,7 +72,7 @@ class Alternate:
     def init(self, layers: Sequence[TensorSpec]) -> tuple[Plan, tuple[()]]:
         return {spec.name: 0 for spec in layers}, ()
 
-    def observe(self, spec: TensorSpec, seen: Seen, state: tuple[()], ctx: Context) -> tuple[()]:
+    def observe(self, spec: TensorSpec, observation: LayerObservation, state: tuple[()], ctx: Context) -> tuple[()]:
         return state
 
     def replan(self, plan: Plan, state: tuple[()], ctx: Context) -> Program[tuple[Plan, tuple[()]]]:

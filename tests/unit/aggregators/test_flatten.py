@@ -161,7 +161,7 @@ def test_each_fragment_of_a_local_round_is_flattened():
         ("flatten(impk(density=0.1))", "ImpK treats each layer separately"),
         ("flatten(flatten(topk(k=1)))", "Flatten treats each layer separately"),
         ("flatten(switch(topk(k=1), dense()))", "treats each layer separately"),
-        ("ef(flatten(adapt(topk(k=1), qsgd(), by=lgreco())))", "treats each layer separately"),
+        ("ef(flatten(adapt(topk(k=1), qsgd(), controller=lgreco())))", "treats each layer separately"),
     ],
 )
 def test_parts_with_state_or_settings_per_layer_are_refused(text, words):

@@ -228,7 +228,7 @@ def test_any_compressor_will_do_and_schedules_reach_it():
             'union(topk(k=3), index="bloom", false_positive_rate=0.0)',
             "false_positive_rate must be between 0 and 1, got 0.0",
         ),
-        ("sketch(dense())", "a compressor is needed here"),
+        ("sketch(dense())", "expected a compressor"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(text, words):

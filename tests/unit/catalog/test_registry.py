@@ -194,7 +194,7 @@ def test_controllers_are_known_by_what_they_do():
 
 
 def test_plans_by_layer_have_a_text():
-    text = "switch(topk(k=3), dense(), by=fixed(entries={'a': 1}))"
+    text = "switch(topk(k=3), dense(), controller=fixed(plan={'a': 1}))"
     assert to_text(parse(text)) == text
 
 
@@ -205,8 +205,8 @@ def test_a_part_with_a_tunable_setting_of_its_own_makes_a_menu():
         level: int = 4
 
     register("coarse", Coarse)
-    menu = parse("adapt(coarse(k=3), by=fixed())").menu
-    assert [part.compressor.level for part in menu] == [2, 3, 4, 5, 6, 7, 8]
+    options = parse("adapt(coarse(k=3), controller=fixed())").menu.options
+    assert [part.compressor.level for part in options] == [2, 3, 4, 5, 6, 7, 8]
 
 
 def test_an_aggregator_around_parts_is_written_as_it_is_read():

@@ -280,7 +280,7 @@ def test_cp_may_have_more_terms_than_a_mode_has_places():
         ("tt(error=1)", r"error must be in \(0, 1\)"),
         ("tt(rank=2, dims=(5,))", "dims must be whole numbers"),
         ("cp(sweeps=0)", "sweeps must be at least 1"),
-        ("cp(rank=2, dims=7)", "none or tuple is needed here"),
+        ("cp(rank=2, dims=7)", "expected none or tuple, got 7"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(text, words):

@@ -1,115 +1,125 @@
-"""SPEC 6.5: what an assignment promises, against brute force and over drawn tables."""
+"""SPEC 6.5: what `solve_knapsack` promises, against brute force and over drawn tables."""
 
 import itertools
 
 import pytest
 import torch
 
-from thinwire.controllers.knapsack import assignment, lagrangian, total, undominated, within
+from thinwire.controllers.knapsack import pareto_front, solve_exact, solve_knapsack, solve_lagrangian, sum_chosen
 
 
-def tables(layers: int, entries: int, seed: int, kind: str = "any"):
-    """Errors that fall while costs rise, as they do along a ladder; or any."""
+def tables(layers: int, options: int, seed: int, kind: str = "any"):
+    """Errors that fall while costs rise, as they do along the options of one method; or any."""
     draw = torch.Generator().manual_seed(seed)
-    errors = torch.rand(layers, entries, generator=draw, dtype=torch.float64) * 10 ** torch.randint(
+    errors = torch.rand(layers, options, generator=draw, dtype=torch.float64) * 10 ** torch.randint(
         -3, 3, (layers, 1), generator=draw
     )
-    costs = torch.randint(1, 10000, (layers, entries), generator=draw).double()
-    if kind == "ladder":
+    costs = torch.randint(1, 10000, (layers, options), generator=draw).double()
+    if kind == "monotone":
         errors, costs = errors.sort(dim=1, descending=True).values, costs.sort(dim=1).values
     return list(errors), list(costs)
 
 
 def brute_force(errors, costs, budget):
     best = None
-    for choice in itertools.product(*(range(len(row)) for row in errors)):
-        if total(errors, choice) <= budget and (best is None or total(costs, choice) < total(costs, best)):
-            best = choice
+    for options in itertools.product(*(range(len(row)) for row in errors)):
+        if sum_chosen(errors, options) <= budget and (
+            best is None or sum_chosen(costs, options) < sum_chosen(costs, best)
+        ):
+            best = options
     return best
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("kind", ["any", "ladder"])
+@pytest.mark.parametrize("kind", ["any", "monotone"])
 def test_the_exact_form_is_the_optimum_up_to_its_steps(seed, kind):
     errors, costs = tables(4, 5, seed, kind)
-    reference = [seed % 5] * 4
-    budget = total(errors, reference)
-    fine = total(costs, assignment(errors, costs, reference, steps=1_000_000))
-    best = total(costs, brute_force(errors, costs, budget))
+    defaults = [seed % 5] * 4
+    budget = sum_chosen(errors, defaults)
+    fine = sum_chosen(costs, solve_knapsack(errors, costs, defaults, error_levels=1_000_000))
+    best = sum_chosen(costs, brute_force(errors, costs, budget))
     assert fine >= best
     tight = brute_force(errors, costs, budget * (1 - 4e-6))  # four errors may be rounded up by a step each
-    assert fine <= (total(costs, reference) if tight is None else total(costs, tight))
+    assert fine <= (sum_chosen(costs, defaults) if tight is None else sum_chosen(costs, tight))
 
 
 @pytest.mark.parametrize("solver", ["exact", "lagrangian"])
 @pytest.mark.parametrize("seed", range(30))
 def test_true_errors_keep_within_the_budget_and_it_never_costs_more_than_the_reference(seed, solver):
     errors, costs = tables(1 + seed % 9, 1 + seed % 7, seed)
-    reference = [(seed * at) % len(errors[0]) for at in range(len(errors))]
+    defaults = [(seed * at) % len(errors[0]) for at in range(len(errors))]
     for alpha in (1.0, 1.5):
-        chosen = assignment(errors, costs, reference, alpha, steps=100, solver=solver)
-        assert total(errors, chosen) <= alpha * total(errors, reference) * (1 + 1e-12)
-        assert total(costs, chosen) <= total(costs, reference)
+        chosen = solve_knapsack(errors, costs, defaults, alpha, error_levels=100, solver=solver)
+        assert sum_chosen(errors, chosen) <= alpha * sum_chosen(errors, defaults) * (1 + 1e-12)
+        assert sum_chosen(costs, chosen) <= sum_chosen(costs, defaults)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_lagrangian_form_is_feasible_and_near_the_optimum_where_layers_are_many(seed):
-    errors, costs = tables(40, 8, seed, "ladder")
-    budget = total(errors, [3] * 40)
-    quick, best = lagrangian(errors, costs, budget), within(errors, costs, budget, 100_000)
-    assert total(errors, quick) <= budget
+    errors, costs = tables(40, 8, seed, "monotone")
+    budget = sum_chosen(errors, [3] * 40)
+    quick, best = solve_lagrangian(errors, costs, budget), solve_exact(errors, costs, budget, 100_000)
+    assert sum_chosen(errors, quick) <= budget
     largest_step = max(float(row.max() - row.min()) for row in costs)
-    assert total(costs, best) <= total(costs, quick) <= total(costs, best) + largest_step  # one layer from the hull
+    assert (
+        sum_chosen(costs, best) <= sum_chosen(costs, quick) <= sum_chosen(costs, best) + largest_step
+    )  # one layer from the hull
 
 
 def test_more_error_never_costs_more():
-    errors, costs = tables(6, 6, 3, "ladder")
-    spent = [total(costs, assignment(errors, costs, [2] * 6, alpha, steps=5000)) for alpha in (0.5, 0.8, 1, 1.2, 2, 5)]
+    errors, costs = tables(6, 6, 3, "monotone")
+    spent = [
+        sum_chosen(costs, solve_knapsack(errors, costs, [2] * 6, alpha, error_levels=5000))
+        for alpha in (0.5, 0.8, 1, 1.2, 2, 5)
+    ]
     assert spent == sorted(spent, reverse=True)
 
 
 def test_the_order_of_layers_does_not_matter():
     errors, costs = tables(7, 5, 8)
     order = [3, 1, 6, 0, 2, 5, 4]
-    straight = assignment(errors, costs, [2] * 7)
-    turned = assignment([errors[i] for i in order], [costs[i] for i in order], [2] * 7)
-    assert total(costs, straight) == total([costs[i] for i in order], turned)
+    straight = solve_knapsack(errors, costs, [2] * 7)
+    turned = solve_knapsack([errors[i] for i in order], [costs[i] for i in order], [2] * 7)
+    assert sum_chosen(costs, straight) == sum_chosen([costs[i] for i in order], turned)
 
 
-def test_more_steps_never_make_it_dearer_by_more_than_rounding():
-    errors, costs = tables(8, 6, 5, "ladder")
-    spent = {steps: total(costs, assignment(errors, costs, [2] * 8, steps=steps)) for steps in (10, 100, 1000, 10000)}
+def test_more_levels_never_cost_more_by_more_than_rounding():
+    errors, costs = tables(8, 6, 5, "monotone")
+    spent = {
+        levels: sum_chosen(costs, solve_knapsack(errors, costs, [2] * 8, error_levels=levels))
+        for levels in (10, 100, 1000, 10000)
+    }
     assert spent[10000] <= spent[1000] <= spent[100] * 1.001 and spent[10000] <= spent[10]
 
 
 @pytest.mark.parametrize("dead", [0.0, float("nan")])
 def test_a_layer_without_a_gradient_gets_the_cheapest(dead):
-    errors, costs = tables(3, 4, 1, "ladder")
+    errors, costs = tables(3, 4, 1, "monotone")
     errors[1] = torch.full((4,), dead, dtype=torch.float64)
-    assert assignment(errors, costs, [2, 2, 2])[1] == int(costs[1].argmin())
+    assert solve_knapsack(errors, costs, [2, 2, 2])[1] == int(costs[1].argmin())
 
 
 def test_all_layers_without_a_gradient_get_the_cheapest():
     zeros, costs = [torch.zeros(4).double()] * 3, tables(3, 4, 1)[1]
-    assert assignment(zeros, costs, [2, 2, 2]) == [int(row.argmin()) for row in costs]
+    assert solve_knapsack(zeros, costs, [2, 2, 2]) == [int(row.argmin()) for row in costs]
 
 
 def test_one_layer_beyond_the_budget_is_not_taken_for_feasible():
     errors, costs = [torch.tensor([5.0, 1.0])], [torch.tensor([1.0, 100.0])]
-    assert assignment(errors, costs, [1]) == [1]
-    assert assignment(errors, costs, [1], alpha=0.5) == [1]  # nothing is within: the least error
+    assert solve_knapsack(errors, costs, [1]) == [1]
+    assert solve_knapsack(errors, costs, [1], alpha=0.5) == [1]  # nothing is within: the least error
 
 
 def test_no_layer_is_no_choice():
-    assert assignment([], [], []) == []
+    assert solve_knapsack([], [], []) == []
 
 
 def test_candidates_that_another_beats_in_both_are_left_out():
     errors, costs = torch.tensor([3.0, 2.0, 2.0, 1.0, 4.0]), torch.tensor([1.0, 2.0, 2.0, 5.0, 3.0])
-    assert undominated(errors, costs).tolist() == [0, 1, 3]
+    assert pareto_front(errors, costs).tolist() == [0, 1, 3]
     for seed in range(20):
         (errors,), (costs,) = tables(1, 9, seed)
-        kept = undominated(errors, costs).tolist()
+        kept = pareto_front(errors, costs).tolist()
         for at in range(9):
             beaten = any(errors[k] <= errors[at] and costs[k] <= costs[at] for k in kept)
             assert beaten and (

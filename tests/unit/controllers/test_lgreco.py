@@ -1,4 +1,4 @@
-"""L-GreCo over workers in lockstep: who sees what, when it decides, and that nothing is lost when it does."""
+"""L-GreCo over workers in lockstep: what it observes, when it decides, and that nothing is lost when it does."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ LAYERS = [
     TensorSpec("bias", (7,)),
 ]
 SIZE = 3
-TEXT = "ef(adapt(topk(density=0.05), by=lgreco(every=4, start=3, window=2)))"
+TEXT = "ef(adapt(topk(density=0.05), controller=lgreco(every=4, start=3, window=2)))"
 
 
 def gradients(step: int, rank: int):
@@ -50,9 +50,7 @@ def train(exchangers, steps, meters=None, spoil=()):
 def test_it_decides_at_its_start_and_every_so_many_exchanges_the_same_on_all_ranks():
     exchangers, meters = workers(), [Meter() for _ in range(SIZE)]
     train(exchangers, range(3), meters)
-    assert all(
-        e.plans == [] and set(e.plan.values()) == {0, 9} for e in exchangers
-    )  # the reference; biases have no menu
+    assert all(e.plans == [] and set(e.plan.values()) == {0, 9} for e in exchangers)  # the default; biases have no menu
     assert "plan" not in meters[0].by("kind")
     train(exchangers, range(3, 8), meters)
     assert {3} <= {step for step, _ in exchangers[0].plans} <= {3, 7}  # where nothing changes there is no new plan
@@ -78,7 +76,7 @@ def test_the_loud_layer_gets_more_and_the_quiet_one_less():
 
 
 @pytest.mark.parametrize(
-    "text", [TEXT, "ef(adapt(powersgd(rank=2), topk(density=0.05), by=lgreco(every=2, start=1, window=1)))"]
+    "text", [TEXT, "ef(adapt(powersgd(rank=2), topk(density=0.05), controller=lgreco(every=2, start=1, window=1)))"]
 )
 def test_nothing_is_lost_when_the_plan_changes(text):
     exchangers = workers(text)
@@ -97,7 +95,7 @@ def test_only_the_window_before_a_decision_counts():
     train(other, [10, 1, 2])  # another first step, and the same window
     train(one, [3])
     train(other, [3])
-    pure = 'ef(adapt(topk(density=0.05), by=lgreco(every=4, start=3, window=2, look_at="pure")))'
+    pure = 'ef(adapt(topk(density=0.05), controller=lgreco(every=4, start=3, window=2, observed="gradient")))'
     third, fourth = workers(pure), workers(pure)
     train(third, [0, 1, 2, 3])
     train(fourth, [10, 1, 2, 3])
@@ -110,7 +108,7 @@ def test_bad_steps_are_neither_looked_at_nor_counted():
     train(exchangers, range(5), spoil=(1, 2))
     train(without, (0, 3, 4))
     assert exchangers[0].plans == [] and all(e.plan == exchangers[0].plan for e in exchangers)
-    assert exchangers[0].controller_state.begun == 3
+    assert exchangers[0].controller_state.num_exchanges == 3
     for one, other in zip(exchangers, without, strict=True):
         assert torch.equal(one.controller_state.counts, other.controller_state.counts)
         assert all(map(torch.equal, one.controller_state.sums, other.controller_state.sums))
@@ -136,23 +134,25 @@ def test_stored_and_resumed_it_makes_the_same_plans_bit_for_bit(cut):
 @pytest.mark.parametrize(
     "settings",
     [
-        'statistics="one"',
+        'errors_from="rank0"',
         'error="squared"',
         'solver="lagrangian"',
-        "exact=true",
-        'look_at="pure"',
+        "exact_errors=true",
+        'observed="gradient"',
         "alpha=0.7",
         "alpha=2.0",
     ],
 )
 def test_every_setting_gives_one_plan_to_all(settings):
-    exchangers = workers(f"ef(adapt(topk(density=0.05), qsgd(bits=4), by=lgreco(every=3, start=2, {settings})))")
+    exchangers = workers(
+        f"ef(adapt(topk(density=0.05), qsgd(bits=4), controller=lgreco(every=3, start=2, {settings})))"
+    )
     train(exchangers, range(6))
     assert exchangers[0].plans and all(e.plans == exchangers[0].plans for e in exchangers)
 
 
 def test_statistics_of_one_rank_are_the_first_ones():
-    exchangers = workers('ef(adapt(topk(density=0.05), by=lgreco(every=4, start=3, statistics="one")))')
+    exchangers = workers('ef(adapt(topk(density=0.05), controller=lgreco(every=4, start=3, errors_from="rank0")))')
     alone = Exchanger(LAYERS, exchangers[0].rules)
     meters = [Meter() for _ in range(SIZE)]
     train(exchangers, range(4), meters)
@@ -163,7 +163,7 @@ def test_statistics_of_one_rank_are_the_first_ones():
 
 
 def test_a_mixture_takes_entries_of_several_families():
-    text = "ef(adapt(topk(density=0.05), qsgd(bits=4), powersgd(rank=2), by=lgreco(every=4, start=3)))"
+    text = "ef(adapt(topk(density=0.05), qsgd(bits=4), powersgd(rank=2), controller=lgreco(every=4, start=3)))"
     layers = [TensorSpec("low", (64, 64)), TensorSpec("sparse", (64, 64)), TensorSpec("even", (64, 64))]
     exchanger = Exchanger(layers, parse(text))
     for step in range(4):
@@ -174,18 +174,18 @@ def test_a_mixture_takes_entries_of_several_families():
             "even": draw("constant", (64, 64), seed=2),
         }
         lockstep([exchanger.round(tensors, step, World(0, 1))])
-    entries = {spec.name: to_text(menu.entries[exchanger.plan[spec.name]]) for spec, menu in exchanger.choices}
-    assert entries["low"].startswith("powersgd") and entries["sparse"].startswith("topk")
-    assert len({text.split("(")[0] for text in entries.values()}) >= 2
+    options = {spec.name: to_text(menu.options[exchanger.plan[spec.name]]) for spec, menu in exchanger.menus}
+    assert options["low"].startswith("powersgd") and options["sparse"].startswith("topk")
+    assert len({text.split("(")[0] for text in options.values()}) >= 2
 
 
 @pytest.mark.parametrize(
     "text, words",
     [
         ("lgreco(every=0)", "every"), ("lgreco(alpha=0.0)", "alpha"), ('lgreco(solver="best")', "exact, lagrangian"),
-        ('lgreco(statistics="few")', "all, one"), ('lgreco(error="max")', "norm, squared"), ("lgreco(window=0)", "window"),
+        ('lgreco(errors_from="few")', "all, rank0"), ('lgreco(error="max")', "norm, squared"), ("lgreco(window=0)", "window"),
     ],
 )  # fmt: skip
 def test_settings_that_mean_nothing_are_refused_by_name(text, words):
     with pytest.raises(CompositionError, match=words):
-        parse(f"ef(adapt(topk(density=0.1), by={text}))")
+        parse(f"ef(adapt(topk(density=0.1), controller={text}))")

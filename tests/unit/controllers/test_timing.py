@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from thinwire import Exchanger, TensorSpec, World, parse
-from thinwire.controllers.prices import bytes_of
-from thinwire.core import CompositionError, Context, Seen
+from thinwire.controllers.estimates import compute_bytes
+from thinwire.core import CompositionError, Context, LayerObservation
 from thinwire.drivers.lockstep import lockstep
 
 LAYERS = [TensorSpec(f"layer{i}", (24, 32), torch.float32) for i in range(4)]
 BUCKETS = [["layer3", "layer2"], ["layer1", "layer0"]]
-TEXT = "ef(adapt(topk(density=0.05), by=lgreco(objective='time', calibrate=30, start=35, every=20, window=5)))"
+TEXT = "ef(adapt(topk(density=0.05), controller=lgreco(objective='time', calibration_steps=30, start=35, every=20, window=5)))"
 
 
 class Clock:
@@ -55,8 +55,8 @@ class Run:
         exchanger.settle()
 
     def expected(self, exchanger, name):
-        ((spec, menu),) = [(s, m) for s, m in exchanger.choices if s.name == name]
-        return float(bytes_of([menu.entries[exchanger.plan[name]]], torch.zeros(spec.shape), spec, 2, 0)[0])
+        ((spec, menu),) = [(s, m) for s, m in exchanger.menus if s.name == name]
+        return float(compute_bytes([menu.options[exchanger.plan[name]]], torch.zeros(spec.shape), spec, 2, 0)[0])
 
     def go(self, steps):
         for _ in range(steps):
@@ -101,25 +101,25 @@ def test_random_plans_differ_between_buckets_and_agree_within_one():
     for _ in range(20):
         run.go(1)
         drawn.append([[run.exchangers[0].plan[name] for name in names] for names in BUCKETS])
-    later = drawn[1:]  # before the first exchange nobody knows the buckets
-    assert all(len(set(entries)) == 1 for plan in later for entries in plan)
+    later = drawn[1:]  # before the first exchange no rank knows the buckets
+    assert all(len(set(options)) == 1 for plan in later for options in plan)
     assert sum(plan[0] != plan[1] for plan in later) > 10
 
 
 def test_after_calibration_layers_have_their_reference_until_the_first_decision():
     run = Run(rates=[1e-6, 2e-6])
     run.go(31)
-    (_, menu), *_ = run.exchangers[0].choices
-    assert set(run.exchangers[0].plan.values()) == {menu.reference}
+    (_, menu), *_ = run.exchangers[0].menus
+    assert set(run.exchangers[0].plan.values()) == {menu.default}
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"clocks": False}, "nobody measured time"),
+        ({"clocks": False}, "no rank measured time"),
         ({"buckets": [[s.name for s in LAYERS]]}, "one bucket"),
         ({"jitter_s": 10.0}, "R²"),
-        ({"text": TEXT.replace("calibrate=30", "calibrate=7")}, "fewer samples"),
+        ({"text": TEXT.replace("calibration_steps=30", "calibration_steps=7")}, "fewer samples"),
     ],
 )
 def test_where_time_cannot_be_fitted_bytes_decide_and_the_log_says_so(options, why, caplog):
@@ -128,7 +128,7 @@ def test_where_time_cannot_be_fitted_bytes_decide_and_the_log_says_so(options, w
         told = run.go(40)
     assert told["objective"] == "bytes" and why in told["because"]
     assert sum("bytes instead of time" in record.message for record in caplog.records) == 1
-    by_bytes = Run(rates=[1e-6, 3e-6], clocks=False, text=TEXT.replace("objective='time', calibrate=30, ", ""))
+    by_bytes = Run(rates=[1e-6, 3e-6], clocks=False, text=TEXT.replace("objective='time', calibration_steps=30, ", ""))
     by_bytes.go(40)
     assert told["decisions"] == 1 and len(by_bytes.exchangers[0].plans) == 1
 
@@ -182,9 +182,9 @@ def test_a_run_resumed_at_any_time_makes_the_same_plans_and_rates(stop):
 
 def test_a_decision_before_calibration_has_ended_is_refused():
     with pytest.raises(CompositionError, match="start must not come before calibrate, which is 50, got 10"):
-        parse("ef(adapt(topk(density=0.05), by=lgreco(objective='time', start=10)))")
+        parse("ef(adapt(topk(density=0.05), controller=lgreco(objective='time', start=10)))")
     with pytest.raises(CompositionError, match="objective must be one of bytes, time"):
-        parse("ef(adapt(topk(density=0.05), by=lgreco(objective='money')))")
+        parse("ef(adapt(topk(density=0.05), controller=lgreco(objective='money')))")
 
 
 def dawdling_clock(rank):
@@ -193,7 +193,7 @@ def dawdling_clock(rank):
     return lambda: draw.choice(odd) if draw.random() < 0.05 else draw.expovariate(1.0)
 
 
-DAWDLING = "adapt(topk(density=0.3), most=1.5, by=lgreco(objective='time', calibrate=40, start=50, every=50, window=2, steps=500))"
+DAWDLING = "adapt(topk(density=0.3), max_factor=1.5, controller=lgreco(objective='time', calibration_steps=40, start=50, every=50, window=2, error_levels=500))"
 TINY = [TensorSpec(f"layer{i}", (2, 8), torch.float32) for i in range(3)]
 
 
@@ -215,10 +215,10 @@ def test_ten_thousand_steps_with_ranks_that_dawdle_bring_no_disagreement():
         for rank in range(size):
             for at, spec in enumerate(TINY):
                 tensor = tensors[rank][(step + at) % 5]
-                seen = Seen(tensor, None, lambda tensor=tensor: tensor, at, clocks[rank]())
-                states[rank] = controllers[rank].observe(spec, seen, states[rank], contexts[rank])
+                observation = LayerObservation(tensor, None, lambda tensor=tensor: tensor, at, clocks[rank]())
+                states[rank] = controllers[rank].observe(spec, observation, states[rank], contexts[rank])
     assert disagreements == 0 and changes > 40
-    assert controllers[0].explained(states[0])["decisions"] == 199
+    assert controllers[0].report(states[0])["decisions"] == 199
 
 
 def test_exchanges_of_ranks_that_dawdle_go_by_one_plan():
@@ -271,7 +271,7 @@ def test_layers_with_menus_may_be_in_any_bucket():
 
 @pytest.mark.parametrize("part", ["topk(density=0.05)", "qsgd(bits=4)"])
 def test_a_rank_that_skips_alone_draws_the_plans_of_the_others(part):
-    text = f"adapt(gossip({part}, ring()), by=lgreco(objective='time', calibrate=8, start=8, every=8))"
+    text = f"adapt(gossip({part}, ring()), controller=lgreco(objective='time', calibration_steps=8, start=8, every=8))"
     exchangers = [Exchanger(TINY, parse(text), seed=1) for _ in range(4)]
     for step in range(10):
         given = [{s.name: torch.full(s.shape, float(r + 1)) for s in TINY} for r in range(4)]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from thinwire import parse
-from thinwire.aggregators.ladder import with_setting
+from thinwire.aggregators.options import with_setting
 from thinwire.compressors import Greedy, ImpK, TopK
 from thinwire.core import parts_of, rebuilt, with_importance
 

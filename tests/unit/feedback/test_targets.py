@@ -51,9 +51,9 @@ MEMORIES = {
     "ef21": EF21(Spy()),
     "ef around ef21": ErrorFeedback(EF21(Spy())),
     "scam": SCAM(GatherMean(ChoosingSpy(density=0.2))),
-    "switch around ef": Switch((GatherMean(TopK(density=0.1)), ErrorFeedback(Spy())), by=Fixed(default=1)),
-    "ef around switch": ErrorFeedback(Switch((GatherMean(TopK(density=0.1)), Spy()), by=Fixed(default=1))),
-    "adapt around ef21": Adapt((EF21(Spy()),), by=Fixed(default=3)),
+    "switch around ef": Switch((GatherMean(TopK(density=0.1)), ErrorFeedback(Spy())), controller=Fixed(default=1)),
+    "ef around switch": ErrorFeedback(Switch((GatherMean(TopK(density=0.1)), Spy()), controller=Fixed(default=1))),
+    "adapt around ef21": Adapt((EF21(Spy()),), controller=Fixed(default=3)),
     "scheduled around dgc": Scheduled(DGC(Spy())),
 }
 
@@ -78,8 +78,8 @@ def test_targets_are_what_the_inner_part_is_given(name, dtype):
 class Looks(Fixed):
     """A controller that asks for the target of what was exchanged."""
 
-    def observe(self, spec, seen, state, ctx):
-        GIVEN[10 + ctx.world.rank] = seen.target()
+    def observe(self, spec, observation, state, ctx):
+        GIVEN[10 + ctx.world.rank] = observation.target()
         return state
 
 

@@ -53,7 +53,7 @@ def test_time_is_measured_through_buckets_that_ddp_rebuilds(pool):
 
 
 def test_delays_of_single_ranks_bring_no_disagreement(pool):
-    text = "ef(adapt(topk(density=0.05), by=lgreco(start=20, every=10, window=3, objective='time', calibrate=20)))"
+    text = "ef(adapt(topk(density=0.05), controller=lgreco(start=20, every=10, window=3, objective='time', calibration_steps=20)))"
     results = pool.run(3, jobs.delayed, text, 150, 1, within_s=120.0)
     plans, told, weights = zip(*results, strict=True)
     assert all(plan == plans[0] for plan in plans) and len(set(weights)) == 1
@@ -102,7 +102,7 @@ def test_a_world_of_another_size_measures_time_anew(pool):
 
 @pytest.mark.parametrize("by", ["accordion(every=3)", "kmeans(start=3, every=3, window=2, alpha=100.0, clusters=1)"])
 def test_rivals_choose_through_ddp_as_well(pool, by):
-    results = pool.run(2, jobs.adapt, f"ef(adapt(topk(density=0.05), by={by}))")
+    results = pool.run(2, jobs.adapt, f"ef(adapt(topk(density=0.05), controller={by}))")
     for each in results:
         assert each["history"] == results[0]["history"] and each["weights"] == results[0]["weights"]
         assert each["lost"] < 1e-5 and each["decisions"] == 3
@@ -131,7 +131,7 @@ def test_a_wire_knows_the_largest_learning_rate_of_its_parameters(pool):
 
 
 def test_rounds_of_local_steps_adapt_too(pool):
-    text = "ef(adapt(topk(density=0.05), by=lgreco(start=4, every=4, window=2)))"
+    text = "ef(adapt(topk(density=0.05), controller=lgreco(start=4, every=4, window=2)))"
     for small, layers in ((1024, MATRICES), (0, [*MATRICES, "last.weight"])):
         results = pool.run(2, jobs.locally, text, small)
         assert all(result[:2] == results[0][:2] for result in results)

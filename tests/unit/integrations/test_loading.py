@@ -18,8 +18,8 @@ EF = "ef(topk(density=0.05))"
         ('ef(topk(density=0.05), residual_dtype="bf16")', EF, 1e-6),
         ("switch(ef(topk(density=0.05)), ef(qsgd()))", "ef(powersgd(rank=1))", 1e-6),
         (EF, "switch(dense(), ef(topk(density=0.1)))", 1e-6),
-        ("adapt(ef(topk(density=0.05)), by=lgreco())", "ef(topk(density=0.05))", 1e-6),
-        (EF, "adapt(ef(topk(density=0.05)), by=accordion())", 1e-6),
+        ("adapt(ef(topk(density=0.05)), controller=lgreco())", "ef(topk(density=0.05))", 1e-6),
+        (EF, "adapt(ef(topk(density=0.05)), controller=accordion())", 1e-6),
         ("dgc(topk(density=0.05))", "dgc(topk(density=0.1))", 1e-6),
     ],
 )

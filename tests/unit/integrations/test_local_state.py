@@ -48,7 +48,7 @@ class Later(Future):
 
 @pytest.mark.parametrize("options", ({"overlap": True}, {"every": 3, "delay": 1}, {"every": 4, "delay": 3}, {}))
 def test_a_round_knows_the_learning_rate_of_the_step_in_which_it_began(options):
-    exchange = "ef(adapt(topk(density=0.1), by=accordion(every=1)))"
+    exchange = "ef(adapt(topk(density=0.1), controller=accordion(every=1)))"
     seen = {}
     for slow in (False, True):
         model, optimizer, wire = made(exchange=exchange, **options)

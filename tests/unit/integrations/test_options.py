@@ -87,7 +87,7 @@ WRONG = [
     ({3: "dense()"}, "a name pattern is a text such as '*.weight', got 3"),
     ({"*": "dense()", "first.*": "ef(sign())"}, "pattern 'first.*' is never reached: '*' "),
     ({"fist.*": "ef(sign())"}, "no parameter is called like 'fist.*'"),
-    ("ring()", "says with whom"),
+    ("ring()", "is a topology; expected an aggregator"),
 ]
 
 

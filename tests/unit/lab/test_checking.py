@@ -41,7 +41,7 @@ def method(composition, **settings):
             "methods: a: workers = 3: Matrix: it is for 2 ranks",
         ),
         (
-            LOGISTIC | method("switch(topk(density=0.1), dense(), by=fixed(default=5))"),
+            LOGISTIC | method("switch(topk(density=0.1), dense(), controller=fixed(default=5))"),
             "methods: a: layer weights is given entry 5 of a menu of 2, from 0 on",
         ),
         (LOGISTIC | method("local(every=20, fragments=9)"), "methods: a: local: 9 fragments of 1 layers cannot be"),

@@ -74,7 +74,10 @@ def test_tables_have_room_for_more_groups():
 def test_each_family_has_a_plan_from_the_very_reference_it_is_compared_with():
     texts = {method.label: method.composition for method in layerwise_adaptive.methods(100)}
     for family, part in tables.FAMILIES.items():
-        assert part in texts[family] and f"adapt({part}, by=lgreco(every=100, start=50, " in texts[f"L-GreCo {family}"]
+        assert (
+            part in texts[family]
+            and f"adapt({part}, controller=lgreco(every=100, start=50, " in texts[f"L-GreCo {family}"]
+        )
 
 
 def test_tables_tell_what_runs_show():

@@ -3,11 +3,11 @@
 import pytest
 
 from helpers.laboratory import run_here, without_times
-from thinwire.adaptation import entry_text
 from thinwire.catalog import parse
+from thinwire.controller_report import option_text
 from thinwire_lab.configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TaskConfig
 
-ADAPTIVE = "ef(adapt(topk(density=0.1), qsgd(bits=4), by=lgreco(start=4, every=4, window=2)))"
+ADAPTIVE = "ef(adapt(topk(density=0.1), qsgd(bits=4), controller=lgreco(start=4, every=4, window=2)))"
 
 
 def experiment(steps=12):
@@ -52,5 +52,5 @@ def test_two_equal_runs_make_the_same_plans():
         ("qsgd(bits=8)", "qsgd(bits=8)"),
     ],
 )
-def test_entries_are_told_with_the_number_that_was_turned(text, told):
-    assert entry_text(parse(text)) == told
+def test_options_are_shown_with_their_tunable_setting(text, told):
+    assert option_text(parse(text)) == told

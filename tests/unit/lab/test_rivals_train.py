@@ -4,11 +4,11 @@ from helpers.laboratory import run_here
 from thinwire_lab.configuration.config import Experiment
 
 METHODS = {
-    "L-GreCo": "ef(adapt(topk(density=0.1), by=lgreco(every=6, start=4)))",
-    "Accordion": "ef(adapt(topk(density=0.1), by=accordion(every=4)))",
-    "both": "ef(adapt(topk(density=0.1), by=lgreco(every=4, start=4, reference=accordion(every=4))))",
-    "k-means": "ef(adapt(topk(density=0.1), by=kmeans(every=6, start=4)))",
-    "by size": "ef(switch(topk(density=0.1), dense(), by=by_size(elements=500)))",
+    "L-GreCo": "ef(adapt(topk(density=0.1), controller=lgreco(every=6, start=4)))",
+    "Accordion": "ef(adapt(topk(density=0.1), controller=accordion(every=4)))",
+    "both": "ef(adapt(topk(density=0.1), controller=lgreco(every=4, start=4, defaults_from=accordion(every=4))))",
+    "k-means": "ef(adapt(topk(density=0.1), controller=kmeans(every=6, start=4)))",
+    "by size": "ef(switch(topk(density=0.1), dense(), controller=by_size(min_numel=500)))",
     "global": "ef(flatten(topk(density=0.1)))",
     "threshold": "ef(threshold(count=100))",
     "falling": 'ef(scheduled(topk(density=0.1), start=0.25, end=0.05, steps=12, shape="linear"))',

@@ -120,7 +120,7 @@ def test_texts_of_torch_classes_are_read_back(name):
         ("sparseadam()", "does not support dense gradients"),
         ("rmsprop(lr=-1)", "Invalid learning rate"),
         ("rmsprop(lrr=0.1)", r"no setting 'lrr' here; it has lr, alpha, .*did you mean 'lr'"),
-        ('adamw(betas="many")', "tuple is needed here"),
+        ('adamw(betas="many")', "expected tuple"),
         ("adam(betas=(0.9,))", "betas must be two numbers"),
         ("adam(lr=0)", "lr must be positive and finite, got 0"),
         ("sgd(momentum=1.0)", r"\[0, 1\)"),

@@ -37,12 +37,12 @@ CANDIDATES = ("topk(density=0.005)", "topk(density=0.05)", "qsgd(bits=2)", "qsgd
 
 
 def methods(every: int) -> tuple[Method, ...]:
-    looks = f"every={every}, start={every // 2}, look_at='corrected'"  # at what memories add, as S4's program does
+    looks = f"every={every}, start={every // 2}, observed='target'"  # at what memories add, as S4's program does
     lgreco = f"lgreco({looks})"
     accordion = f"accordion(every={every})"
 
     def adapted(parts: str, by: str = lgreco) -> str:
-        return f"adapt({parts}, by={by})"
+        return f"adapt({parts}, controller={by})"
 
     made = [Method("dense", "dense()")]
     for family, part in FAMILIES.items():
@@ -52,11 +52,11 @@ def methods(every: int) -> tuple[Method, ...]:
     topk = FAMILIES["TopK"]
     made += [
         Method("Accordion", f"ef({adapted(topk, accordion)})"),
-        Method("L-GreCo + Accordion", f"ef({adapted(topk, lgreco.replace(')', f', reference={accordion})'))})"),
+        Method("L-GreCo + Accordion", f"ef({adapted(topk, lgreco.replace(')', f', defaults_from={accordion})'))})"),
         Method("k-means", f"ef({adapted(topk, f'kmeans({looks})')})"),
         Method("global TopK", f"ef(flatten({topk}))"),
         Method("hard threshold", "ef(threshold(count=10000))"),
-        Method("by size", f"ef(switch({topk}, dense(), by=by_size(elements=10000)))"),
+        Method("by size", f"ef(switch({topk}, dense(), controller=by_size(min_numel=10000)))"),
         Method("falling density", f"ef(scheduled({topk}, start=0.25, end=0.01, steps={4 * every}))"),
     ]
     for density in TARGETS:

@@ -21,17 +21,17 @@ from ...tasks.splits import Split
 ALONE, PLAIN = "no exchange", "DDP"
 _SETTLED = 40  # steps before the clock counts: DDP builds its buckets anew, plans are made
 _BY = "lgreco(start=6, every=10000, window=4)"
-_BY_TIME = 'lgreco(start=36, every=10000, window=4, objective="time", calibrate=32)'
+_BY_TIME = 'lgreco(start=36, every=10000, window=4, objective="time", calibration_steps=32)'
 WAYS = {
     ALONE: "",
     PLAIN: "",
     "TopK": "ef(topk(density=0.05))",
-    "L-GreCo TopK": f"ef(adapt(topk(density=0.05), by={_BY}))",
-    "L-GreCo TopK, by time": f"ef(adapt(topk(density=0.05), by={_BY_TIME}))",
+    "L-GreCo TopK": f"ef(adapt(topk(density=0.05), controller={_BY}))",
+    "L-GreCo TopK, by time": f"ef(adapt(topk(density=0.05), controller={_BY_TIME}))",
     "global TopK": "ef(flatten(topk(density=0.05)))",
     "PowerSGD": "ef(powersgd(rank=4))",
-    "L-GreCo PowerSGD": f"ef(adapt(powersgd(rank=4), by={_BY}))",
-    "mixture": f"ef(adapt(topk(density=0.05), qsgd(bits=4), powersgd(rank=4), by={_BY}))",
+    "L-GreCo PowerSGD": f"ef(adapt(powersgd(rank=4), controller={_BY}))",
+    "mixture": f"ef(adapt(topk(density=0.05), qsgd(bits=4), powersgd(rank=4), controller={_BY}))",
 }
 
 

@@ -5,7 +5,7 @@ import torch
 from thinwire.catalog import parse
 from thinwire.compressors import QSGD, Uniform
 from thinwire.compressors.blocks import ENOUGH
-from thinwire.controllers.prices import errors_of
+from thinwire.controllers.estimates import compute_errors
 from thinwire.core import Key, TensorSpec
 from thinwire_lab.bench import adapting
 
@@ -24,7 +24,7 @@ def test_some_blocks_tell_the_error_of_all_within_a_few_percent():
     spec = TensorSpec.of("layer", layer)
     for kind in (QSGD, Uniform):
         entries = [parse(f"gather({kind.__name__.lower()}(bits={bits}))") for bits in (2, 4, 8)]
-        some, all_of_it = (errors_of(entries, layer, spec, Key(3), exact) for exact in (False, True))
+        some, all_of_it = (compute_errors(entries, layer, spec, Key(3), exact) for exact in (False, True))
         assert ((some - all_of_it).abs() < 0.05 * all_of_it).all()
         assert not torch.equal(some, all_of_it)
 
@@ -33,5 +33,5 @@ def test_small_layers_are_tried_out_whole():
     layer = torch.randn(32, 64)
     spec = TensorSpec.of("layer", layer)
     entries = [parse(f"gather(qsgd(bits={bits}))") for bits in (2, 4, 8)]
-    some, all_of_it = (errors_of(entries, layer, spec, Key(3), exact) for exact in (False, True))
+    some, all_of_it = (compute_errors(entries, layer, spec, Key(3), exact) for exact in (False, True))
     assert torch.equal(some, all_of_it)

@@ -1,4 +1,4 @@
-"""What a menu is priced at, against trying every entry out."""
+"""Errors and bytes of all options, against running each."""
 
 import math
 
@@ -9,7 +9,7 @@ from helpers.cases import draw
 from thinwire.aggregators.switch import Adapt
 from thinwire.catalog import parse
 from thinwire.controllers import LGreCo
-from thinwire.controllers.prices import bytes_of, errors_of, tried_bytes, tried_error
+from thinwire.controllers.estimates import compute_bytes, compute_errors, measure_bytes, measure_error
 from thinwire.core import Key, TensorSpec, World
 from thinwire.drivers.lockstep import lockstep
 from thinwire.drivers.meter import Meter
@@ -20,8 +20,8 @@ SPEC = TensorSpec("w", (48, 64))
 SAMPLES = ["gaussian", "heavy tails", "sparse", "zeros", "one-hot", "tiny"]
 
 
-def ladder(*texts: str, least: float | None = None, most: float | None = None):
-    return Adapt(tuple(map(parse, texts)), LGreCo(), least, most).menu
+def options_for(*texts: str):
+    return Adapt(tuple(map(parse, texts)), LGreCo()).menu.options
 
 
 def tensor(kind: str):
@@ -32,38 +32,44 @@ def tensor(kind: str):
 @pytest.mark.parametrize(
     "text", ["topk(density=0.05)", 'topk(density=0.05, values="bf16")', "sketch(topk(density=0.05))"]
 )
-def test_one_sort_prices_all_densities(text, kind):
-    menu = ladder(text)
-    found = errors_of(menu, tensor(kind), SPEC, KEY)
-    tried = torch.tensor([tried_error(entry, tensor(kind), SPEC, KEY) for entry in menu], dtype=torch.float64)
+def test_one_sort_gives_the_errors_of_all_densities(text, kind):
+    options = options_for(text)
+    found = compute_errors(options, tensor(kind), SPEC, KEY)
+    tried = torch.tensor([measure_error(option, tensor(kind), SPEC, KEY) for option in options], dtype=torch.float64)
     rounding = (1e-6 if "bf16" not in text else 2**-8) * float(tensor(kind).double().norm())
     torch.testing.assert_close(found, tried, rtol=1e-4, atol=max(rounding, 1e-30))
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
-def test_one_factorisation_prices_all_ranks_and_the_exact_form_is_exact(kind):
-    menu = ladder("powersgd(rank=4, min_saving=1.0)")
+def test_one_factorization_gives_the_errors_of_all_ranks_and_the_exact_form_is_exact(kind):
+    options = options_for("powersgd(rank=4, min_saving=1.0)")
     singular = torch.linalg.svdvals(tensor(kind).double())
-    true = [math.sqrt(float(singular[entry.rank :].square().sum())) for entry in menu]
+    true = [math.sqrt(float(singular[option.rank :].square().sum())) for option in options]
     size = float(tensor(kind).double().norm())
-    assert errors_of(menu, tensor(kind), SPEC, KEY, exact=True).tolist() == pytest.approx(true, abs=1e-7 * size)
-    quick = errors_of(menu, tensor(kind), SPEC, KEY)
+    assert compute_errors(options, tensor(kind), SPEC, KEY, exact=True).tolist() == pytest.approx(true, abs=1e-7 * size)
+    quick = compute_errors(options, tensor(kind), SPEC, KEY)
     assert quick.tolist() == pytest.approx(true, rel=0.05, abs=1e-6 * size)
     assert all(q >= t - 1e-6 * size for q, t in zip(quick.tolist(), true, strict=True))  # a subspace never finds more
 
 
 def test_layers_that_would_travel_dense_lose_nothing():
-    menu = ladder("powersgd(rank=16)")  # 2 (48 + 64) 16 > 48 · 64
-    errors, costs = errors_of(menu, tensor("gaussian"), SPEC, KEY), bytes_of(menu, tensor("gaussian"), SPEC, 4, KEY)
+    options = options_for("powersgd(rank=16)")  # 2 (48 + 64) 16 > 48 · 64
+    errors, costs = (
+        compute_errors(options, tensor("gaussian"), SPEC, KEY),
+        compute_bytes(options, tensor("gaussian"), SPEC, 4, KEY),
+    )
     dense = parse("dense()").expected_bytes(SPEC, 4)
-    for entry, error, cost in zip(menu, errors, costs, strict=True):
-        assert (error == 0) == (cost == dense) == (entry.form(SPEC) is None)
+    for option, error, cost in zip(options, errors, costs, strict=True):
+        assert (error == 0) == (cost == dense) == (option.form(SPEC) is None)
 
 
-def test_errors_fall_along_a_ladder_and_bytes_rise():
+def test_errors_fall_along_the_options_and_bytes_rise():
     for text in ("topk(density=0.02)", "qsgd(bits=4)", "uniform(bits=4)", "powersgd(rank=4, min_saving=1.0)"):
-        menu = ladder(text)
-        errors, costs = errors_of(menu, tensor("gaussian"), SPEC, KEY), bytes_of(menu, tensor("gaussian"), SPEC, 4, KEY)
+        options = options_for(text)
+        errors, costs = (
+            compute_errors(options, tensor("gaussian"), SPEC, KEY),
+            compute_bytes(options, tensor("gaussian"), SPEC, 4, KEY),
+        )
         assert errors.diff().max() <= 0 and costs.diff().min() >= 0, text
 
 
@@ -90,28 +96,28 @@ def test_expected_bytes_are_those_that_ranks_send(text, size):
         ]
         lockstep(programs, meters)
     sent = sum(m.by("layer")["w"].sent_bytes for m in meters) / size / 2
-    price = float(bytes_of([parse(text)], tensor("gaussian"), SPEC, size, KEY)[0])
+    price = float(compute_bytes([parse(text)], tensor("gaussian"), SPEC, size, KEY)[0])
     assert sent == pytest.approx(price, rel=0.03)
 
 
 def test_a_sketch_is_priced_at_no_less_than_it_sends():
     size, meters = 3, [Meter() for _ in range(3)]
-    entry = parse("sketch(topk(density=0.02))")
+    option = parse("sketch(topk(density=0.02))")
     lockstep(
         [
-            Exchanger([SPEC], entry).round({"w": draw("gaussian", SPEC.shape, seed=r)}, 0, World(r, size))
+            Exchanger([SPEC], option).round({"w": draw("gaussian", SPEC.shape, seed=r)}, 0, World(r, size))
             for r in range(size)
         ],
         meters,
     )
     sent = meters[0].by("layer")["w"].sent_bytes
-    assert sent <= entry.expected_bytes(SPEC, size) <= 2 * sent
+    assert sent <= option.expected_bytes(SPEC, size) <= 2 * sent
 
 
 def test_what_nobody_knows_is_tried():
-    entry = parse("two_hop(qsgd(bits=4))")
-    assert tried_bytes(entry, tensor("gaussian"), SPEC, 4, KEY) > 0
-    assert float(bytes_of([entry], tensor("gaussian"), SPEC, 1, KEY)[0]) > 0  # a world of one is priced as of two
+    option = parse("two_hop(qsgd(bits=4))")
+    assert measure_bytes(option, tensor("gaussian"), SPEC, 4, KEY) > 0
+    assert float(compute_bytes([option], tensor("gaussian"), SPEC, 1, KEY)[0]) > 0  # a world of one is priced as of two
 
 
 SUMS = ["union(topk(density=0.05))", "union(topk(density=0.02), index='bloom')", "sketch(topk(density=0.05))"]
@@ -132,16 +138,16 @@ def test_sums_of_independent_ranks_cost_what_is_expected(text, size, dtype):
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3])
 def test_a_threshold_is_priced_by_the_tensor(scale):
-    entry, given = parse("threshold(tau=0.002)"), scale * tensor("gaussian")
+    option, given = parse("threshold(tau=0.002)"), scale * tensor("gaussian")
     meters = [Meter() for _ in range(2)]
-    lockstep([Exchanger([SPEC], entry).round({"w": given}, 0, World(r, 2)) for r in range(2)], meters)
-    price = float(bytes_of([entry], given, SPEC, 2, KEY)[0])
+    lockstep([Exchanger([SPEC], option).round({"w": given}, 0, World(r, 2)) for r in range(2)], meters)
+    price = float(compute_bytes([option], given, SPEC, 2, KEY)[0])
     assert meters[0].by("layer")["w"].sent_bytes == pytest.approx(price, rel=0.03)
 
 
 def test_what_changes_with_the_step_is_priced_at_the_present_one():
-    entry = parse("scheduled(topk(density=0.01), start=1.0, end=0.01, steps=10)")
-    early, late = (errors_of([entry], tensor("gaussian"), SPEC, KEY, step=step) for step in (0, 50))
+    option = parse("scheduled(topk(density=0.01), start=1.0, end=0.01, steps=10)")
+    early, late = (compute_errors([option], tensor("gaussian"), SPEC, KEY, step=step) for step in (0, 50))
     assert float(early) == 0 and float(late) > 0
-    sent = [bytes_of([entry], tensor("gaussian"), SPEC, 2, KEY, step) for step in (0, 50)]
+    sent = [compute_bytes([option], tensor("gaussian"), SPEC, 2, KEY, step) for step in (0, 50)]
     assert sent[0] > 20 * sent[1]

@@ -1,0 +1,42 @@
+"""Search a menu by bytes: the option whose cost is nearest to a given number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core import Aggregator, Context, Menu, TensorSpec, wraps_compressor
+from .estimates import compute_cost_table
+
+
+def same_method_options(menu: Menu) -> list[int]:
+    """Options that differ from the default in a number only; all options if no other one does."""
+    methods = [_method(option) for option in menu.options]
+    same = [at for at, method in enumerate(methods) if method == methods[menu.default]]
+    return same if len(same) > 1 else list(range(len(menu.options)))
+
+
+def _method(option: Aggregator[Any]) -> tuple[type, ...]:
+    return (type(option), type(option.compressor)) if wraps_compressor(option) else (type(option),)
+
+
+def nearest_option(costs: Tensor, among: Sequence[int], num_bytes: float) -> int:
+    """The option whose cost is nearest to so many bytes; of equals the first."""
+    return min(among, key=lambda at: (abs(float(costs[at]) - num_bytes), at))
+
+
+def low_and_high_compression(spec: TensorSpec, menu: Menu, low: float, high: float, ctx: Context) -> tuple[int, int]:
+    """The options for low and for high compression: nearest to so many times the default's bytes.
+
+    Of a menu of two options: the one of more bytes, and the other.
+    """
+    zeros = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
+    (costs,) = compute_cost_table(((spec, menu),), [zeros], ctx)
+    if len(menu.options) == 2:
+        larger = int(costs[1] > costs[0])
+        return larger, 1 - larger
+    among, default_bytes = same_method_options(menu), float(costs[menu.default])
+    return nearest_option(costs, among, low * default_bytes), nearest_option(costs, among, high * default_bytes)
