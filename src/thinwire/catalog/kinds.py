@@ -19,7 +19,7 @@ PLURALS = {
 METHODS = {  # in the order in which they are tried: a memory is an aggregator, too
     "compressor": ("encode", "decode", "contract", "num_bytes"),
     "controller": ("init", "observe", "replan"),
-    "memory": ("init", "reduce", "target", "holds", "take"),
+    "memory": ("init", "reduce", "target", "hand_over", "adopt"),
     "aggregator": ("init", "reduce"),
     "topology": ("weights", "changes"),
 }
