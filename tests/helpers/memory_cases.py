@@ -7,7 +7,7 @@ from helpers.own_memory import Late
 from thinwire import Exchanger, TensorSpec, World, lockstep, parse
 from thinwire.aggregators import GatherMean, Switch
 from thinwire.compressors import TopK
-from thinwire.core import held_by
+from thinwire.core import memory_items
 from thinwire.feedback import EF21
 
 LAYERS = [TensorSpec("w", (20, 30)), TensorSpec("v", (7,)), TensorSpec("h", (16, 4), torch.bfloat16)]
@@ -64,7 +64,7 @@ def mass(exchanger, kind):
     """By layer: the sum of what it holds of this kind."""
     found = {}
     for name, spec in exchanger.layers.items():
-        held = [h.value for h in held_by(exchanger.rules[name], exchanger.memory[name], spec) if h.kind == kind]
+        held = [h.value for h in memory_items(exchanger.rules[name], exchanger.memory[name], spec) if h.kind == kind]
         tensors = [torch.stack(v) if isinstance(v, tuple) else v for v in held]
         found[name] = sum(tensors) if tensors else torch.zeros(spec.shape)
     return found

@@ -7,13 +7,13 @@ import torch
 
 from thinwire.core import (
     Aggregator,
-    Held,
+    MemoryItem,
     Reduced,
     SendForm,
     adopt_into,
     cast_saturating,
-    held_by,
     mean_state,
+    memory_items,
     merge_memories,
     saturate,
     send_form_of,
@@ -50,7 +50,10 @@ class Late:
         )
 
     def hand_over(self, state, spec):
-        return [Held("residual", self, state.waits, "it is late for ever"), *held_by(self.part, state.within, spec)]
+        return [
+            MemoryItem("residual", self, state.waits, "it is late for ever"),
+            *memory_items(self.part, state.within, spec),
+        ]
 
     def adopt(self, state, spec, held, ctx):
         residuals, rest = split_kind(held, "residual")
@@ -69,6 +72,6 @@ class Late:
         return SendForm(
             form.compressor,
             lambda sender: replace(self, part=form.assemble(sender)),
-            form.believes,
+            form.sends_differences,
             lambda state, fresh: state._replace(within=form.restart(state.within, fresh.within)),
         )

@@ -11,7 +11,7 @@ import torch.distributed.checkpoint as dcp
 
 import thinwire
 from helpers.ddp_jobs import EF_TOPK, ddp_of, train
-from thinwire.core import held_by
+from thinwire.core import memory_items
 
 
 def held(wire, kind="residual"):
@@ -19,7 +19,7 @@ def held(wire, kind="residual"):
     exchanger = wire.compressed
     found = {}
     for name, spec in exchanger.layers.items():
-        values = [h.value for h in held_by(exchanger.rules[name], exchanger.memory[name], spec) if h.kind == kind]
+        values = [h.value for h in memory_items(exchanger.rules[name], exchanger.memory[name], spec) if h.kind == kind]
         if values:
             found[name] = sum(v.double() for v in values)
     return found

@@ -15,7 +15,7 @@ from thinwire.core import (
     IncompatibleParts,
     Memory,
     SendForm,
-    SendsAlone,
+    SendsToServer,
     cast_saturating,
     flatten_state,
     loopback,
@@ -128,7 +128,7 @@ def test_payloads_that_are_added_among_ranks_are_gathered_for_a_server():
 def test_what_needs_all_ranks_says_so_by_name(text):
     names = [type(part).__name__ for part in parts_of(composed(text))]
     with pytest.raises(
-        IncompatibleParts, match=r"(Switch|Adapt|Scheduled|PowerSGD|Flatten) needs all ranks at once"
+        IncompatibleParts, match=r"(Switch|Adapt|Scheduled|PowerSGD|Flatten) needs answers of all ranks"
     ) as told:
         one_way(composed(text))
     assert str(told.value).partition(" ")[0] in names
@@ -176,7 +176,7 @@ class Closed:
         raise NotImplementedError
 
     def send_form(self):
-        return SendForm(None, lambda sender: sender, believes=True)
+        return SendForm(None, lambda sender: sender, sends_differences=True)
 
 
 def test_one_estimate_of_a_worker_is_enough():
@@ -185,4 +185,4 @@ def test_one_estimate_of_a_worker_is_enough():
 
 
 def test_the_objects_are_no_parts_of_the_catalog():
-    assert all(Late not in catalog.NAMES for _ in OBJECTS) and isinstance(OBJECTS["late(topk)"], SendsAlone)
+    assert all(Late not in catalog.NAMES for _ in OBJECTS) and isinstance(OBJECTS["late(topk)"], SendsToServer)

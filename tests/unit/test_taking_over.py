@@ -68,7 +68,7 @@ def test_what_is_dropped_is_named_with_layers_and_reason():
     (old, _), new = trained("dgc(topk(density=0.05))"), Exchanger(LAYERS, parse("dense()"))
     residual, velocity = new.take_over(old, 4, World(0, 2))
     assert residual == (
-        "DGC's residual of w, v, h is dropped, because Dense has no place for it: it was not sent yet and will not be"
+        "DGC's residual of w, v, h is dropped, because Dense cannot adopt it: it was not sent yet and will not be"
     )
     assert velocity.startswith("DGC's velocity of w, v, h is dropped") and "momentum of its own" in velocity
 

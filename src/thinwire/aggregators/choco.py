@@ -17,7 +17,7 @@ from ..core import (
     GatheredPayloads,
     IncompatibleParts,
     Key,
-    OwnState,
+    PrivateState,
     Program,
     Reduced,
     TensorSpec,
@@ -37,7 +37,7 @@ class ChocoState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Choco(OwnState):
+class Choco(PrivateState):
     """Gossip of whole weights: send C(x_i − h_i), then x_i ← x_i + gamma Σ_j K_ij (h_j − h_i). Fixed topologies only.
 
     h_i ← h_i + C(x_i − h_i) on rank i and on all ranks that receive from it. The estimates h converge to tensors that

@@ -38,7 +38,7 @@ class Dense:
         return all_reduce_bytes(spec.numel * spec.dtype.itemsize, size)
 
     def send_form(self) -> SendForm:
-        return SendForm.alone(None)
+        return SendForm.single(None)
 
 
 def mean_of(tensor: Tensor, spec: TensorSpec, ctx: Context, kind: str = "values") -> Program[Tensor]:

@@ -65,7 +65,7 @@ class GatherMean:
         return (size - 1) * self.compressor.num_bytes(spec)
 
     def send_form(self) -> SendForm:
-        return SendForm.alone(self.compressor)
+        return SendForm.single(self.compressor)
 
     def estimate_errors(
         self, tensor: Tensor, spec: TensorSpec, options: Sequence[Any], key: Key, exact: bool

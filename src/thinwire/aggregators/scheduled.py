@@ -15,18 +15,18 @@ from ..core import (
     Capability,
     CompositionError,
     Context,
-    Held,
     IncompatibleParts,
     Key,
+    MemoryItem,
     Program,
     Reduced,
     SendForm,
     TensorSpec,
     adopt_into,
     give_back_to,
-    held_by,
+    memory_items,
     merge_memories,
-    needs_all_ranks,
+    needs_all_ranks_error,
     reduce_with_residual,
     target_of,
 )
@@ -82,10 +82,12 @@ class Scheduled:
     def target(self, tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Tensor:
         return target_of(self.inner, tensor, spec, state, ctx)
 
-    def hand_over(self, state: Any, spec: TensorSpec) -> list[Held]:
-        return held_by(self.inner, state, spec)
+    def hand_over(self, state: Any, spec: TensorSpec) -> list[MemoryItem]:
+        return memory_items(self.inner, state, spec)
 
-    def adopt(self, state: Any, spec: TensorSpec, held: Sequence[Held], ctx: Context) -> tuple[Any, list[Held]]:
+    def adopt(
+        self, state: Any, spec: TensorSpec, held: Sequence[MemoryItem], ctx: Context
+    ) -> tuple[Any, list[MemoryItem]]:
         return adopt_into(self.inner, state, spec, held, ctx)
 
     def merge(self, states: Sequence[Any], spec: TensorSpec) -> Any:
@@ -95,7 +97,7 @@ class Scheduled:
         return give_back_to(self.inner, tensor, spec, state, ctx)
 
     def send_form(self) -> SendForm:
-        raise needs_all_ranks(self)  # a server's decoder has one density
+        raise needs_all_ranks_error(self)  # a server's decoder has one density
 
     def _now(self, ctx: Context) -> Aggregator[Any]:
         return cast("Aggregator[Any]", with_setting(self.inner, "density", self.density(ctx.step)))

@@ -63,7 +63,7 @@ class SumMean:
         return all_reduce_bytes(self.compressor.num_bytes(spec), size)
 
     def send_form(self) -> SendForm:
-        return SendForm.alone(self.compressor)
+        return SendForm.single(self.compressor)
 
 
 def _summed(share: Tensor, label: Label) -> Program[Tensor]:

@@ -20,8 +20,8 @@ from ..core import (
     CompositionError,
     Context,
     Controller,
-    Held,
     Key,
+    MemoryItem,
     Menu,
     Program,
     ProtocolError,
@@ -31,9 +31,9 @@ from ..core import (
     adopt_into,
     flatten_state,
     give_back_to,
-    held_by,
+    memory_items,
     merge_memories,
-    needs_all_ranks,
+    needs_all_ranks_error,
     reduce_with_residual,
     target_of,
 )
@@ -77,13 +77,13 @@ class MenuAggregator:
         option, index = self._chosen(spec, ctx)
         return target_of(option, tensor, spec, state.states[index], ctx)
 
-    def hand_over(self, state: SwitchState, spec: TensorSpec) -> list[Held]:
+    def hand_over(self, state: SwitchState, spec: TensorSpec) -> list[MemoryItem]:
         """Of all options, also of those that the plan does not give: what they have kept is to be sent, too."""
-        return [held for at, own in enumerate(state.states) for held in held_by(self._owner(at), own, spec)]
+        return [held for at, own in enumerate(state.states) for held in memory_items(self._owner(at), own, spec)]
 
     def adopt(
-        self, state: SwitchState, spec: TensorSpec, held: Sequence[Held], ctx: Context
-    ) -> tuple[SwitchState, list[Held]]:
+        self, state: SwitchState, spec: TensorSpec, held: Sequence[MemoryItem], ctx: Context
+    ) -> tuple[SwitchState, list[MemoryItem]]:
         """The option that the plan gives comes first, so that its residual is sent soon; others may use the rest."""
         _, first = self._chosen(spec, ctx)
         states, rest = list(state.states), list(held)
@@ -101,7 +101,7 @@ class MenuAggregator:
         return _with_state(state, index, give_back_to(option, tensor, spec, state.states[index], ctx))
 
     def send_form(self) -> SendForm:
-        raise needs_all_ranks(self)  # a plan is agreed by all ranks
+        raise needs_all_ranks_error(self)  # a plan is agreed by all ranks
 
     def _owner(self, index: int) -> Aggregator[Any]:
         """Of the options that share a state, the one that made it."""

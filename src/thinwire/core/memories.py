@@ -1,8 +1,7 @@
-"""The protocol of memories: what a layer would send now, and what becomes of what it has not sent yet.
+"""The protocol of memories (error feedback and its relatives): the target of a layer, and what becomes of its state.
 
-A memory is an aggregator whose state may hold something that is still to be sent. The functions here serve every part:
-one that does not keep the protocol owes nothing, and what it remembers (PowerSGD's factors) is good for an equal part
-only.
+A memory is an aggregator whose state may hold something that is still to be sent. The functions here accept any part:
+one without the protocol has nothing left to send, and its state (PowerSGD's factors) is of use to an equal part only.
 """
 
 from __future__ import annotations
@@ -25,76 +24,84 @@ from .topology import tracks_peer_copies
 
 S = TypeVar("S")
 
-OWN = "state"  # the kind of what no other part can use
+PRIVATE = "state"  # the kind of an item that only an equal part can use
 MAX_NAMES = 3
 
 
-class Held(NamedTuple):
-    """One thing that a memory holds, by what it means."""
+class MemoryItem(NamedTuple):
+    """One item of a memory's state, by its meaning, which another composition may adopt."""
 
-    kind: str  # "residual", "velocity", "estimate", or OWN
+    kind: str  # "residual", "velocity", "estimate", or PRIVATE
     part: Any  # the part that holds it
-    value: Any  # a residual or velocity: a tensor of the layer's work_dtype; else what `adopt` of an equal kind takes
-    loss: str  # what is lost if no part adopts it
+    value: Any  # of a residual or velocity a tensor of the layer's work_dtype; else what `adopt` accepts for this kind
+    loss: str  # a text: what is lost if no part adopts it
 
 
-def _begin_anew(state: Any, fresh: Any) -> Any:
+def _use_fresh(state: Any, fresh: Any) -> Any:
     return fresh
 
 
 class SendForm(NamedTuple):
-    """A composition without the other ranks: what one worker sends to a server, and how the server reads it."""
+    """The form of a composition for a worker of a server: what the worker sends, and how the server decodes it."""
 
-    compressor: Compressor | None  # that encodes and decodes what travels; None: tensors as they are
-    assemble: Callable[[Aggregator[Any]], Aggregator[Any]]  # the worker's composition around one that sends just that
-    believes: bool = False  # only changes travel, so the server keeps an estimate of each worker's tensor and adds them
-    restart: Callable[[Any, Any], Any] = _begin_anew  # (state, fresh state) -> state, if the server lost its estimates
+    compressor: Compressor | None  # of the messages; None: dense tensors
+    assemble: Callable[[Aggregator[Any]], Aggregator[Any]]  # the worker's composition, around an aggregator that sends
+    sends_differences: bool = False  # so that the server must keep an estimate of each worker's tensor
+    restart: Callable[[Any, Any], Any] = (
+        _use_fresh  # (state, initial state) -> state after the server lost its estimates
+    )
 
     @classmethod
-    def alone(cls, compressor: Compressor | None) -> SendForm:
-        """Of an aggregator that sends one payload and keeps nothing."""
+    def single(cls, compressor: Compressor | None) -> SendForm:
+        """For an aggregator that sends one payload and has no state."""
         return cls(compressor, lambda sender: sender)
 
 
 @runtime_checkable
-class SendsAlone(Protocol):
-    """An aggregator that can work for a server: what it sends does not depend on answers of other ranks."""
+class SendsToServer(Protocol):
+    """An aggregator that a server's worker can use: what it sends does not depend on answers of other ranks."""
 
     def send_form(self) -> SendForm: ...
 
 
 @runtime_checkable
 class Memory(Aggregator[S], Protocol[S]):
-    """An aggregator that remembers what was not sent, or hands this through to the parts inside."""
+    """An aggregator that keeps what was not sent, or passes these calls to the parts inside."""
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: S, ctx: Context) -> Tensor:
-        """What the compressor inside would be given for this tensor, in the layer's work_dtype."""
+        """What this layer would send now: the input of the compressor inside, in the layer's work_dtype."""
         ...
 
-    def hand_over(self, state: S, spec: TensorSpec) -> list[Held]:
-        """All that it and the parts inside hold, for another composition to adopt."""
+    def hand_over(self, state: S, spec: TensorSpec) -> list[MemoryItem]:
+        """The items of its state and of the parts inside, for another composition to adopt."""
         ...
 
-    def adopt(self, state: S, spec: TensorSpec, held: Sequence[Held], ctx: Context) -> tuple[S, list[Held]]:
-        """The state with what this part and those inside can use of it, and the rest."""
+    def adopt(
+        self, state: S, spec: TensorSpec, items: Sequence[MemoryItem], ctx: Context
+    ) -> tuple[S, list[MemoryItem]]:
+        """The state with the items that this part and those inside can use, and the remaining items."""
         ...
 
     def merge(self, states: Sequence[S], spec: TensorSpec) -> S:
-        """One rank's state out of those of a world of another size: mean residuals lose nothing."""
+        """One state for each rank of a new world, out of the states of all old ranks; mean residuals lose nothing."""
         ...
 
     def give_back(self, tensor: Tensor, spec: TensorSpec, state: S, ctx: Context) -> S:
-        """The state after this tensor's message was refused: what it said waits for the next one."""
+        """The state after the server rejected this tensor's message, so that it is sent with the next one."""
         ...
 
     def send_form(self) -> SendForm:
-        """How it talks to a server; IncompatibleParts if it needs all ranks at once."""
+        """The form for a server's worker.
+
+        Raises:
+            IncompatibleParts: the part needs the answers of other ranks.
+        """
         ...
 
 
 @cache
 def _keeps_memory(kind: type) -> bool:
-    return issubclass(kind, Memory)  # remembered: asked for each layer at each step
+    return issubclass(kind, Memory)  # cached: called for each layer at each step
 
 
 def is_memory(part: object) -> TypeGuard[Memory[Any]]:
@@ -102,17 +109,19 @@ def is_memory(part: object) -> TypeGuard[Memory[Any]]:
     return _keeps_memory(kind)
 
 
-class OwnState:
-    """The protocol of memories for parts whose state an equal part alone can use, and which owe nothing."""
+class PrivateState:
+    """The protocol of memories for parts whose state only an equal part can use and which have nothing left to send."""
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Tensor:
         return tensor.to(spec.work_dtype)
 
-    def hand_over(self, state: Any, spec: TensorSpec) -> list[Held]:
-        return _hand_over_own(self, state)
+    def hand_over(self, state: Any, spec: TensorSpec) -> list[MemoryItem]:
+        return _private_items(self, state)
 
-    def adopt(self, state: Any, spec: TensorSpec, held: Sequence[Held], ctx: Context) -> tuple[Any, list[Held]]:
-        return _adopt_own(self, state, held)
+    def adopt(
+        self, state: Any, spec: TensorSpec, items: Sequence[MemoryItem], ctx: Context
+    ) -> tuple[Any, list[MemoryItem]]:
+        return _adopt_private(self, state, items)
 
     def merge(self, states: Sequence[Any], spec: TensorSpec) -> Any:
         return mean_state(states)
@@ -121,56 +130,63 @@ class OwnState:
         return state
 
     def send_form(self) -> SendForm:
-        raise needs_all_ranks(self)
+        raise needs_all_ranks_error(self)
 
 
 def target_of(part: Any, tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Tensor:
-    """What the compressor inside a part would be given for this tensor, in the layer's work_dtype."""
+    """What a layer with this part would send now, in the layer's work_dtype."""
     return part.target(tensor, spec, state, ctx) if is_memory(part) else tensor.to(spec.work_dtype)
 
 
-def held_by(part: Any, state: Any, spec: TensorSpec) -> list[Held]:
-    """All that a part and those inside hold."""
-    return part.hand_over(state, spec) if is_memory(part) else _hand_over_own(part, state)
+def memory_items(part: Any, state: Any, spec: TensorSpec) -> list[MemoryItem]:
+    """The items of the state of a part and of the parts inside."""
+    return part.hand_over(state, spec) if is_memory(part) else _private_items(part, state)
 
 
-def adopt_into(part: Any, state: Any, spec: TensorSpec, held: Sequence[Held], ctx: Context) -> tuple[Any, list[Held]]:
-    """A part's state with what it can use of `held`, and the rest."""
-    return part.adopt(state, spec, held, ctx) if is_memory(part) else _adopt_own(part, state, held)
+def adopt_into(
+    part: Any, state: Any, spec: TensorSpec, items: Sequence[MemoryItem], ctx: Context
+) -> tuple[Any, list[MemoryItem]]:
+    """A part's state with the items that it can use, and the remaining items."""
+    return part.adopt(state, spec, items, ctx) if is_memory(part) else _adopt_private(part, state, items)
 
 
 def merge_memories(part: Any, states: Sequence[Any], spec: TensorSpec) -> Any:
-    """One state out of those of several ranks."""
+    """One state out of the states of several ranks."""
     return part.merge(states, spec) if is_memory(part) else mean_state(states)
 
 
 def give_back_to(part: Any, tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Any:
-    """A part's state after this tensor's message was refused; without a memory it is lost."""
+    """A part's state after the server rejected this tensor's message; without a memory the message is lost."""
     return part.give_back(tensor, spec, state, ctx) if is_memory(part) else state
 
 
 def send_form_of(part: Any) -> SendForm:
-    """How a part talks to a server; one that needs an answer from the other ranks is refused, by name."""
-    if isinstance(part, SendsAlone):
+    """The form of a part for a server's worker.
+
+    Raises:
+        IncompatibleParts: the part needs the answers of other ranks.
+    """
+    if isinstance(part, SendsToServer):
         return part.send_form()
-    raise needs_all_ranks(part)
+    raise needs_all_ranks_error(part)
 
 
 def send_form_around(part: Any) -> SendForm:
-    """The form of a memory that is a dataclass with `inner` and has a state with `inner`, and sends no differences."""
+    """The form of a memory that sends no differences, where both its dataclass and its state have a field `inner`."""
     form = send_form_of(part.inner)
     return SendForm(
         form.compressor,
         lambda sender: replace(part, inner=form.assemble(sender)),
-        form.believes,
+        form.sends_differences,
         lambda state, fresh: state._replace(inner=form.restart(state.inner, fresh.inner)),
     )
 
 
-def needs_all_ranks(part: Any) -> IncompatibleParts:
+def needs_all_ranks_error(part: Any) -> IncompatibleParts:
+    """The error for a part that cannot be used by a server's worker."""
     return IncompatibleParts(
-        f"{type(part).__name__} needs all ranks at once, a worker of a server is alone with it; a compressor would do, "
-        'plain or in ef, ef21, scam or dgc: "ef(topk(density=0.01))"'
+        f"{type(part).__name__} needs answers of all ranks, and a worker of a server has none; use a "
+        'compressor, plain or in ef, ef21, scam or dgc: "ef(topk(density=0.01))"'
     )
 
 
@@ -200,29 +216,29 @@ def check_inner(memory: str, inner: Aggregator[Any], sends_differences: bool = F
         )
 
 
-def _hand_over_own(part: Any, state: Any) -> list[Held]:
+def _private_items(part: Any, state: Any) -> list[MemoryItem]:
     if not flatten_state(state):
         return []
-    return [Held(OWN, part, state, "it begins anew; nothing that was to be sent is lost")]
+    return [MemoryItem(PRIVATE, part, state, "it is initialized again; nothing that was still to be sent is lost")]
 
 
-def _adopt_own(part: Any, state: Any, held: Sequence[Held]) -> tuple[Any, list[Held]]:
-    same = next((one for one in held if one.kind == OWN and one.part == part), None)
-    return (state, list(held)) if same is None else (same.value, [one for one in held if one is not same])
+def _adopt_private(part: Any, state: Any, items: Sequence[MemoryItem]) -> tuple[Any, list[MemoryItem]]:
+    same = next((item for item in items if item.kind == PRIVATE and item.part == part), None)
+    return (state, list(items)) if same is None else (same.value, [item for item in items if item is not same])
 
 
-def split_kind(held: Sequence[Held], kind: str) -> tuple[list[Held], list[Held]]:
-    """Those of this kind, and the others."""
-    return [one for one in held if one.kind == kind], [one for one in held if one.kind != kind]
+def split_kind(items: Sequence[MemoryItem], kind: str) -> tuple[list[MemoryItem], list[MemoryItem]]:
+    """The items of this kind, and the others."""
+    return [item for item in items if item.kind == kind], [item for item in items if item.kind != kind]
 
 
-def is_nothing(held: Held) -> bool:
-    """Whether losing it loses nothing: zeros."""
-    return not any(bool(t.any()) if isinstance(t, Tensor) else t for t in flatten_state(held.value).values())
+def is_zero(item: MemoryItem) -> bool:
+    """Whether the item is all zeros, so that dropping it loses nothing."""
+    return not any(bool(t.any()) if isinstance(t, Tensor) else t for t in flatten_state(item.value).values())
 
 
 class LayerMemory(NamedTuple):
-    """One layer's composition and what it remembers."""
+    """The composition of one layer and its state."""
 
     part: Aggregator[Any]
     state: Any
@@ -234,27 +250,37 @@ def take_over(
     old: Mapping[str, LayerMemory],
     ctx: Context,
 ) -> tuple[dict[str, Any], list[str]]:
-    """The new composition's states with what they can use of the old one's; and what was dropped, in words."""
+    """Move the items of old states to a new composition.
+
+    Args:
+        layers: specs by layer name.
+        new: the new composition with its initial states.
+        old: the old composition with its states.
+        ctx: the context of the change.
+
+    Returns:
+        The new states by layer, and one text for each kind of item that was dropped.
+    """
     states: dict[str, Any] = {}
-    lost: dict[tuple[str, str, str, str], list[str]] = {}
+    dropped: dict[tuple[str, str, str, str], list[str]] = {}
     for name, spec in layers.items():
         (part, state), before = new[name], old.get(name)
         if before is None or before.part == part:
             states[name] = state if before is None else before.state
             continue
-        states[name], rest = adopt_into(part, state, spec, held_by(before.part, before.state, spec), ctx)
-        for held in rest:
-            if not is_nothing(held):
-                kinds = (type(held.part).__name__, held.kind, type(part).__name__, held.loss)
-                lost.setdefault(kinds, []).append(name)
+        states[name], rest = adopt_into(part, state, spec, memory_items(before.part, before.state, spec), ctx)
+        for item in rest:
+            if not is_zero(item):
+                kinds = (type(item.part).__name__, item.kind, type(part).__name__, item.loss)
+                dropped.setdefault(kinds, []).append(name)
     texts = [
-        f"{was}'s {kind} of {some_of(names)} is dropped, because {now} has no place for it: {loss}"
-        for (was, kind, now, loss), names in lost.items()
+        f"{owner}'s {kind} of {list_some(names)} is dropped, because {successor} cannot adopt it: {loss}"
+        for (owner, kind, successor, loss), names in dropped.items()
     ]
     return states, texts
 
 
-def some_of(names: Sequence[str]) -> str:
-    """The first few names, and how many others there are."""
+def list_some(names: Sequence[str]) -> str:
+    """The first few names, and the number of others."""
     shown = ", ".join(names[:MAX_NAMES])
     return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} other layers"

@@ -16,11 +16,11 @@ from ..core import (
     derive_key,
     flatten_state,
     give_back_to,
+    list_some,
     mean_state,
     merge_memories,
     parts_of,
     restore_state,
-    some_of,
     take_over,
     takes_importance,
     target_of,
@@ -74,7 +74,7 @@ class LayerMemories:
         theirs = {name: LayerMemory(rule, old.states[name]) for name, rule in old.aggregators.items()}
         self.states, dropped = take_over(self.layers, ours, theirs, ctx)
         if lost := old.importance.serve(self.layers, self.importance.wanted):
-            dropped.append(f"the importance of {some_of(lost)} is dropped: no part of the new composition takes one")
+            dropped.append(f"the importance of {list_some(lost)} is dropped: no part of the new composition takes one")
         self.importance = old.importance
         return dropped
 

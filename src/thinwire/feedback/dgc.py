@@ -17,8 +17,8 @@ from ..core import (
     Capability,
     CompositionError,
     Context,
-    Held,
     Key,
+    MemoryItem,
     Program,
     Reduced,
     TensorSpec,
@@ -94,15 +94,15 @@ class DGC(ResidualMemory):
         velocity = self._velocity(cast_saturating(tensor, spec.dtype), spec, state, ctx)
         return target_of(self.inner, saturate(state.residual + velocity), spec, state.inner, ctx)
 
-    def hand_over(self, state: DGCState, spec: TensorSpec) -> list[Held]:
+    def hand_over(self, state: DGCState, spec: TensorSpec) -> list[MemoryItem]:
         """Residual and velocity, and what the memories inside hold."""
         unsent, *inside = super().hand_over(state, spec)
         lost = "accumulated momentum is lost; give the optimizer a momentum of its own"
-        return [unsent, Held("velocity", self, state.velocity, lost), *inside]
+        return [unsent, MemoryItem("velocity", self, state.velocity, lost), *inside]
 
     def adopt(
-        self, state: DGCState, spec: TensorSpec, held: Sequence[Held], ctx: Context
-    ) -> tuple[DGCState, list[Held]]:
+        self, state: DGCState, spec: TensorSpec, held: Sequence[MemoryItem], ctx: Context
+    ) -> tuple[DGCState, list[MemoryItem]]:
         """Add all residuals and velocities of `held` to the own ones; return the new state and what was not used."""
         velocities, rest = split_kind(held, "velocity")
         velocity = state.velocity

@@ -14,9 +14,9 @@ from ..core import (
     Capabilities,
     Capability,
     Context,
-    Held,
     IncompatibleParts,
     Key,
+    MemoryItem,
     Program,
     Reduced,
     SendForm,
@@ -24,8 +24,8 @@ from ..core import (
     adopt_into,
     cast_saturating,
     check_inner,
-    held_by,
     mean_state,
+    memory_items,
     merge_memories,
     saturate,
     send_form_of,
@@ -79,15 +79,15 @@ class EF21:
         difference = saturate(cast_saturating(tensor, spec.dtype) - state.own_estimate)
         return target_of(self.inner, difference, spec, state.inner, ctx)
 
-    def hand_over(self, state: EF21State, spec: TensorSpec) -> list[Held]:
+    def hand_over(self, state: EF21State, spec: TensorSpec) -> list[MemoryItem]:
         """Both estimates, and what the memories inside hold."""
         lost = "the ranks' estimates of each other's gradients are lost; nothing unsent is"
-        estimates = Held("estimate", self, (state.own_estimate, state.mean_estimate), lost)
-        return [estimates, *held_by(self.inner, state.inner, spec)]
+        estimates = MemoryItem("estimate", self, (state.own_estimate, state.mean_estimate), lost)
+        return [estimates, *memory_items(self.inner, state.inner, spec)]
 
     def adopt(
-        self, state: EF21State, spec: TensorSpec, held: Sequence[Held], ctx: Context
-    ) -> tuple[EF21State, list[Held]]:
+        self, state: EF21State, spec: TensorSpec, held: Sequence[MemoryItem], ctx: Context
+    ) -> tuple[EF21State, list[MemoryItem]]:
         """Take one estimate: two cannot be added. All ranks take the same one, so h stays the mean of all h_i."""
         (*estimates,), rest = split_kind(held, "estimate")
         own, mean = estimates.pop(0).value if estimates else (state.own_estimate, state.mean_estimate)
@@ -105,8 +105,10 @@ class EF21:
     def send_form(self) -> SendForm:
         """The server adds differences to its estimate of a worker; if it has lost that, the worker restarts at zero."""
         form = send_form_of(self.inner)
-        if form.believes:
+        if form.sends_differences:
             raise IncompatibleParts(
                 "EF21 inside EF21: a server keeps one estimate of each worker. Use a single ef21(...)"
             )
-        return SendForm(form.compressor, lambda sender: replace(self, inner=form.assemble(sender)), believes=True)
+        return SendForm(
+            form.compressor, lambda sender: replace(self, inner=form.assemble(sender)), sends_differences=True
+        )

@@ -13,15 +13,15 @@ from ..core import (
     Aggregator,
     CompositionError,
     Context,
-    Held,
     Key,
+    MemoryItem,
     SendForm,
     TensorSpec,
     adopt_into,
     cast_saturating,
     derive_key,
-    held_by,
     mean_state,
+    memory_items,
     merge_memories,
     saturate,
     send_form_around,
@@ -104,13 +104,15 @@ class ResidualMemory:
     inner: Aggregator[Any]
     residual_dtype: str
 
-    def hand_over(self, state: Any, spec: TensorSpec) -> list[Held]:
+    def hand_over(self, state: Any, spec: TensorSpec) -> list[MemoryItem]:
         """The residual, and what the memories inside hold."""
         residual = dequantize_residual(state.residual, spec)
-        unsent = Held("residual", self, residual, "it was not sent yet and will not be")
-        return [unsent, *held_by(self.inner, state.inner, spec)]
+        unsent = MemoryItem("residual", self, residual, "it was not sent yet and will not be")
+        return [unsent, *memory_items(self.inner, state.inner, spec)]
 
-    def adopt(self, state: Any, spec: TensorSpec, held: Sequence[Held], ctx: Context) -> tuple[Any, list[Held]]:
+    def adopt(
+        self, state: Any, spec: TensorSpec, held: Sequence[MemoryItem], ctx: Context
+    ) -> tuple[Any, list[MemoryItem]]:
         """Add all residuals of `held` to the own one; return the new state and what was not used."""
         residuals, rest = split_kind(held, "residual")
         inner, rest = adopt_into(self.inner, state.inner, spec, rest, ctx)

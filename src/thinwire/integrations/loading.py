@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..catalog import parse, part_text
-from ..core import Aggregator, CheckpointError, CompositionError, ConfigMismatch, flatten_state, require_keys, some_of
+from ..core import Aggregator, CheckpointError, CompositionError, ConfigMismatch, flatten_state, list_some, require_keys
 from ..drivers.driver import Driver
 from ..exchange import Exchanger
 from .agreement import agree_on
@@ -57,7 +57,7 @@ def load_own(
     driver.run(agree_on({"stored": moment | told, "strict": strict}))
     if state.get("world_size") is None or not ranks:
         raise CheckpointError(
-            f"load_state_dict: this is no state of a handle: it has {some_of(sorted(map(str, state))) or 'nothing'}; "
+            f"load_state_dict: this is no state of a handle: it has {list_some(sorted(map(str, state))) or 'nothing'}; "
             "give what state_dict() of attach, local or moments.average gave"
         )
     if strict:
@@ -116,7 +116,7 @@ def _fitted(memory: Memory, texts: Texts | None, own: State, driver: Driver) -> 
     old = Exchanger(both, {spec.name: rules[spec.name] for spec in both}, seed=ours.seed)
     dropped = old.load_what_fits(stored)
     new = [name for name in ours.layers if name not in old.layers and flatten_state(fresh.memory[name])]
-    dropped += [f"the stored state has nothing of {some_of(new)}: its memory begins empty"] if new else []
+    dropped += [f"the stored state has nothing of {list_some(new)}: its memory begins empty"] if new else []
     dropped += fresh.take_over(old, int(own.get("step", 0)), driver.world)
     return _placed(own, memory.path, fresh.state_dict()), dropped
 

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from ..core import CheckpointError, some_of
+from ..core import CheckpointError, list_some
 
 
 class Loads(Protocol):
@@ -74,7 +74,7 @@ def read_dcp(folder: str | PathLike[str], key: str) -> dict[str, Any]:
     stored = {name: kind for name, kind in metadata.state_dict_metadata.items() if paths.get(name, ("",))[0] == key}
     if not stored:
         keys = sorted({str(path[0]) for path in paths.values()})
-        raise CheckpointError(f"{folder}: nothing is stored under {key!r}; there is {some_of(keys) or 'nothing'}")
+        raise CheckpointError(f"{folder}: nothing is stored under {key!r}; there is {list_some(keys) or 'nothing'}")
     flat: dict[str, Any] = {
         name: torch.empty(kind.size, dtype=kind.properties.dtype) if isinstance(kind, TensorStorageMetadata) else 0
         for name, kind in stored.items()

@@ -52,7 +52,7 @@ def one_way(part: Aggregator[Any]) -> OneWay:
     """The form in which a composition talks to a server. What needs an answer from other ranks is refused, by name."""
     form = send_form_of(part)
     compressor = Identity() if form.compressor is None else form.compressor
-    return OneWay(form.assemble(GatherMean(compressor)), compressor, form.believes, form.restart)
+    return OneWay(form.assemble(GatherMean(compressor)), compressor, form.sends_differences, form.restart)
 
 
 def part_of(composition: Composition) -> Aggregator[Any]:

@@ -197,7 +197,7 @@ def test_a_secret_file_lets_in_who_holds_it(tmp_path, monkeypatch):
         ({"deadline": "1 s"}, "serve: deadline must be a number from 0"),
         ({"exchange": thinwire.parse("sign()")}, 'serve: exchange must be a text such as "ef'),
         ({"exchange": "ef(topk(densty=0.1))"}, "density"),
-        ({"exchange": "powersgd(rank=2)"}, "PowerSGD needs all ranks at once"),
+        ({"exchange": "powersgd(rank=2)"}, "PowerSGD needs answers of all ranks"),
         ({"down": "nonsense()"}, "nonsense"),
         ({"store_every": 5}, "give store=FOLDER"),
         ({"max_frame": 0}, "serve: max_frame must be a whole number, at least 1, got 0"),
@@ -235,7 +235,7 @@ def test_options_of_a_server_are_refused_before_it_listens(options, words):
         ({"rounds": 3, "examples": 0}, "join: examples must be a whole number, at least 1"),
         ({"steps": 3, "most_bad_rounds": -1}, "join: most_bad_rounds must be a whole number, at least 0"),
         ({"steps": 3, "follow_restarts": "yes"}, "join: follow_restarts must be True or False"),
-        ({"steps": 3, "exchange": "vote()"}, "needs all ranks at once"),
+        ({"steps": 3, "exchange": "vote()"}, "needs answers of all ranks"),
         ({"steps": 3, "address": "203.0.113.1:7000"}, "can be reached from other machines"),
     ],
 )
