@@ -88,7 +88,7 @@ def main():
 
     torch.manual_seed(0)
     model = DistributedDataParallel(GPT(wanted.layers, wanted.width, context=wanted.context))
-    wire = None if wanted.composition == "none" else thinwire.attach(model, wanted.composition)
+    handle = None if wanted.composition == "none" else thinwire.attach(model, wanted.composition)
     optimizer = torch.optim.AdamW(model.parameters(), lr=wanted.lr)
     count = sum(p.numel() for p in model.parameters())
     if rank == 0:
@@ -102,7 +102,7 @@ def main():
         return piece[:, :-1], piece[:, 1:]
 
     train(model, optimizer, draw, wanted.steps)
-    report(model, wire)
+    report(model, handle)
     dist.destroy_process_group()
 
 

@@ -12,7 +12,7 @@ import thinwire
 
 dist.init_process_group("gloo")
 model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 1)))
-wire = thinwire.attach(model, "ef(topk(density=0.05))")  # the other line is the import
+handle = thinwire.attach(model, "ef(topk(density=0.05))")  # the other line is the import
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 numbers = torch.Generator().manual_seed(1 + dist.get_rank())  # every rank draws its own data
 for step in range(100):
@@ -24,5 +24,5 @@ for step in range(100):
     if dist.get_rank() == 0 and step in (0, 99):
         print(f"step {step:2}  loss {loss.item():.4f}", flush=True)
 if dist.get_rank() == 0:
-    print(wire.report(), flush=True)
+    print(handle.report(), flush=True)
 dist.destroy_process_group()

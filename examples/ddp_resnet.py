@@ -99,7 +99,7 @@ def main():
 
     torch.manual_seed(0)
     model = DistributedDataParallel(ResNet18(width=wanted.width))
-    wire = None if wanted.composition == "none" else thinwire.attach(model, wanted.composition)
+    handle = None if wanted.composition == "none" else thinwire.attach(model, wanted.composition)
     optimizer = torch.optim.SGD(model.parameters(), lr=wanted.lr, momentum=0.9, weight_decay=5e-4)
     count = sum(p.numel() for p in model.parameters())
     if rank == 0:
@@ -112,7 +112,7 @@ def main():
         return images[batch] / 128 - 1, labels[batch]
 
     train(model, optimizer, draw, wanted.steps)
-    report(model, wire)
+    report(model, handle)
     dist.destroy_process_group()
 
 

@@ -14,7 +14,9 @@ rank = dist.get_rank()
 model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 numbers = torch.Generator().manual_seed(1 + rank)  # every rank draws its own data
-with thinwire.local(model, optimizer, every=16, exchange="ef(uniform(bits=4))", outer="nesterov(lr=0.7)") as wire:
+with thinwire.local(
+    model, optimizer, sync_every=16, composition="ef(uniform(bits=4))", outer_optimizer="nesterov(lr=0.7)"
+) as handle:
     for step in range(160):
         inputs = torch.randn(32, 20, generator=numbers)
         loss = nn.functional.mse_loss(model(inputs), inputs[:, :3].sum(1, keepdim=True))
@@ -23,7 +25,7 @@ with thinwire.local(model, optimizer, every=16, exchange="ef(uniform(bits=4))", 
         optimizer.step()  # every 16th of these is followed by a round
         if rank == 0 and step in (0, 159):
             print(f"step {step:3}  loss {loss.item():.4f}", flush=True)
-    wire.full_average()  # now all ranks have the same model
+    handle.full_average()  # now all ranks have the same model
     if rank == 0:
-        print(wire.report(), flush=True)
+        print(handle.report(), flush=True)
 dist.destroy_process_group()

@@ -26,9 +26,9 @@ def train(model, optimizer, draw, steps):
         print(f"loss {sum(last) / len(last):.3f} (mean of {len(last)})  step {median:.3f} s (median)", flush=True)
 
 
-def report(model, wire):
+def report(model, handle):
     """What a step sent."""
     if dist.get_rank() == 0:
         workers = dist.get_world_size()
         dense = 4 * sum(p.numel() for p in model.parameters()) * 2 * (workers - 1) / workers  # a ring all-reduce
-        print(wire.report() if wire else f"plain DDP sends {dense / 1e6:.3g} MB a step (by formula)", flush=True)
+        print(handle.report() if handle else f"plain DDP sends {dense / 1e6:.3g} MB a step (by formula)", flush=True)

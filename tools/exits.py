@@ -195,7 +195,7 @@ def train(rank: int, folder: Path, kind: str) -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
     model = DistributedDataParallel(net, bucket_cap_mb=0.01)
-    wire = thinwire.attach(model, "ef(topk(density=0.1))")
+    handle = thinwire.attach(model, "ef(topk(density=0.1))")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     last = 10_000_000 if "interrupt" in kind else random.randrange(3, 9) if kind == "error" else 5
     for step in range(last):
@@ -209,7 +209,7 @@ def train(rank: int, folder: Path, kind: str) -> None:
         if kind == "error" and rank == 0 and step == 2:
             raise ZeroDivisionError("this rank fails")
     if kind == "silent":
-        wait_for_a_silent_peer(rank, wire.driver)
+        wait_for_a_silent_peer(rank, handle.driver)
     # no detach(), no destroy_process_group()
 
 

@@ -1,198 +1,179 @@
-"""What a user imports: two lines in a DDP script, one around a plain loop, or a server and its workers."""
+"""The public functions: `attach` for DDP models, `local` for Local SGD and DiLoCo, `serve` and `join` for servers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
-from .catalog import SMALL
-from .catalog.patterns import Wanted
-from .core import check_flag, check_int, check_timeout
-from .drivers.meter import Traffic
-from .integrations.local import LocalWire
-from .integrations.local_parts import LocalOptions
-from .integrations.moments import MomentsWire, move
-from .integrations.opening import check_group
-from .integrations.slot import Slot
-from .integrations.soundness import check_soundness
-from .integrations.wire import Wire
-from .integrations.wire_options import WireOptions
+from .catalog import DENSE_BELOW
+from .catalog.patterns import CompositionSpec
+from .integrations.ddp_handle import DDPHandle
+from .integrations.ddp_hook_slot import HookSlot
+from .integrations.ddp_options import DDPOptions
+from .integrations.local_handle import LocalHandle
+from .integrations.local_options import LocalOptions
 from .integrations.wrappers import ddp_of
-from .optimizer_state import AdamMoments, Averaging, Moments, Moving, in_order, moments_of, moments_text
+from .renamed import refuse_renamed_arguments
 from .serving import join as join
 from .serving import serve as serve
 from .sync import Local, Outer, SyncPolicy, outer_of, parse_policy
 
 
+@refuse_renamed_arguments("attach")
 def attach(
     model: DistributedDataParallel,
-    composition: Wanted | Mapping[str, Wanted],
+    composition: CompositionSpec | Mapping[str, CompositionSpec],
     *,
     scaler: GradScaler | None = None,
     warmup_steps: int = 0,
-    small: int = SMALL,
+    dense_below: int = DENSE_BELOW,
     seed: int = 0,
-    check_every: int = 100,
+    check_weights_every: int = 100,
     on_divergence: str = "stop",
-    most_bad_steps: int = 10,
+    max_bad_steps: int = 10,
     timeout_s: float = 60.0,
-) -> Wire:
-    """Let a DDP model's gradients travel through a composition, from its next backward pass on.
+) -> DDPHandle:
+    """Compress the gradients that a DDP model exchanges, from its next backward pass on.
 
-    composition: a text such as "ef(topk(density=0.01))", a part, or a mapping of name patterns to those; the first
-    pattern that matches counts. Biases, norms and layers of fewer than `small` elements travel dense, in one message.
-    scaler: your GradScaler, so that memories hold gradients without its factor. warmup_steps: so many steps are dense.
-    check_every: steps between comparisons of all ranks' weights; on_divergence="heal" copies rank 0's instead of
-    stopping. most_bad_steps: after so many non-finite steps in a row, `backward` raises. All ranks call this alike.
+    The composition replaces DDP's all-reduce through DDP's communication hook; the training loop stays as it is. All
+    ranks call this with the same arguments; the arguments are compared over ranks before the first step.
+
+    Args:
+        model: A `DistributedDataParallel` model, also one inside `torch.compile`.
+        composition: A composition text such as `"ef(topk(density=0.01))"`, a part object, or a mapping from name
+            patterns such as `"*.weight"` to these; the first pattern that matches a parameter's name counts. Vectors
+            (biases, norms) and layers that match no pattern are sent dense, unless a pattern is their full name.
+        scaler: The `GradScaler` of the training loop, if it uses one. Error feedback then stores unscaled gradients.
+        warmup_steps: Number of first steps whose gradients are averaged dense.
+        dense_below: Layers with fewer elements are sent dense.
+        seed: Seed of all random choices; the same on all ranks.
+        check_weights_every: Steps between two comparisons of all ranks' weights (8 bytes per tensor); 0 disables them.
+        on_divergence: What happens if weights differ: `"stop"` raises `DivergedError`, `"resync"` copies rank 0's.
+        max_bad_steps: `backward` raises `NonFiniteError` after this many consecutive steps with a NaN or an infinity
+            on some rank; 0 disables the limit.
+        timeout_s: Seconds after which a silent rank counts as lost. Allow for the time of saving a checkpoint.
+
+    Returns:
+        The handle of this attachment: `report()`, `pause()`, `set_composition()`, `state_dict()`, `detach()`, ...
+
+    Raises:
+        CompositionError: An argument is not valid, or the model is not a DDP model with a free communication hook.
+            The model is left as it was.
+        IncompatibleParts: The parts of the composition do not work together, or not with DDP.
+        ConfigMismatch: Ranks passed different arguments, or have different models.
+        PeerLostError: Not all ranks connected within `timeout_s`.
+
+    Example:
+        ```python
+        model = DistributedDataParallel(net)
+        handle = thinwire.attach(model, "ef(topk(density=0.01))")
+        ...  # train as before
+        print(handle.report())
+        ```
     """
-    options = WireOptions(scaler, warmup_steps, small, seed, check_every, on_divergence, most_bad_steps, timeout_s)
+    options = DDPOptions(
+        scaler, warmup_steps, dense_below, seed, check_weights_every, on_divergence, max_bad_steps, timeout_s
+    )
     ddp = ddp_of(model)
-    wire = Wire(ddp, composition, options)
+    handle = DDPHandle(ddp, composition, options)
     try:
-        Slot.of(ddp).hold(wire)  # last: a refusal leaves the model as it was
+        HookSlot.of(ddp).set_handle(handle)  # last, so that an error leaves the model as it was
     except BaseException:
-        wire.driver.close()
+        handle.driver.close()
         raise
-    return wire
+    return handle
 
 
+@refuse_renamed_arguments("local")
 def local(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
-    every: int | str | SyncPolicy = 16,
-    exchange: Wanted | Mapping[str, Wanted] = "dense()",
-    outer: str | Outer = "average()",
+    sync_every: int | str | SyncPolicy = 16,
+    composition: CompositionSpec | Mapping[str, CompositionSpec] = "dense()",
+    outer_optimizer: str | Outer = "average()",
     payload: str = "deltas",
     overlap: bool = False,
-    fragments: int = 1,
-    delay: int = 0,
-    mixing: float = 0.0,
-    average_every: int = 0,
+    num_fragments: int = 1,
+    fragment_sync_delay: int = 0,
+    fragment_update_alpha: float = 0.0,
+    full_average_every: int = 0,
     buffers: str = "average",
     optimizer_state: str = "local",
-    small: int = SMALL,
+    dense_below: int = DENSE_BELOW,
     seed: int = 0,
-    check_every: int = 100,
+    check_weights_every: int = 100,
     on_divergence: str = "stop",
-    most_bad_rounds: int = 10,
+    max_bad_rounds: int = 10,
     timeout_s: float = 60.0,
     hooks: bool = True,
     group: Any = None,
-) -> LocalWire:
-    """Let every rank train its own copy of a plain model, and bring the copies together every so many steps.
+) -> LocalHandle:
+    """Train a copy of the model on each rank and synchronize the copies every few steps (Local SGD, DiLoCo, gossip).
 
-    Use it as a context around the loop; it counts `optimizer.step()`. every: steps, or a policy such as
-    "post_local(start=1000, period=16)". exchange: a composition, or a mapping of name patterns, as `attach` takes them.
-    outer: what is made of the averaged delta: "average()", "sgd(lr=1, momentum=0.5)", "nesterov(lr=0.7, momentum=0.9)",
-    "adam(lr=0.01)", or any class of torch.optim in lower case, such as "rmsprop(lr=0.01)".
-    payload, overlap, fragments, delay, mixing, average_every: see `sync.Local`. buffers: floating ones, such as batch
-    norms' running means, are averaged with each round, or stay "local". optimizer_state: moments stay each rank's own
-    ("local"), are dropped after each round ("reset"), or Adam's are averaged with it through a composition, such as
-    "uniform(bits=8)" (see `thinwire.moments`). All ranks call this alike; without a process group it is a world of one.
+    Use the handle as a context around the training loop. It counts the calls of `optimizer.step()` and runs a
+    synchronization round when one is due. All ranks call this with the same arguments. Without a process group it is a
+    world of one rank.
+
+    Args:
+        model: A plain module with the same parameters on all ranks; not wrapped in DDP or FSDP. All ranks start with
+            rank 0's weights and buffers.
+        optimizer: The optimizer of the model's parameters, any of `torch.optim`.
+        sync_every: Steps between two rounds, or a policy such as `"post_local(start=1000, period=16)"`.
+        composition: What a round sends, as for `attach`: a text, a part object, or a mapping from name patterns.
+        outer_optimizer: Optimizer that applies the averaged delta: `"average()"`, `"sgd(lr=1, momentum=0.5)"`,
+            `"nesterov(lr=0.7, momentum=0.9)"` (DiLoCo), or any class of `torch.optim` in lower case, such as
+            `"adam(lr=0.01)"`.
+        payload: What is sent: `"deltas"` (weights of the last round minus present weights), `"weights"`, or
+            `"gradients"` in each step.
+        overlap: Send a round during the step that follows it, instead of waiting for it.
+        num_fragments: Number of groups of layers that are synchronized in turn (streaming DiLoCo).
+        fragment_sync_delay: Steps between sending a round and merging its result.
+        fragment_update_alpha: Share of the local weights that is kept when a result is merged, in [0, 1).
+        full_average_every: Rounds between two dense averages of all weights, for gossip; 0 disables them.
+        buffers: `"average"` averages floating-point buffers, such as batch norm's running means, in each round;
+            `"local"` leaves them to each rank.
+        optimizer_state: `"local"` leaves the optimizer's state to each rank, `"reset"` drops it after each round; a
+            composition such as `"uniform(bits=8)"` averages Adam's moments in each round (see `thinwire.moments`).
+        dense_below: Layers with fewer elements are sent dense.
+        seed: Seed of all random choices; the same on all ranks.
+        check_weights_every: Rounds between two comparisons of the weights that all ranks share; 0 disables them.
+        on_divergence: What happens if they differ: `"stop"` raises `DivergedError`, `"resync"` copies rank 0's.
+        max_bad_rounds: A step raises `NonFiniteError` after this many consecutive rounds with a NaN or an infinity on
+            some rank; 0 disables the limit.
+        timeout_s: Seconds after which a silent rank counts as lost.
+        hooks: Whether hooks of the optimizer count the steps. With False, call `before_step()` and `after_step()`
+            around each step, also around steps that a `GradScaler` skips.
+        group: Process group of the ranks that train together; None is the default group.
+
+    Returns:
+        The handle: `full_average()`, `averaged()`, `consensus()`, `report()`, `state_dict()`, `close()`, ...
+
+    Raises:
+        CompositionError: An argument is not valid, or the model is wrapped or sharded.
+        IncompatibleParts: The settings do not work together.
+        ConfigMismatch: Ranks passed different arguments, or have different models.
+        PeerLostError: Not all ranks connected within `timeout_s`.
+
+    Example:
+        ```python
+        with thinwire.local(model, optimizer, sync_every=16, composition="ef(topk(density=0.01))") as handle:
+            ...  # train as before
+            handle.full_average()  # all ranks have the same weights for evaluation and saving
+        ```
     """
-    policy = parse_policy(every) if isinstance(every, str) else every
+    policy = parse_policy(sync_every) if isinstance(sync_every, str) else sync_every
     settings = Local(
-        every=policy, outer=outer_of(outer), payload=payload, overlap=overlap,
-        fragments=fragments, delay=delay, mixing=mixing, average_every=average_every,
+        every=policy, outer=outer_of(outer_optimizer), payload=payload, overlap=overlap,
+        fragments=num_fragments, delay=fragment_sync_delay, mixing=fragment_update_alpha,
+        average_every=full_average_every,
     )  # fmt: skip
     options = LocalOptions(
-        buffers, optimizer_state, small, seed, check_every, on_divergence, most_bad_rounds, timeout_s, hooks
-    )
-    return LocalWire(model, optimizer, settings, exchange, options, group)
-
-
-def average_moments(
-    optimizer: torch.optim.Optimizer,
-    composition: str | Moments = "dense()",
-    *,
-    small: int = SMALL,
-    seed: int = 0,
-    timeout_s: float = 60.0,
-    group: Any = None,
-    now: bool = True,
-) -> MomentsWire:
-    """Let all ranks' Adam or AdamW have the average of their moments: `thinwire.moments.average`.
-
-    composition: a text such as "uniform(bits=8)" or "ef21(topk(density=0.1))", or one that changes the rules by which
-    v stays sound, such as 'moments(uniform(bits=4), transmit="log")'. Moments of vectors and of layers of fewer than
-    `small` elements travel dense. It is done at once, unless now=False; the handle does it again (`average()`), with
-    the memory of the composition, reports, and has a state. All ranks call this alike, between the same steps.
-    """
-    _check_moments(small, seed, timeout_s, group)
-    check_flag("moments", "now", now)
-    moments = moments_of(composition)
-    averaging = Averaging(AdamMoments(optimizer), moments, small=small, seed=seed)
-    layers = [replace(s, shape=s.shape[1:]) for s in averaging.adam.layers if len(s.shape) > 2 and s.numel >= 2 * small]
-    check_soundness("moments", layers, dict.fromkeys((s.name for s in layers), moments.exchange), group, bias=False)
-    facts = {"moments": moments_text(moments), "setting": {"small": small, "seed": seed}}
-    wire = MomentsWire(averaging, facts, timeout_s, group)
-    if now:
-        wire.average()
-    return wire
-
-
-def send_moments(
-    optimizer: torch.optim.Optimizer,
-    composition: str | Moments = "dense()",
-    *,
-    to: int,
-    parameters: Iterable[Tensor] | None = None,
-    small: int = SMALL,
-    seed: int = 0,
-    timeout_s: float = 60.0,
-    group: Any = None,
-) -> Traffic:
-    """Send moments and step counters to rank `to`, which calls receive: `thinwire.moments.send`.
-
-    parameters: the shard that moves; without, all of the optimizer's. composition: a compressor, or dense().
-    Gives what it took.
-    """
-    return _move(optimizer, composition, parameters, small, seed, timeout_s, group, to, sends=True)
-
-
-def receive_moments(
-    optimizer: torch.optim.Optimizer,
-    composition: str | Moments = "dense()",
-    *,
-    source: int,
-    parameters: Iterable[Tensor] | None = None,
-    small: int = SMALL,
-    seed: int = 0,
-    timeout_s: float = 60.0,
-    group: Any = None,
-) -> Traffic:
-    """Take over the moments that rank `source` sends, with the same settings: `thinwire.moments.receive`.
-
-    Parameters have the shapes of the sender's, in its order; that they made no step yet is no hindrance.
-    """
-    return _move(optimizer, composition, parameters, small, seed, timeout_s, group, source, sends=False)
-
-
-def _move(
-    optimizer: torch.optim.Optimizer,
-    composition: str | Moments,
-    parameters: Iterable[Tensor] | None,
-    small: int,
-    seed: int,
-    timeout_s: float,
-    group: Any,
-    other: int,
-    sends: bool,
-) -> Traffic:
-    _check_moments(small, seed, timeout_s, group)
-    held = AdamMoments(optimizer, in_order(parameters, optimizer))
-    return move(Moving(held, moments_of(composition), small=small, seed=seed), other, sends, timeout_s, group)
-
-
-def _check_moments(small: Any, seed: Any, timeout_s: Any, group: Any) -> None:
-    check_int("moments", "small", small, 0, "0 means none")
-    check_int("moments", "seed", seed)
-    check_timeout("moments", "timeout_s", timeout_s)
-    check_group("moments", group)
+        buffers, optimizer_state, dense_below, seed, check_weights_every, on_divergence, max_bad_rounds, timeout_s,
+        hooks,
+    )  # fmt: skip
+    return LocalHandle(model, optimizer, settings, composition, options, group)

@@ -42,7 +42,24 @@ SETTINGS: dict[str, str] = {  # of parts, by the part's present name: "switch.by
     "by_size.but": "exclude",
     "fixed.entries": "plan",
 }
-ARGUMENTS: dict[str, str] = {}  # of functions of the API: "attach.small" -> "dense_below"
+ARGUMENTS: dict[str, str] = {  # of functions of the API: "attach.small" -> "dense_below"
+    "attach.small": "dense_below",
+    "attach.check_every": "check_weights_every",
+    "attach.most_bad_steps": "max_bad_steps",
+    "local.small": "dense_below",
+    "local.check_every": "check_weights_every",
+    "local.most_bad_rounds": "max_bad_rounds",
+    "moments.average.small": "dense_below",
+    "moments.send.small": "dense_below",
+    "moments.receive.small": "dense_below",
+    "local.every": "sync_every",
+    "local.exchange": "composition",
+    "local.outer": "outer_optimizer",
+    "local.fragments": "num_fragments",
+    "local.delay": "fragment_sync_delay",
+    "local.mixing": "fragment_update_alpha",
+    "local.average_every": "full_average_every",
+}
 FLAGS: dict[str, str] = {}  # of commands: "serve --down" -> "--downlink-compression"
 COMMANDS: dict[str, str] = {}  # of the program: "operators" -> "parts"
 KEYS: dict[str, str] = {}  # of the laboratory's files: "record_every" -> "log_every"; "task.x" in a table

@@ -70,25 +70,25 @@ def plain_and_attached(driver, composition, steps=6, **options):
     for attached in (False, True):
         model = ddp_of(driver, **options)
         if attached:
-            wire = thinwire.attach(model, composition)
+            handle = thinwire.attach(model, composition)
         train(model, driver, steps)
         results.append({name: p.detach().clone() for name, p in model.module.named_parameters()})
-    return results, wire.report().saving
+    return results, handle.report().saving
 
 
 def trained(driver, composition=EF_TOPK, steps=6, net=None, ddp=None, attach=None, **forward_options):
     """Digest of the weights and the report's figures."""
     model = ddp_of(driver, net and Net(**net), **(ddp or {}))
-    wire = thinwire.attach(model, composition, **(attach or {}))
+    handle = thinwire.attach(model, composition, **(attach or {}))
     losses = train(model, driver, steps, **forward_options)
-    report = wire.report()
+    report = handle.report()
     return weights(model), report.sent_bytes, losses, str(report)
 
 
 def accumulate(driver, micro):
-    """`micro` backward passes without synchronisation, then one with it: one step of the wire."""
+    """`micro` backward passes without synchronisation, then one with it: one step of the handle."""
     model = ddp_of(driver)
-    wire = thinwire.attach(model, EF_TOPK)
+    handle = thinwire.attach(model, EF_TOPK)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(4):
         optimizer.zero_grad()
@@ -100,18 +100,18 @@ def accumulate(driver, micro):
             else:
                 nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
-    return weights(model), wire.hook.step
+    return weights(model), handle.hook.step
 
 
 def leave_unused(driver, composition):
     """A layer nobody uses in some steps: its residual waits, and nothing of it is lost."""
     model = ddp_of(driver, find_unused_parameters=True)
-    wire = thinwire.attach(model, composition)
+    handle = thinwire.attach(model, composition)
     train(model, driver, 3)
-    before = {n: s.residual.clone() for n, s in wire.compressed.memory.items() if hasattr(s, "residual")}
+    before = {n: s.residual.clone() for n, s in handle.exchanger.memory.items() if hasattr(s, "residual")}
     grads = {n: p.grad for n, p in model.module.named_parameters()}
     train(model, driver, 2, start=3, skip=True)
-    after = {n: s.residual for n, s in wire.compressed.memory.items() if hasattr(s, "residual")}
+    after = {n: s.residual for n, s in handle.exchanger.memory.items() if hasattr(s, "residual")}
     kept = {n: torch.equal(before[n], after[n]) for n in before}
     train(model, driver, 2, start=5)
     del grads
@@ -135,7 +135,7 @@ def embed(driver):
         torch.manual_seed(3)
         model = ddp_of(driver, Words())
         if attached:
-            wire = thinwire.attach(model, EF_TOPK)
+            handle = thinwire.attach(model, EF_TOPK)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         for step in range(4):
             generator = torch.Generator().manual_seed(100 * step + driver.world.rank)
@@ -144,7 +144,7 @@ def embed(driver):
             nn.functional.cross_entropy(model(x), x[:, 0] % 4).backward()
             optimizer.step()
         results.append({n: p.detach().clone() for n, p in model.module.named_parameters()})
-    return results, wire.report().by_layer
+    return results, handle.report().by_layer
 
 
 def channels_last(driver):
@@ -171,7 +171,7 @@ def scaled(driver, composition=EF_TOPK, overflow_at=2):
     """GradScaler on the CPU: residuals are kept without its factor, and an overflow changes no memory."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
     model = ddp_of(driver, bucket_cap_mb=0.004)
-    wire = thinwire.attach(model, composition, scaler=scaler)
+    handle = thinwire.attach(model, composition, scaler=scaler)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scales, unchanged = [], None
     for step in range(5):
@@ -181,7 +181,7 @@ def scaled(driver, composition=EF_TOPK, overflow_at=2):
             loss = nn.functional.cross_entropy(model(x).float(), y)
         if step == overflow_at and driver.world.rank == 1:
             loss = loss * float("inf")
-        before = {n: s.residual.clone() for n, s in wire.compressed.memory.items() if hasattr(s, "residual")}
+        before = {n: s.residual.clone() for n, s in handle.exchanger.memory.items() if hasattr(s, "residual")}
         start = weights(model)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
@@ -190,16 +190,16 @@ def scaled(driver, composition=EF_TOPK, overflow_at=2):
         scaler.update()
         scales.append(scaler.get_scale())
         if step == overflow_at:
-            after = {n: s.residual for n, s in wire.compressed.memory.items() if hasattr(s, "residual")}
+            after = {n: s.residual for n, s in handle.exchanger.memory.items() if hasattr(s, "residual")}
             unchanged = all(torch.equal(before[n], after[n]) for n in before) and start == weights(model)
-    size = max(float(s.residual.abs().max()) for s in wire.compressed.memory.values() if hasattr(s, "residual"))
+    size = max(float(s.residual.abs().max()) for s in handle.exchanger.memory.values() if hasattr(s, "residual"))
     return weights(model), scales, unchanged, size
 
 
 def spoil(driver, with_test):
     """A NaN on one rank: weights stay, with or without a test of the user's own; the next step is finite."""
     model = ddp_of(driver)
-    wire = thinwire.attach(model, EF_TOPK)
+    handle = thinwire.attach(model, EF_TOPK)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     seen = []
     for step in range(5):
@@ -213,12 +213,12 @@ def spoil(driver, with_test):
         if not (with_test and all_nan):
             optimizer.step()
         seen.append((all_nan, before == weights(model)))
-    return seen, wire.report().skipped_steps, weights(model)
+    return seen, handle.report().skipped_steps, weights(model)
 
 
 def too_many_bad_steps(driver):
     model = ddp_of(driver)
-    thinwire.attach(model, EF_TOPK, most_bad_steps=3)
+    thinwire.attach(model, EF_TOPK, max_bad_steps=3)
     for step in range(5):
         x, y = data(step, driver.world.rank)
         try:
@@ -230,7 +230,7 @@ def too_many_bad_steps(driver):
 
 def join_uneven(driver):
     model = ddp_of(driver)
-    wire = thinwire.attach(model, EF_TOPK)
+    handle = thinwire.attach(model, EF_TOPK)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Join([model]):
         for step in range(3 + 2 * driver.world.rank):
@@ -238,23 +238,23 @@ def join_uneven(driver):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
-    return wire.hook.step
+    return handle.hook.step
 
 
 def two_models(driver):
     models = [ddp_of(driver, Net(40)), ddp_of(driver, Net(56))]
-    wires = [thinwire.attach(m, c) for m, c in zip(models, (EF_TOPK, "ef(powersgd(rank=2))"), strict=True)]
+    handles = [thinwire.attach(m, c) for m, c in zip(models, (EF_TOPK, "ef(powersgd(rank=2))"), strict=True)]
     for step in range(3):
         for model in models:
             train(model, driver, 1, start=step)
-    return [weights(m) for m in models], [w.hook.step for w in wires]
+    return [weights(m) for m in models], [w.hook.step for w in handles]
 
 
 def compiled(driver):
     model = ddp_of(driver)
-    wire = thinwire.attach(model, EF_TOPK)
+    handle = thinwire.attach(model, EF_TOPK)
     train(model, driver, 3, forward=torch.compile(model, backend="aot_eager"))
-    return weights(model), wire.hook.step
+    return weights(model), handle.hook.step
 
 
 def copy_it(driver):
@@ -275,28 +275,28 @@ def copy_it(driver):
 def live_a_life(driver):
     """Warm-up, compression, pause, another composition, detached, attached again."""
     model = ddp_of(driver)
-    wire = thinwire.attach(model, EF_TOPK, warmup_steps=2)
+    handle = thinwire.attach(model, EF_TOPK, warmup_steps=2)
     bytes_by_phase, sent = {}, 0.0
 
     def phase(name, steps, start):
         nonlocal sent
         train(model, driver, steps, start=start)
-        total = wire.driver.meter.total().sent_bytes
+        total = handle.driver.meter.total().sent_bytes
         bytes_by_phase[name], sent = (total - sent) / steps, total
 
     phase("warm-up", 2, 0)
     phase("compressed", 2, 2)
-    wire.pause()
+    handle.pause()
     phase("paused", 2, 4)
-    wire.resume()
+    handle.resume()
     phase("resumed", 2, 6)
-    residual = wire.compressed.memory["second.weight"].residual.clone()
-    wire.change("ef(powersgd(rank=1))")
-    carried = torch.equal(residual, wire.compressed.memory["second.weight"].residual)
+    residual = handle.exchanger.memory["second.weight"].residual.clone()
+    handle.set_composition("ef(powersgd(rank=1))")
+    carried = torch.equal(residual, handle.exchanger.memory["second.weight"].residual)
     phase("changed", 2, 8)
-    wire.detach()
+    handle.detach()
     phase("detached", 2, 10)
-    wire = thinwire.attach(model, EF_TOPK)
+    handle = thinwire.attach(model, EF_TOPK)
     sent = 0.0
     phase("attached again", 2, 12)
     return bytes_by_phase, carried, weights(model)
@@ -309,38 +309,38 @@ def resume(driver, composition, cap_mb, steps=6, stop=4):
         model = ddp_of(driver, bucket_cap_mb=cap_mb)
         return model, thinwire.attach(model, composition), torch.optim.AdamW(model.parameters(), lr=0.01)
 
-    model, wire, optimizer = build()
+    model, handle, optimizer = build()
     train(model, driver, steps, optimizer=optimizer)
     straight = weights(model)
-    model, wire, optimizer = build()
+    model, handle, optimizer = build()
     train(model, driver, stop, optimizer=optimizer)
-    saved = copy.deepcopy((model.module.state_dict(), optimizer.state_dict(), wire.state_dict()))
-    model, wire, optimizer = build()
+    saved = copy.deepcopy((model.module.state_dict(), optimizer.state_dict(), handle.state_dict()))
+    model, handle, optimizer = build()
     model.module.load_state_dict(saved[0])
     optimizer.load_state_dict(saved[1])
-    wire.load_state_dict(saved[2])
+    handle.load_state_dict(saved[2])
     train(model, driver, steps - stop, start=stop, optimizer=optimizer)
     return straight == weights(model)
 
 
 def resume_by_dcp(driver, composition, folder):
-    """The same through torch's own distributed checkpoints, which know a wire only by its two methods."""
+    """The same through torch's own distributed checkpoints, which know a handle only by its two methods."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.stateful import Stateful
 
     model = ddp_of(driver)
-    wire = thinwire.attach(model, composition)
+    handle = thinwire.attach(model, composition)
     train(model, driver, 4)
-    dcp.save({"model": model.module.state_dict(), "wire": wire}, checkpoint_id=folder, process_group=driver.group)
+    dcp.save({"model": model.module.state_dict(), "thinwire": handle}, checkpoint_id=folder, process_group=driver.group)
     train(model, driver, 2, start=4)
     straight = weights(model)
     model = ddp_of(driver)
-    wire = thinwire.attach(model, composition)
-    state = {"model": model.module.state_dict(), "wire": wire}
+    handle = thinwire.attach(model, composition)
+    state = {"model": model.module.state_dict(), "thinwire": handle}
     dcp.load(state, checkpoint_id=folder, process_group=driver.group)
     model.module.load_state_dict(state["model"])
     train(model, driver, 2, start=4)
-    return isinstance(wire, Stateful), wire.hook.step, straight == weights(model)
+    return isinstance(handle, Stateful), handle.hook.step, straight == weights(model)
 
 
 def resume_each(driver, compositions, cap_mb):
@@ -350,29 +350,29 @@ def resume_each(driver, compositions, cap_mb):
 
 def save_state(driver, composition):
     model = ddp_of(driver)
-    wire = thinwire.attach(model, composition)
+    handle = thinwire.attach(model, composition)
     train(model, driver, 4)
-    return wire.state_dict()
+    return handle.state_dict()
 
 
 def load_state(driver, composition, state):
     model = ddp_of(driver)
-    wire = thinwire.attach(model, composition)
-    wire.load_state_dict(state)
+    handle = thinwire.attach(model, composition)
+    handle.load_state_dict(state)
     train(model, driver, 1, start=4)
-    wire.load_state_dict(state)
-    return wire.state_dict(gather=False)[f"rank{driver.world.rank}"]
+    handle.load_state_dict(state)
+    return handle.state_dict(gather=False)[f"rank{driver.world.rank}"]
 
 
 def drift(driver, on_divergence):
     model = ddp_of(driver)
-    wire = thinwire.attach(model, EF_TOPK, check_every=2, on_divergence=on_divergence)
+    handle = thinwire.attach(model, EF_TOPK, check_weights_every=2, on_divergence=on_divergence)
     train(model, driver, 1)
     if driver.world.rank == 1:
         with torch.no_grad():
             model.module.second.weight[3, 4] += 1e-6
     train(model, driver, 3, start=1)
-    return weights(model), wire.report().healed
+    return weights(model), handle.report().resynced_tensors
 
 
 def refusal(driver, composition):

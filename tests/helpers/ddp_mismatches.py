@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as e
 
 import thinwire
 from helpers.ddp_jobs import EF_TOPK, Net, train
-from thinwire.integrations import wire as wires
+from thinwire.integrations import ddp_handle
 
 COMPOSITIONS = {  # what all ranks have, what rank 1 has, and what the error must tell
     "density": (EF_TOPK, "ef(topk(density=0.02))", "density=0.02"),
@@ -33,7 +33,7 @@ COMPOSITIONS = {  # what all ranks have, what rank 1 has, and what the error mus
     ),
 }
 SETTINGS = {
-    "seed": 5, "warmup_steps": 3, "small": 7, "check_every": 7, "on_divergence": "heal", "most_bad_steps": 3,
+    "seed": 5, "warmup_steps": 3, "dense_below": 7, "check_weights_every": 7, "on_divergence": "resync", "max_bad_steps": 3,
     "timeout_s": 7.0, "scaler": torch.amp.GradScaler("cpu"),
 }  # fmt: skip
 DDP_SETTINGS = {"bucket_cap_mb": 1.0, "find_unused_parameters": True, "static_graph": True}
@@ -62,22 +62,22 @@ def _quarrel(driver, kind, odd):
     elif odd and kind in MODELS:
         net = _other_net(kind)
     model = DDP(net, process_group=driver.group, **ddp)
-    ours = wires.__version__
+    ours = ddp_handle.__version__
     try:
-        wires.__version__ = "0.0.1" if odd and kind == "version" else ours
-        wire = thinwire.attach(model, composition, **settings)
+        ddp_handle.__version__ = "0.0.1" if odd and kind == "version" else ours
+        handle = thinwire.attach(model, composition, **settings)
     finally:
-        wires.__version__ = ours
+        ddp_handle.__version__ = ours
     if kind == "change":
-        wire.change("sign()" if odd else "ternary()")
+        handle.set_composition("sign()" if odd else "ternary()")
     if kind.startswith("stored"):
         train(model, driver, 1)
-        state = wire.state_dict()
+        state = handle.state_dict()
         if odd and kind == "stored world":
             state |= {"world_size": 7}
         if odd and kind == "stored step":
             state |= {key: value | {"step": 900} for key, value in state.items() if key.startswith("rank")}
-        wire.load_state_dict(state)
+        handle.load_state_dict(state)
 
 
 def _other_net(kind):
@@ -95,10 +95,10 @@ def _other_net(kind):
 def pause_alone(driver):
     """What one rank alone does between steps is found in the next one."""
     model = DDP(Net(), process_group=driver.group)
-    wire = thinwire.attach(model, EF_TOPK)
+    handle = thinwire.attach(model, EF_TOPK)
     train(model, driver, 2)
     if driver.world.rank == 1:
-        wire.pause()
+        handle.pause()
     try:
         train(model, driver, 1, start=2)
     except Exception as error:

@@ -27,8 +27,8 @@ def buckets_of(model):
     return len(model.reducer._get_zeros_like_grad_buckets())
 
 
-def residuals(wire):
-    return {n: s.residual.clone() for n, s in wire.compressed.memory.items() if hasattr(s, "residual")}
+def residuals(handle):
+    return {n: s.residual.clone() for n, s in handle.exchanger.memory.items() if hasattr(s, "residual")}
 
 
 def parameters(model):
@@ -52,9 +52,9 @@ def sixty_four(driver, composition):
     layers = [m for _ in range(62) for m in (nn.Linear(40, 40, bias=False), nn.Tanh())]
     net = nn.Sequential(nn.Linear(32, 40, bias=False), *layers, nn.Linear(40, 4, bias=False))
     model = ddp_of(driver, net, bucket_cap_mb=0.0001)
-    wire = thinwire.attach(model, composition)
+    handle = thinwire.attach(model, composition)
     train(model, driver, 3)
-    hooks = wire.report().seconds["in hooks"]
+    hooks = handle.report().seconds["in hooks"]
     return buckets_of(model), weights(model), hooks
 
 
@@ -125,9 +125,9 @@ def two_groups(driver):
     group = groups[rank // 2]
     torch.manual_seed(7 + rank // 2)
     model = DDP(Net(), process_group=group)
-    wire = thinwire.attach(model, (EF_TOPK, "ef(powersgd(rank=2))")[rank // 2])
+    handle = thinwire.attach(model, (EF_TOPK, "ef(powersgd(rank=2))")[rank // 2])
     train(model, driver, 3 + rank // 2)
-    return weights(model), wire.driver.world, wire.hook.step
+    return weights(model), handle.driver.world, handle.hook.step
 
 
 def save_whole(driver):
@@ -144,9 +144,9 @@ def save_whole(driver):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         train(twin, driver, 2, start=2)
-    wire = thinwire.attach(twin, EF_TOPK)
+    handle = thinwire.attach(twin, EF_TOPK)
     train(twin, driver, 2, start=4)
-    return same, [str(w.message) for w in told if "thinwire" in str(w.message)], wire.hook.step, weights(twin)
+    return same, [str(w.message) for w in told if "thinwire" in str(w.message)], handle.hook.step, weights(twin)
 
 
 def clip(driver):
@@ -197,28 +197,28 @@ def unused_on_one_rank(driver):
 
     dense = plain_and_dense(driver, make, lambda model: train(model, driver, 4, skip=skip))
     model = make()
-    wire = thinwire.attach(model, EF_TOPK)
+    handle = thinwire.attach(model, EF_TOPK)
     train(model, driver, 4, skip=skip)
-    return dense, weights(model), float(residuals(wire)["third.weight"].abs().sum())
+    return dense, weights(model), float(residuals(handle)["third.weight"].abs().sum())
 
 
 def leave_unused_slowly(driver):
     """DDP notes who used what after it has called the last hook, here a good while after."""
     model = ddp_of(driver, find_unused_parameters=True)
-    wire = thinwire.attach(model, EF_TOPK)
-    prompt = wire.hook.hook
+    handle = thinwire.attach(model, EF_TOPK)
+    prompt = handle.hook.hook
 
     def slow(bucket):
         answer = prompt(bucket)
         time.sleep(0.1)
         return answer
 
-    wire.hook.hook = slow
+    handle.hook.hook = slow
     kept = []
     for step in range(6):
-        before = residuals(wire)
+        before = residuals(handle)
         train(model, driver, 1, start=step, skip=step % 2 == 1)
-        kept.append(torch.equal(before["third.weight"], residuals(wire)["third.weight"]))
+        kept.append(torch.equal(before["third.weight"], residuals(handle)["third.weight"]))
     return kept
 
 
@@ -227,12 +227,12 @@ def outlive(driver, detach):
     watched, counts = [], []
     for _ in range(4):
         model = ddp_of(driver)
-        wire = thinwire.attach(model, EF_TOPK)
+        handle = thinwire.attach(model, EF_TOPK)
         train(model, driver, 2)
-        watched += [weakref.ref(thing) for thing in (model, model.reducer, model.module.first.weight, wire)]
+        watched += [weakref.ref(thing) for thing in (model, model.reducer, model.module.first.weight, handle)]
         if detach:
-            wire.detach()
-        del model, wire
+            handle.detach()
+        del model, handle
         gc.collect()
         time.sleep(0.1)
         counts.append((threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))))
@@ -255,7 +255,7 @@ def grow(driver):
 def join_and_check(driver, on_divergence, find_unused):
     """Rank 0 runs out of inputs and takes no more steps; that is no divergence, and its weights are not the right ones."""
     model = ddp_of(driver, find_unused_parameters=find_unused)
-    wire = thinwire.attach(model, EF_TOPK, check_every=2, on_divergence=on_divergence)
+    handle = thinwire.attach(model, EF_TOPK, check_weights_every=2, on_divergence=on_divergence)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Join([model]):
         for step in range(3 + 4 * driver.world.rank):
@@ -263,7 +263,7 @@ def join_and_check(driver, on_divergence, find_unused):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x, skip=find_unused and step % 2 == 1), y).backward()
             optimizer.step()
-    return wire.hook.step, wire.healed, weights(model)
+    return handle.hook.step, handle.resynced_tensors, weights(model)
 
 
 class _Slow(torch.autograd.Function):
@@ -286,21 +286,21 @@ class SlowNet(Net):
         return self.last(torch.tanh(self.third(x)))
 
 
-def heal_slowly(driver):
-    """Weights are healed while autograd still needs the old ones: it must not be disturbed."""
+def resync_slowly(driver):
+    """Weights are resynchronized while autograd still needs the old ones: it must not be disturbed."""
     model = ddp_of(driver, SlowNet(), bucket_cap_mb=0.002)
-    wire = thinwire.attach(model, EF_TOPK, check_every=2, on_divergence="heal")
+    handle = thinwire.attach(model, EF_TOPK, check_weights_every=2, on_divergence="resync")
     train(model, driver, 3)
     if driver.world.rank == 1:
         with torch.no_grad():
             model.module.second.weight[3, 4] += 1e-3
     train(model, driver, 3, start=3)
-    return weights(model), wire.healed
+    return weights(model), handle.resynced_tensors
 
 
 def spoil_at_once(driver, static_graph):
     model = ddp_of(driver, static_graph=static_graph)
-    thinwire.attach(model, EF_TOPK, most_bad_steps=1)
+    thinwire.attach(model, EF_TOPK, max_bad_steps=1)
     x, y = data(0, driver.world.rank)
     try:
         nn.functional.cross_entropy(model(x * float("nan")), y).backward()
@@ -311,7 +311,7 @@ def spoil_at_once(driver, static_graph):
 def spoil_views(driver):
     """A NaN when gradients are views of DDP's buckets: the next step starts clean."""
     model = ddp_of(driver, gradient_as_bucket_view=True)
-    wire = thinwire.attach(model, EF_TOPK)
+    handle = thinwire.attach(model, EF_TOPK)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(5):
         x, y = data(step, driver.world.rank)
@@ -320,4 +320,4 @@ def spoil_views(driver):
         nn.functional.cross_entropy(model(x * float("nan") if bad else x), y).backward()
         optimizer.step()
     finite = all(bool(p.isfinite().all()) for p in model.parameters())
-    return finite, wire.report().skipped_steps, weights(model)
+    return finite, handle.report().skipped_steps, weights(model)

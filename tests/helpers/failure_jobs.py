@@ -34,16 +34,16 @@ class FailsOnce:
         return reduced
 
 
-def snapshot(wire):
+def snapshot(handle):
     """Memories, plan, step and counters, as bytes that can be compared."""
-    exchanger = wire.compressed
+    exchanger = handle.exchanger
     memory = {name: flatten_state(state) for name, state in exchanger.memory.items()}
     tensors = {
         f"{name}/{key}": value.clone() if isinstance(value, torch.Tensor) else value
         for name, flat in memory.items()
         for key, value in flat.items()
     }
-    return tensors, (wire.hook.step, exchanger.skipped_steps, dict(exchanger.plan))
+    return tensors, (handle.hook.step, exchanger.skipped_steps, dict(exchanger.plan))
 
 
 def same(a, b):
@@ -55,10 +55,10 @@ def same(a, b):
 def fail_one_bucket(driver, when):
     """(type of the error, whether nothing was committed, whether the optimizer leaves the weights alone)."""
     model = ddp_of(driver, bucket_cap_mb=0.002)
-    wire = thinwire.attach(model, EF_TOPK, small=0)
+    handle = thinwire.attach(model, EF_TOPK, dense_below=0)
     train(model, driver, 3)
-    before = snapshot(wire)
-    wire.compressed.rules["second.weight"] = FailsOnce(wire.compressed.rules["second.weight"], when)
+    before = snapshot(handle)
+    handle.exchanger.rules["second.weight"] = FailsOnce(handle.exchanger.rules["second.weight"], when)
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     try:
         train(model, driver, 1, start=3)
@@ -67,55 +67,55 @@ def fail_one_bucket(driver, when):
         raised = str(error)
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     untouched = all(torch.equal(p, weights[name]) for name, p in model.named_parameters())
-    state = wire.state_dict(gather=False)[f"rank{driver.world.rank}"]
-    return raised, same(before, snapshot(wire)) and state["step"] == 3, untouched
+    state = handle.state_dict(gather=False)[f"rank{driver.world.rank}"]
+    return raised, same(before, snapshot(handle)) and state["step"] == 3, untouched
 
 
 def interrupt_backward(driver):
     """Backward ends by an exception of the user's own, after some buckets: is what was pending committed by saving?"""
     model = ddp_of(driver, bucket_cap_mb=0.002)
-    wire = thinwire.attach(model, EF_TOPK, small=0)
+    handle = thinwire.attach(model, EF_TOPK, dense_below=0)
     train(model, driver, 3)
-    before = snapshot(wire)
+    before = snapshot(handle)
 
     def fail(gradient):
         raise KeyboardInterrupt
 
-    handle = model.module.first.weight.register_hook(fail)  # the last gradient of all
+    removable = model.module.first.weight.register_hook(fail)  # the last gradient of all
     with suppress(KeyboardInterrupt):
         train(model, driver, 1, start=3)
-    handle.remove()
-    wire.state_dict(gather=False)
-    return same(before, snapshot(wire))
+    removable.remove()
+    handle.state_dict(gather=False)
+    return same(before, snapshot(handle))
 
 
 def use_after_end(driver, kind):
     """What each method of a closed handle or driver raises, and how long that took."""
     if kind == "attach":
-        wire = thinwire.attach(ddp_of(driver), EF_TOPK)
-        wire.detach()
+        handle = thinwire.attach(ddp_of(driver), EF_TOPK)
+        handle.detach()
         calls = {
-            "state_dict": wire.state_dict,
-            "change": lambda: wire.change("dense()"),
-            "load_state_dict": lambda: wire.load_state_dict({"world_size": 1, "rank0": {"step": 0}}),
+            "state_dict": handle.state_dict,
+            "change": lambda: handle.set_composition("dense()"),
+            "load_state_dict": lambda: handle.load_state_dict({"world_size": 1, "rank0": {"step": 0}}),
         }
     elif kind == "local":
         net = Net()
-        wire = thinwire.local(net, torch.optim.SGD(net.parameters(), lr=0.1), every=2, group=driver.group)
-        wire.close()
+        handle = thinwire.local(net, torch.optim.SGD(net.parameters(), lr=0.1), sync_every=2, group=driver.group)
+        handle.close()
         x, y = data(0, driver.world.rank)
         torch.nn.functional.cross_entropy(net(x), y).backward()
         calls = {
-            "state_dict": wire.state_dict,
-            "full_average": wire.full_average,
-            "consensus": wire.consensus,
-            "after_step": wire.after_step,
+            "state_dict": handle.state_dict,
+            "full_average": handle.full_average,
+            "consensus": handle.consensus,
+            "after_step": handle.after_step,
         }
     elif kind == "moments":
         net = Net()
-        wire = thinwire.moments.average(torch.optim.Adam(net.parameters()), now=False, group=driver.group)
-        wire.close()
-        calls = {"average": wire.average, "state_dict": wire.state_dict}
+        handle = thinwire.moments.average(torch.optim.Adam(net.parameters()), now=False, group=driver.group)
+        handle.close()
+        calls = {"average": handle.average, "state_dict": handle.state_dict}
     else:
         closed = Alone() if kind == "alone" else thinwire.TorchDist(driver.group)
         closed.close()

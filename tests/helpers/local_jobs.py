@@ -13,7 +13,7 @@ import thinwire
 from helpers.ddp_jobs import Net, data
 from helpers.jobs import digest
 from helpers.local_training import workers
-from thinwire.catalog.patterns import assigned
+from thinwire.catalog.patterns import assign_composition
 from thinwire.core import TensorSpec
 from thinwire.sync import Rounds, parse_sync
 
@@ -71,11 +71,11 @@ def local(driver, model, optimizer, **options):
 def learn(driver, options, steps=24, kind="Net"):
     """Losses, the digest of weights after a full average, bytes sent, consensus before it."""
     model, optimizer = make({"Net": Net, "Normed": Normed}[kind])
-    with local(driver, model, optimizer, **options) as wire:
+    with local(driver, model, optimizer, **options) as handle:
         losses = teach(model, optimizer, driver.world.rank, steps)
-        apart = wire.consensus()
-        wire.full_average()
-        after, report = wire.consensus(), wire.report()
+        apart = handle.consensus()
+        handle.full_average()
+        after, report = handle.consensus(), handle.report()
     return losses, named(model), report.saving, apart, after, str(report)
 
 
@@ -84,17 +84,17 @@ def resume(driver, options, stop, steps=13, kind="Net"):
     kind = {"Net": Net, "Normed": Normed}[kind]
     rank = driver.world.rank
     model, optimizer = make(kind)
-    with local(driver, model, optimizer, **options) as wire:
+    with local(driver, model, optimizer, **options) as handle:
         teach(model, optimizer, rank, stop)
-        stored = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "wire": wire.state_dict()}
+        stored = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "thinwire": handle.state_dict()}
         stored = copy.deepcopy(stored)
         teach(model, optimizer, rank, steps - stop, stop)
         expected = digest(model.state_dict())
     model, optimizer = make(kind)
-    with local(driver, model, optimizer, **options) as wire:
+    with local(driver, model, optimizer, **options) as handle:
         model.load_state_dict(stored["model"])
         optimizer.load_state_dict(stored["optimizer"])
-        wire.load_state_dict(stored["wire"])
+        handle.load_state_dict(stored["thinwire"])
         teach(model, optimizer, rank, steps - stop, stop)
         return digest(model.state_dict()) == expected
 
@@ -111,14 +111,15 @@ def hooks_and_rounds(driver, options, steps):
     for by_hooks in (True, False):
         model, optimizer = make()
         if by_hooks:
-            with local(driver, model, optimizer, small=0, **options):
+            with local(driver, model, optimizer, dense_below=0, **options):
                 teach(model, optimizer, driver.world.rank, steps)
         else:
             parameters = dict(model.named_parameters())
             text = ", ".join(f"{name}={value!r}" for name, value in options.items())
             settings = parse_sync(f"local({text})")
             layers = [TensorSpec.of(name, parameter.detach()) for name, parameter in parameters.items()]
-            rounds = Rounds(settings, parameters, assigned(layers, settings.exchange, small=0))  # vectors are dense
+            rules = assign_composition(layers, settings.exchange, dense_below=0)  # vectors are dense
+            rounds = Rounds(settings, parameters, rules)
             for step in range(steps):
                 hook = optimizer.register_step_pre_hook(partial(before, rounds, step))
                 teach(model, optimizer, driver.world.rank, 1, step)
@@ -136,7 +137,7 @@ def before(rounds, step, *_):
 def start_apart(driver):
     """Ranks begin with different weights: rank 0's count."""
     model, optimizer = make(seed=driver.world.rank)
-    with local(driver, model, optimizer, every=2):
+    with local(driver, model, optimizer, sync_every=2):
         pass
     return named(model)
 
@@ -152,7 +153,7 @@ def disagree(driver, options):
 def normed(driver, buffers):
     model, optimizer = make(Normed)
     frozen = model.frozen.weight.clone()
-    with local(driver, model, optimizer, every=4, buffers=buffers, exchange="ef(topk(density=0.1))"):
+    with local(driver, model, optimizer, sync_every=4, buffers=buffers, composition="ef(topk(density=0.1))"):
         teach(model, optimizer, driver.world.rank, 8)
     floats = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
     return named(model), digest(floats), torch.equal(frozen, model.frozen.weight), int(model.norm.num_batches_tracked)
@@ -161,27 +162,27 @@ def normed(driver, buffers):
 def spoil(driver, steps, most=10):
     """A NaN on rank 1: (digest, skipped, whether all is finite)."""
     model, optimizer = make()
-    with local(driver, model, optimizer, every=4, most_bad_rounds=most) as wire:
+    with local(driver, model, optimizer, sync_every=4, max_bad_rounds=most) as handle:
         try:
             teach(model, optimizer, driver.world.rank, steps, spoil=(1, 5))
         except thinwire.NonFiniteError as error:
             return str(error)
         finite = all(bool(p.isfinite().all()) for p in model.parameters())
         moments = all(bool(s["exp_avg"].isfinite().all()) for s in optimizer.state.values())
-        return named(model), wire.report().skipped_steps, finite and moments
+        return named(model), handle.report().skipped_steps, finite and moments
 
 
 def diverge(driver, on_divergence):
     model, optimizer = make()
-    with local(driver, model, optimizer, every=2, check_every=1, on_divergence=on_divergence) as wire:
+    with local(driver, model, optimizer, sync_every=2, check_weights_every=1, on_divergence=on_divergence) as handle:
         teach(model, optimizer, driver.world.rank, 2)
         if driver.world.rank == 1:
-            wire.rounds.anchor["second.weight"][0, 0] += 1.0
+            handle.rounds.anchor["second.weight"][0, 0] += 1.0
         try:
             teach(model, optimizer, driver.world.rank, 2, 2)
         except thinwire.DivergedError as error:
             return str(error)
-        return named(model), wire.report().healed
+        return named(model), handle.report().resynced_tensors
 
 
 def look_at_the_mean(driver):
@@ -189,12 +190,12 @@ def look_at_the_mean(driver):
     digests = []
     for looks in (False, True):
         model, optimizer = make()
-        with local(driver, model, optimizer, every=4) as wire:
+        with local(driver, model, optimizer, sync_every=4) as handle:
             for step in range(7):
                 teach(model, optimizer, driver.world.rank, 1, step)
                 if looks:
-                    with wire.averaged():
-                        assert wire.consensus() < 1e-9
+                    with handle.averaged():
+                        assert handle.consensus() < 1e-9
         digests.append(named(model))
     return digests[0] == digests[1]
 
@@ -202,7 +203,7 @@ def look_at_the_mean(driver):
 def reset_moments(driver):
     counts = []
     model, optimizer = make()
-    with local(driver, model, optimizer, every=3, optimizer_state="reset"):
+    with local(driver, model, optimizer, sync_every=3, optimizer_state="reset"):
         for step in range(6):
             teach(model, optimizer, driver.world.rank, 1, step)
             counts.append(len(optimizer.state))
@@ -212,28 +213,30 @@ def reset_moments(driver):
 def let_go(driver):
     """After the context, steps are the worker's own."""
     model, optimizer = make()
-    with local(driver, model, optimizer, every=1) as wire:
+    with local(driver, model, optimizer, sync_every=1) as handle:
         teach(model, optimizer, driver.world.rank, 2)
     same = named(model)
     teach(model, optimizer, driver.world.rank, 1, 2)
-    return same, named(model), wire.step
+    return same, named(model), handle.step
 
 
 def another_world(driver, stored):
     model, optimizer = make()
-    with local(driver, model, optimizer, every=4, exchange="ef(topk(density=0.1))", outer="nesterov()") as wire:
+    with local(
+        driver, model, optimizer, sync_every=4, composition="ef(topk(density=0.1))", outer_optimizer="nesterov()"
+    ) as handle:
         if stored is None:
             teach(model, optimizer, driver.world.rank, 4)
-            return wire.state_dict()
-        wire.load_state_dict(stored)
-        return wire.rounds.state_dict()
+            return handle.state_dict()
+        handle.load_state_dict(stored)
+        return handle.rounds.state_dict()
 
 
 def moments_around(driver, options):
     """Digests of the optimizer's moments before a round's last step, and after it."""
     model, optimizer = make()
     found = []
-    with local(driver, model, optimizer, small=0, **options):
+    with local(driver, model, optimizer, dense_below=0, **options):
         for steps in (3, 1):
             teach(model, optimizer, driver.world.rank, steps, begin=0 if steps == 3 else 3)
             states = dict(enumerate(optimizer.state_dict()["state"].values()))
@@ -242,14 +245,14 @@ def moments_around(driver, options):
 
 
 def stored_moments(driver, options, stored):
-    """The wire's state after a round; or, given one of another world, what is taken over: beliefs of layers."""
+    """The handle's state after a round; or, given one of another world, what is taken over: beliefs of layers."""
     model, optimizer = make()
-    with local(driver, model, optimizer, small=0, **options) as wire:
+    with local(driver, model, optimizer, dense_below=0, **options) as handle:
         if stored is None:
             teach(model, optimizer, driver.world.rank, 4)
-            return wire.state_dict()
-        wire.load_state_dict(stored)
-        layers = wire.averaging.state_dict()["exchanger"]["layers"]
+            return handle.state_dict()
+        handle.load_state_dict(stored)
+        layers = handle.averaging.state_dict()["exchanger"]["layers"]
         return {f"{name} {key}": tensor for name, flat in layers.items() for key, tensor in flat.items()}
 
 
@@ -258,9 +261,11 @@ def uneven(driver, steps):
     model, optimizer = make()
     ended, began = "well", time.monotonic()
     try:
-        with thinwire.local(model, optimizer, every=4, exchange="ef(topk(density=0.1))", group=driver.group) as wire:
+        with thinwire.local(
+            model, optimizer, sync_every=4, composition="ef(topk(density=0.1))", group=driver.group
+        ) as handle:
             teach(model, optimizer, driver.world.rank, steps[driver.world.rank])
             began = time.monotonic()
     except thinwire.ProtocolError as error:
         ended = str(error)
-    return ended, time.monotonic() - began, sorted(wire.driver.meter.by("layer"))
+    return ended, time.monotonic() - began, sorted(handle.driver.meter.by("layer"))

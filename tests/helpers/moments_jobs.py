@@ -52,7 +52,7 @@ def adam(rank, steps=12, kind=torch.optim.AdamW, dtype=torch.float32, sparse=Fal
 
 
 def averaging(weights, optimizer, text, seed=3):
-    return Averaging(AdamMoments(optimizer, weights), parse_moments(text), small=1, seed=seed)
+    return Averaging(AdamMoments(optimizer, weights), parse_moments(text), dense_below=1, seed=seed)
 
 
 def moments_of(weights, optimizer):
@@ -98,27 +98,27 @@ def average(driver, text, **options):
     """By the public call."""
     rank = driver.world.rank
     weights, optimizer = adam(rank, **options)
-    with thinwire.moments.average(optimizer, text, small=1, group=driver.group, timeout_s=20.0) as wire:
-        return moments_of(weights, optimizer), str(wire.report())
+    with thinwire.moments.average(optimizer, text, dense_below=1, group=driver.group, timeout_s=20.0) as handle:
+        return moments_of(weights, optimizer), str(handle.report())
 
 
 def resume(driver, text, stop, rounds=5):
     """Is an averaging that was stored and taken up by fresh objects the same as one that was not?"""
-    rank, options = driver.world.rank, {"small": 1, "group": driver.group, "timeout_s": 20.0, "now": False}
+    rank, options = driver.world.rank, {"dense_below": 1, "group": driver.group, "timeout_s": 20.0, "now": False}
     weights, optimizer = adam(rank)
-    with thinwire.moments.average(optimizer, text, **options) as wire:
+    with thinwire.moments.average(optimizer, text, **options) as handle:
         for at in range(rounds):
             if at == stop:
-                stored = copy.deepcopy((wire.state_dict(), optimizer.state_dict()))
-            wire.average()
+                stored = copy.deepcopy((handle.state_dict(), optimizer.state_dict()))
+            handle.average()
             one_more(weights, optimizer, rank, at)
         expected = digest(moments_of(weights, optimizer))
     weights, optimizer = adam(rank, steps=0)
-    with thinwire.moments.average(optimizer, text, **options) as wire:
+    with thinwire.moments.average(optimizer, text, **options) as handle:
         optimizer.load_state_dict(stored[1])
-        wire.load_state_dict(stored[0])
+        handle.load_state_dict(stored[0])
         for at in range(stop, rounds):
-            wire.average()
+            handle.average()
             one_more(weights, optimizer, rank, at)
     return digest(moments_of(weights, optimizer)) == expected
 
@@ -128,7 +128,7 @@ def hand_over(driver, text, sender, receiver, steps=0, parameters=None):
     rank = driver.world.rank
     weights, optimizer = adam(rank, steps=12 if rank == sender else steps)
     shard = None if parameters is None else [weights[name] for name in parameters]
-    options = {"small": 1, "group": driver.group, "timeout_s": 20.0, "parameters": shard}
+    options = {"dense_below": 1, "group": driver.group, "timeout_s": 20.0, "parameters": shard}
     taken = None
     try:
         if rank == sender:
@@ -147,7 +147,7 @@ def spoiled(driver):
         optimizer.state[weights["a"]]["exp_avg"][0, 0] = float("nan")
     before = moments_of(weights, optimizer)
     try:
-        thinwire.moments.average(optimizer, "uniform()", small=1, group=driver.group)
+        thinwire.moments.average(optimizer, "uniform()", dense_below=1, group=driver.group)
     except thinwire.NonFiniteError as error:
         after = moments_of(weights, optimizer)
         return str(error), all(torch.equal(after[n].nan_to_num(7.0), before[n].nan_to_num(7.0)) for n in before)

@@ -81,7 +81,7 @@ def quarrel_and_count(driver):
 def spoil_in_closure(driver, kind, spoiled_call):
     """The weights after a step whose closure's gradients are bad on one rank, and after a good one."""
     model = ddp_of(driver)
-    wire = thinwire.attach(model, EF_TOPK)
+    handle = thinwire.attach(model, EF_TOPK)
     options = {"LBFGS": {"max_iter": 3}, "SGD": {"momentum": 0.9}, "Adam": {}}[kind]
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.05, **options)
     calls = [0]
@@ -101,7 +101,7 @@ def spoil_in_closure(driver, kind, spoiled_call):
     after_bad = weights(model)
     finite = all(p.isfinite().all().item() for p in model.parameters())
     optimizer.step(closure)
-    return start == after_bad, finite, weights(model) != after_bad, wire.report().skipped_steps
+    return start == after_bad, finite, weights(model) != after_bad, handle.report().skipped_steps
 
 
 def bare_compressor(driver):
@@ -119,15 +119,17 @@ def own_parts(driver, rank_differs=False):
     """A part outside the catalog: trains, reports, and is compared over ranks."""
     extra = 0.5 + driver.world.rank * rank_differs
     model = ddp_of(driver)
-    wire = thinwire.attach(model, ErrorFeedback(GatherMean(OwnTopK(density=0.05, extra=extra))))
+    handle = thinwire.attach(model, ErrorFeedback(GatherMean(OwnTopK(density=0.05, extra=extra))))
     train(model, driver, 2)
-    wire.change({"first.*": GatherMean(Described(0.1)), "*": OwnTopK(density=0.1)})
+    handle.set_composition({"first.*": GatherMean(Described(0.1)), "*": OwnTopK(density=0.1)})
     train(model, driver, 2)
     adapted = "switch(topk(density=0.05), dense(), controller=fixed(default=0))"
     menu = thinwire.parse(adapted)
-    wire.change(ErrorFeedback(type(menu)((GatherMean(OwnTopK(density=0.05)), *menu.options), menu.controller)))
+    handle.set_composition(
+        ErrorFeedback(type(menu)((GatherMean(OwnTopK(density=0.05)), *menu.options), menu.controller))
+    )
     train(model, driver, 2)
-    return weights(model), str(wire.report())
+    return weights(model), str(handle.report())
 
 
 def own_part_without_signature(driver):
@@ -142,7 +144,7 @@ def two_handles(driver):
     new = thinwire.attach(model, EF_TOPK)
     state = new.state_dict()
     calls = (
-        old.pause, old.resume, lambda: old.change("dense()"), old.state_dict, lambda: old.load_state_dict(state)
+        old.pause, old.resume, lambda: old.set_composition("dense()"), old.state_dict, lambda: old.load_state_dict(state)
     )  # fmt: skip
     errors = [said(call) for call in calls]
     report = old.report().steps
@@ -224,9 +226,9 @@ def attach_compiled(driver):
     """The compiled module itself is given to `attach`."""
     model = ddp_of(driver)
     compiled = torch.compile(model, backend="eager")
-    wire = thinwire.attach(compiled, EF_TOPK)
+    handle = thinwire.attach(compiled, EF_TOPK)
     train(model, driver, 3, forward=compiled)
-    return weights(model), wire.hook.step
+    return weights(model), handle.hook.step
 
 
 def alone_refused(driver):

@@ -21,11 +21,11 @@ def attach_outside(driver, place, text):
     try:
         for wanted in (text, thinwire.parse(text)):
             model = ddp_of(driver)
-            wire = thinwire.attach(model, wanted)
+            handle = thinwire.attach(model, wanted)
             train(model, driver, 3)
             digests.append(weights(model))
-            reports.append(str(wire.report()))
-            wire.detach()
+            reports.append(str(handle.report()))
+            handle.detach()
     finally:
         sys.path.remove(place)
         REGISTRY.plugins.reset()
@@ -37,11 +37,11 @@ def local_with_own_parts(driver, differs=False):
     if differs:
         model, optimizer = make()
         wanted = OwnTopK(density=0.05, extra=0.5 + driver.world.rank)
-        return said(lambda: thinwire.local(model, optimizer, exchange=wanted, group=driver.group, timeout_s=5.0))
+        return said(lambda: thinwire.local(model, optimizer, composition=wanted, group=driver.group, timeout_s=5.0))
     digests = []
     for wanted in ("topk(density=0.05)", OwnTopK(density=0.05), {"*": Described(0.05)}):
         model, optimizer = make()
-        with thinwire.local(model, optimizer, every=2, exchange=wanted, group=driver.group):
+        with thinwire.local(model, optimizer, sync_every=2, composition=wanted, group=driver.group):
             teach(model, optimizer, driver.world.rank, 4)
         digests.append(digest(model.state_dict()))
     return digests

@@ -24,34 +24,34 @@ def told(record):
 
 
 def reports_and_reprs(driver):
-    """Of an attached wire through its life."""
+    """Of an attached handle through its life."""
     model = ddp_of(driver)
-    wire = thinwire.attach(model, PATTERNS)
-    seen = {"before": (str(wire.report()), repr(wire))}
+    handle = thinwire.attach(model, PATTERNS)
+    seen = {"before": (str(handle.report()), repr(handle))}
     train(model, driver, 1)
-    seen["one step"] = str(wire.report()), repr(wire)
-    wire.pause()
-    seen["paused"] = str(wire.report()), repr(wire)
-    wire.detach()
-    seen["detached"] = str(wire.report()), repr(wire)
-    return seen, wire.report()
+    seen["one step"] = str(handle.report()), repr(handle)
+    handle.pause()
+    seen["paused"] = str(handle.report()), repr(handle)
+    handle.detach()
+    seen["detached"] = str(handle.report()), repr(handle)
+    return seen, handle.report()
 
 
 def report_of(driver, composition, steps=2):
     model = ddp_of(driver)
-    wire = thinwire.attach(model, composition)
+    handle = thinwire.attach(model, composition)
     train(model, driver, steps)
-    return str(wire.report())
+    return str(handle.report())
 
 
 def report_of_local(driver):
     model, optimizer = make()
-    options = {"every": 2, "exchange": EF_TOPK, "optimizer_state": "uniform(bits=4)"}
-    with local(driver, model, optimizer, **options) as wire:
+    options = {"sync_every": 2, "composition": EF_TOPK, "optimizer_state": "uniform(bits=4)"}
+    with local(driver, model, optimizer, **options) as handle:
         teach(model, optimizer, driver.world.rank, 2)
-        opened = repr(wire)
-        report = wire.report()
-    return str(report), opened, repr(wire)
+        opened = repr(handle)
+        report = handle.report()
+    return str(report), opened, repr(handle)
 
 
 def report_of_moments(driver, with_names):
@@ -59,8 +59,8 @@ def report_of_moments(driver, with_names):
     parameters = model.named_parameters() if with_names else model.parameters()
     optimizer = torch.optim.AdamW(parameters, lr=0.01)
     teach(model, optimizer, driver.world.rank, 1)
-    with thinwire.moments.average(optimizer, "uniform(bits=4)", group=driver.group, timeout_s=20.0) as wire:
-        return str(wire.report()), repr(wire), wire.report().by_layer
+    with thinwire.moments.average(optimizer, "uniform(bits=4)", group=driver.group, timeout_s=20.0) as handle:
+        return str(handle.report()), repr(handle), handle.report().by_layer
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def scale_too_large(driver, given, init_scale):
     scaler = torch.amp.GradScaler("cpu", init_scale=init_scale)
     model = ddp_of(driver)
     options = {"scaler": scaler} if given else {}
-    wire = thinwire.attach(model, EF_TOPK, most_bad_steps=3, **options)
+    handle = thinwire.attach(model, EF_TOPK, max_bad_steps=3, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with warnings.catch_warnings(record=True) as record:
         warnings.simplefilter("always")
@@ -94,7 +94,7 @@ def scale_too_large(driver, given, init_scale):
             try:
                 scaler.scale(loss).backward()
             except thinwire.ThinwireError as error:
-                wire.detach()
+                handle.detach()
                 return type(error).__name__, str(error), told(record)
             scaler.step(optimizer)
             scaler.update()
@@ -104,7 +104,7 @@ def scale_too_large(driver, given, init_scale):
 def bad_without_scaler(driver, autocast, dtype):
     forget_scalers()
     model = ddp_of(driver, Net(dtype=dtype))
-    thinwire.attach(model, EF_TOPK, most_bad_steps=2)
+    thinwire.attach(model, EF_TOPK, max_bad_steps=2)
     for step in range(3):
         x, y = data(step, driver.world.rank, dtype)
         with torch.autocast("cpu", dtype=torch.float16, enabled=autocast):
@@ -119,8 +119,8 @@ def bad_without_scaler(driver, autocast, dtype):
 def bad_rounds_under_autocast(driver):
     forget_scalers()
     model, optimizer = make()
-    with local(driver, model, optimizer, every=1, most_bad_rounds=2) as wire:
-        del wire
+    with local(driver, model, optimizer, sync_every=1, max_bad_rounds=2) as handle:
+        del handle
         for step in range(4):
             x, y = data(step, driver.world.rank)
             optimizer.zero_grad()
@@ -134,8 +134,8 @@ def bad_rounds_under_autocast(driver):
     return None
 
 
-def as_if_on_a_device(wire):
-    wire.layers = [replace(layer, device=torch.device("cuda", 0)) for layer in wire.layers]
+def as_if_on_a_device(handle):
+    handle.layers = [replace(layer, device=torch.device("cuda", 0)) for layer in handle.layers]
 
 
 def copies(driver):
@@ -148,8 +148,8 @@ def copies(driver):
         attached = told(record)
         record.clear()
         module, optimizer = make()
-        with local(driver, module, optimizer, every=1) as wire:
-            as_if_on_a_device(wire)
+        with local(driver, module, optimizer, sync_every=1) as handle:
+            as_if_on_a_device(handle)
             teach(module, optimizer, driver.world.rank, 3)
         return attached, [str(each.message) for each in record if "local" in str(each.message)]
 
@@ -159,7 +159,7 @@ def unfreeze(driver, on_divergence, everywhere=True):
     net = Net()
     net.second.requires_grad_(False)
     model = ddp_of(driver, net)
-    wire = thinwire.attach(model, EF_TOPK, check_every=2, on_divergence=on_divergence)
+    handle = thinwire.attach(model, EF_TOPK, check_weights_every=2, on_divergence=on_divergence)
     with warnings.catch_warnings(record=True) as record:
         warnings.simplefilter("always")
         train(model, driver, 2)
@@ -170,7 +170,7 @@ def unfreeze(driver, on_divergence, everywhere=True):
             train(model, driver, 6, start=2)
         except thinwire.ThinwireError as error:
             return type(error).__name__, str(error), before, told(record)
-    return wire.report().healed, weights(model), before, told(record)
+    return handle.report().resynced_tensors, weights(model), before, told(record)
 
 
 def ignore(driver):
@@ -178,7 +178,7 @@ def ignore(driver):
     net = Net()
     DDP._set_params_and_buffers_to_ignore_for_model(net, ["second.weight", "second.bias"])
     model = ddp_of(driver, net)
-    thinwire.attach(model, EF_TOPK, check_every=2)
+    thinwire.attach(model, EF_TOPK, check_weights_every=2)
     with warnings.catch_warnings(record=True) as record:
         warnings.simplefilter("always")
         train(model, driver, 6)
@@ -209,17 +209,17 @@ def spectral():
 def complex_ddp(driver, composition, ddp=None, attached=True, steps=5):
     """Weights and report after a few steps."""
     model = ddp_of(driver, spectral(), **(ddp or {}))
-    wire = thinwire.attach(model, composition, check_every=2) if attached else None
+    handle = thinwire.attach(model, composition, check_weights_every=2) if attached else None
     train(model, driver, steps)
-    report = "" if wire is None else str(wire.report())
+    report = "" if handle is None else str(handle.report())
     return {n: p.detach().clone() for n, p in model.module.named_parameters()}, report
 
 
 def complex_bad_step(driver):
     model = ddp_of(driver, spectral())
-    wire = thinwire.attach(model, EF_TOPK)
+    handle = thinwire.attach(model, EF_TOPK)
     train(model, driver, 2)
-    before, start = weights(model), wire.compressed.memory["modes"].residual.clone()
+    before, start = weights(model), handle.exchanger.memory["modes"].residual.clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = data(2, driver.world.rank)
     optimizer.zero_grad()
@@ -227,8 +227,8 @@ def complex_bad_step(driver):
     (loss + (model.module.modes.imag.sum() * float("nan") if driver.world.rank == 1 else 0.0)).backward()
     nan = bool(model.module.modes.grad.isnan().all())
     optimizer.step()
-    kept = torch.equal(start, wire.compressed.memory["modes"].residual)
-    return nan, before == weights(model), kept, wire.report().skipped_steps
+    kept = torch.equal(start, handle.exchanger.memory["modes"].residual)
+    return nan, before == weights(model), kept, handle.report().skipped_steps
 
 
 def complex_resume(driver, steps=6, stop=3):
@@ -239,25 +239,25 @@ def complex_resume(driver, steps=6, stop=3):
     model, _ = build()
     train(model, driver, steps)
     straight = weights(model)
-    model, wire = build()
+    model, handle = build()
     train(model, driver, stop)
-    saved = copy.deepcopy((model.module.state_dict(), wire.state_dict()))
-    model, wire = build()
+    saved = copy.deepcopy((model.module.state_dict(), handle.state_dict()))
+    model, handle = build()
     model.module.load_state_dict(saved[0])
-    wire.load_state_dict(saved[1])
+    handle.load_state_dict(saved[1])
     train(model, driver, steps - stop, start=stop)
     return straight == weights(model)
 
 
-def complex_heal(driver):
+def complex_resync(driver):
     model = ddp_of(driver, spectral())
-    wire = thinwire.attach(model, EF_TOPK, check_every=2, on_divergence="heal")
+    handle = thinwire.attach(model, EF_TOPK, check_weights_every=2, on_divergence="resync")
     train(model, driver, 1)
     if driver.world.rank == 1:
         with torch.no_grad():
             model.module.modes[3, 4] += 1e-3j
     train(model, driver, 3, start=1)
-    return weights(model), wire.report().healed
+    return weights(model), handle.report().resynced_tensors
 
 
 def complex_local(driver, options):
@@ -266,7 +266,7 @@ def complex_local(driver, options):
     with torch.no_grad():
         model.phase += driver.world.rank * 1j
     start = model.modes.detach().clone()
-    with local(driver, model, optimizer, **options) as wire:
+    with local(driver, model, optimizer, **options) as handle:
         losses = teach(model, optimizer, driver.world.rank, 12)
-        wire.full_average()
-        return named(model), losses, bool((model.modes != start).any()), str(wire.report()), model.phase.clone()
+        handle.full_average()
+        return named(model), losses, bool((model.modes != start).any()), str(handle.report()), model.phase.clone()

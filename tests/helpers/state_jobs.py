@@ -14,9 +14,9 @@ from helpers.ddp_jobs import EF_TOPK, ddp_of, train
 from thinwire.core import memory_items
 
 
-def held(wire, kind="residual"):
+def held(handle, kind="residual"):
     """What a handle's layers hold of this kind, by name."""
-    exchanger = wire.compressed
+    exchanger = handle.exchanger
     found = {}
     for name, spec in exchanger.layers.items():
         values = [h.value for h in memory_items(exchanger.rules[name], exchanger.memory[name], spec) if h.kind == kind]
@@ -41,61 +41,61 @@ def logged(action):
 def change(driver, before, after, kind="residual"):
     """Mass of one kind before and after `change`; what it returned and logged; whether the state then loads."""
     model = ddp_of(driver)
-    wire = thinwire.attach(model, before)
+    handle = thinwire.attach(model, before)
     train(model, driver, 3)
-    owed = held(wire, kind)
-    dropped, texts = logged(lambda: wire.change(after))
-    kept = held(wire, kind)
+    owed = held(handle, kind)
+    dropped, texts = logged(lambda: handle.set_composition(after))
+    kept = held(handle, kind)
     train(model, driver, 1, start=3)
     again = thinwire.attach(ddp_of(driver), after)
-    again.load_state_dict(wire.state_dict())
+    again.load_state_dict(handle.state_dict())
     return owed, kept, dropped, texts
 
 
 def change_importance(driver):
     model = ddp_of(driver)
-    wire = thinwire.attach(model, "ef(impk(density=0.05))")
-    filled = wire.compressed.importance
+    handle = thinwire.attach(model, "ef(impk(density=0.05))")
+    filled = handle.exchanger.importance
     filled["second.weight"] = torch.full((40, 40), 3.0)
-    dropped = wire.change("ef(greedy(density=0.05))")
+    dropped = handle.set_composition("ef(greedy(density=0.05))")
     filled["third.weight"] = torch.ones(40, 40)  # as a Refresher would
-    return dropped, sorted(wire.compressed.importance)
+    return dropped, sorted(handle.exchanger.importance)
 
 
 def load_another(driver, before, after, strict):
     """What is said when a state of one composition is loaded into another, and the residuals' difference."""
     model = ddp_of(driver)
-    wire = thinwire.attach(model, before)
+    handle = thinwire.attach(model, before)
     train(model, driver, 3)
-    stored, owed = wire.state_dict(), held(wire)
+    stored, owed = handle.state_dict(), held(handle)
     model = ddp_of(driver)
-    wire = thinwire.attach(model, after)
+    handle = thinwire.attach(model, after)
     try:
-        dropped, texts = logged(lambda: wire.load_state_dict(stored, strict=strict))
+        dropped, texts = logged(lambda: handle.load_state_dict(stored, strict=strict))
     except thinwire.ThinwireError as error:
         return type(error).__name__, str(error)
-    kept = held(wire)
+    kept = held(handle)
     apart = max(float((owed[name] - kept[name]).abs().max()) for name in kept.keys() & owed.keys())
     train(model, driver, 1, start=3)
-    return dropped, texts, apart, wire.hook.step
+    return dropped, texts, apart, handle.hook.step
 
 
 def load_without_a_name(driver):
     """A state of before states named their composition."""
     model = ddp_of(driver)
-    wire = thinwire.attach(model, EF_TOPK)
+    handle = thinwire.attach(model, EF_TOPK)
     train(model, driver, 3)
-    stored = wire.state_dict()
+    stored = handle.state_dict()
     del stored["composition"]
     again = thinwire.attach(ddp_of(driver), EF_TOPK)
     again.load_state_dict(stored)
-    return all(torch.equal(a, held(again)[name]) for name, a in held(wire).items())
+    return all(torch.equal(a, held(again)[name]) for name, a in held(handle).items())
 
 
 def load_odd_states(driver):
     """What is said of states that are none."""
-    wire = thinwire.attach(ddp_of(driver), EF_TOPK)
-    good = wire.state_dict()
+    handle = thinwire.attach(ddp_of(driver), EF_TOPK)
+    good = handle.state_dict()
     key = f"rank{driver.world.rank}"
     cases = {"empty": {}, "model": {"first.weight": torch.ones(2)}, "no world": {key: good[key]}}
     cases |= {
@@ -105,7 +105,7 @@ def load_odd_states(driver):
     told = {}
     for name, state in cases.items():
         try:
-            wire.load_state_dict(state)
+            handle.load_state_dict(state)
         except Exception as error:
             told[name] = (type(error).__name__, str(error))
     return told
@@ -115,18 +115,18 @@ def resume_without_the_handle(driver, kind, load, composition=EF_TOPK):
     """Warnings of a run whose optimizer has steps, with and without the handle's state; two steps, so told once."""
     make = {"adam": lambda p: torch.optim.AdamW(p, lr=0.01), "sgd": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)}
     model = ddp_of(driver)
-    wire = thinwire.attach(model, composition)
+    handle = thinwire.attach(model, composition)
     optimizer = make[kind](model.parameters())
     with warnings.catch_warnings(record=True) as first:
         warnings.simplefilter("always")
         train(model, driver, 2, optimizer=optimizer)
-    stored = copy.deepcopy((optimizer.state_dict(), wire.state_dict()))
+    stored = copy.deepcopy((optimizer.state_dict(), handle.state_dict()))
     model = ddp_of(driver)
-    wire = thinwire.attach(model, composition)
+    handle = thinwire.attach(model, composition)
     optimizer = make[kind](model.parameters())
     optimizer.load_state_dict(stored[0])
     if load:
-        wire.load_state_dict(stored[1])
+        handle.load_state_dict(stored[1])
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         train(model, driver, 2, start=2, optimizer=optimizer)
@@ -135,19 +135,19 @@ def resume_without_the_handle(driver, kind, load, composition=EF_TOPK):
 
 def save_dcp(driver, composition, folder):
     model = ddp_of(driver)
-    wire = thinwire.attach(model, composition)
+    handle = thinwire.attach(model, composition)
     train(model, driver, 3)
-    dcp.save({"model": model.module.state_dict(), "wire": wire}, checkpoint_id=folder, process_group=driver.group)
-    return held(wire)
+    dcp.save({"model": model.module.state_dict(), "thinwire": handle}, checkpoint_id=folder, process_group=driver.group)
+    return held(handle)
 
 
-def load_dcp(driver, composition, folder, strict=True, key="wire"):
+def load_dcp(driver, composition, folder, strict=True, key="thinwire"):
     model = ddp_of(driver)
-    wire = thinwire.attach(model, composition)
+    handle = thinwire.attach(model, composition)
     try:
-        dropped = thinwire.load_dcp(wire, folder, key, strict)
+        dropped = thinwire.load_dcp(handle, folder, key, strict)
     except thinwire.ThinwireError as error:
         return type(error).__name__, str(error)
-    kept = held(wire)
+    kept = held(handle)
     train(model, driver, 1, start=3)
-    return kept, wire.hook.step, dropped
+    return kept, handle.hook.step, dropped

@@ -59,7 +59,7 @@ def test_the_reader_sees_every_kind_of_write():
 self.rounds.exchanger.clock = now
 exchangers[0].lr = 1.0
 counted, driver.meter = driver.meter, looked
-wire.compressed.adapting_s += 1
+handle.exchanger.adapting_s += 1
 hook.before += [1]
 setattr(exchanger, "lr", 1)
 exchanger = Exchanger()

@@ -20,11 +20,11 @@ from .registry import (
     Entry,
     register,
 )
-from .tables import SMALL, default_aggregator, is_controller, uncompressed
+from .tables import DENSE_BELOW, default_aggregator, is_controller, uncompressed
 from .writer import changed_settings, part_text, to_text
 
 __all__ = [
-    "COMPRESSORS", "AGGREGATORS", "MEMORIES", "TOPOLOGIES", "CONTROLLERS", "KINDS", "PARTS", "NAMES", "SMALL",
+    "COMPRESSORS", "AGGREGATORS", "MEMORIES", "TOPOLOGIES", "CONTROLLERS", "KINDS", "PARTS", "NAMES", "DENSE_BELOW",
     "REGISTRY", "Entry", "register", "default_aggregator", "uncompressed", "is_controller", "aggregator_of",
     "Reader", "COMPOSED", "parse", "parse_compressor", "kinds_of", "to_text", "part_text", "settings",
     "changed_settings",

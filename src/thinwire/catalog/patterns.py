@@ -1,4 +1,4 @@
-"""Which composition each parameter gets: one for all, or by name patterns; what is too small to gain travels dense."""
+"""Assign a composition to each parameter: one for all, or by name patterns. Vectors and small layers are sent dense."""
 
 from __future__ import annotations
 
@@ -8,66 +8,77 @@ from typing import Any, TypeAlias
 
 from ..aggregators import Dense
 from ..core import Aggregator, CompositionError, Compressor, TensorSpec
-from . import SMALL, aggregator_of, parse, uncompressed
+from . import DENSE_BELOW, aggregator_of, parse, uncompressed
 
-Wanted: TypeAlias = str | Aggregator[Any] | Compressor
+CompositionSpec: TypeAlias = str | Aggregator[Any] | Compressor  # a composition as users pass it
 
 
-def assigned(
+def assign_composition(
     layers: Sequence[TensorSpec],
-    wanted: Wanted | Mapping[str, Wanted],
-    small: int = SMALL,
+    composition: CompositionSpec | Mapping[str, CompositionSpec],
+    dense_below: int = DENSE_BELOW,
     caller: str = "attach",
     option: str = "composition",
 ) -> dict[str, Aggregator[Any]]:
-    """An aggregator for every layer.
+    """Return an aggregator for each layer.
 
-    Patterns are those of file names ("*.weight"), the first that matches counts; layers that none matches travel dense.
-    Vectors (biases, norms) and layers of fewer than `small` elements travel dense, too, unless named in full; under
-    gossip that is among the same partners. caller, option: what errors call the function and its argument.
+    Patterns are those of file names ("*.weight"); the first that matches counts, and layers that match none are sent
+    dense. So are vectors (biases, norms) and layers with fewer than `dense_below` elements, unless a pattern is their
+    full name; under gossip they are averaged exactly among the same neighbors.
+
+    Args:
+        layers: The specs of the parameters.
+        composition: A composition text, a part, or a mapping from name patterns to these.
+        dense_below: Number of elements below which a layer is sent dense.
+        caller: The function that errors name.
+        option: The argument that errors name.
+
+    Raises:
+        CompositionError: A composition is not valid, or a pattern matches no layer or is hidden by earlier patterns.
     """
-    patterns = dict(wanted) if isinstance(wanted, Mapping) else {"*": wanted}
+    patterns = dict(composition) if isinstance(composition, Mapping) else {"*": composition}
     if not patterns:
         raise CompositionError(
             f"{caller}: {option} is an empty mapping; give at least one name pattern, such as "
             "{'*': 'ef(topk(density=0.01))'}"
         )
     names = [layer.name for layer in layers]
-    rules = {pattern: _composition(pattern, value, f"{caller}: {option}") for pattern, value in patterns.items()}
+    rules = {pattern: _parse(pattern, value, f"{caller}: {option}") for pattern, value in patterns.items()}
     _check_patterns(list(rules), names, caller)
-    return {layer.name: _rule(layer, rules, small) for layer in layers}
+    return {layer.name: _select(layer, rules, dense_below) for layer in layers}
 
 
-def _composition(pattern: Any, value: Any, where: str) -> Aggregator[Any]:
+def _parse(pattern: Any, value: Any, where: str) -> Aggregator[Any]:
     if not isinstance(pattern, str):
-        raise CompositionError(f"{where}: a name pattern is a text such as '*.weight', got {pattern!r}")
+        raise CompositionError(f"{where}: a name pattern must be a text such as '*.weight', got {pattern!r}")
     return parse(value) if isinstance(value, str) else aggregator_of(value, f"{where}={value!r}")
 
 
 def _check_patterns(patterns: Sequence[str], names: Sequence[str], caller: str) -> None:
-    """Every pattern must have a layer: one that it matches and no earlier pattern takes, or whose full name it is."""
+    """Require a layer for each pattern: one that it matches before any other pattern, or whose full name it is."""
     free = [name for name in names if name not in patterns]
     for pattern in patterns:
         matched = [name for name in names if fnmatchcase(name, pattern)]
         if not matched:
-            raise CompositionError(f"{caller}: no parameter is called like {pattern!r}; there are {_some(names)}")
+            raise CompositionError(f"{caller}: no parameter name matches {pattern!r}; there are {_shorten(names)}")
         if pattern in names:
             continue
         if not any(name in free for name in matched):
             earlier = next(p for p in patterns if any(fnmatchcase(name, p) or name == p for name in matched))
             raise CompositionError(
-                f"{caller}: pattern {pattern!r} is never reached: {earlier!r} and other patterns before it take all of "
-                f"its parameters ({_some(matched)}); the first pattern that matches counts, so put {pattern!r} before"
+                f"{caller}: pattern {pattern!r} is never reached: {earlier!r} and other patterns before it match "
+                f"all of its parameters ({_shorten(matched)}); the first pattern that matches counts, so put "
+                f"{pattern!r} first"
             )
         free = [name for name in free if name not in matched]
 
 
-def _rule(layer: TensorSpec, rules: Mapping[str, Aggregator[Any]], small: int) -> Aggregator[Any]:
+def _select(layer: TensorSpec, rules: Mapping[str, Aggregator[Any]], dense_below: int) -> Aggregator[Any]:
     if layer.name in rules:
         return rules[layer.name]
     rule = next((rule for pattern, rule in rules.items() if fnmatchcase(layer.name, pattern)), Dense())
-    return uncompressed(rule) if len(layer.shape) < 2 or layer.numel < small else rule
+    return uncompressed(rule) if len(layer.shape) < 2 or layer.numel < dense_below else rule
 
 
-def _some(names: Sequence[str]) -> str:
+def _shorten(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (f", ... ({len(names)} in all)" if len(names) > 6 else "")

@@ -11,7 +11,7 @@ from .. import aggregators, compressors, controllers, feedback, topologies
 from ..core import Aggregator, Compressor, Controller, is_additive, topology_of
 from .registry import REGISTRY, Entry
 
-SMALL = 1024  # elements: below this, positions, scales and factors cost more than they save
+DENSE_BELOW = 1024  # elements: below this, positions, scales and factors cost more than they save
 
 BUILT_IN = (
     Entry("identity", compressors.Identity, "compressor"),

@@ -52,7 +52,7 @@ def _who_has_what(values: Sequence[Any]) -> str:
     )
 
 
-def end_together() -> Program[None]:
+def announce_end() -> Program[None]:
     """Tell all ranks that this one has finished; one that asks for something else instead is an error of both."""
     yield AllGather(Payload((torch.ones(1, dtype=torch.uint8),)), (Label("", "the end of training", 1, 8.0),))
 
@@ -108,7 +108,7 @@ def compare_weights(
         raise DivergedError(
             f"step {step}: weights differ between ranks in {len(differing)} of {len(names)} parameters, first in "
             f"{names[differing[0]]} (rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))} against 0); "
-            f'{remedy}on_divergence="heal" copies rank 0\'s weights instead of stopping'
+            f'{remedy}on_divergence="resync" copies rank 0\'s weights instead of stopping'
         )
     return differing
 
@@ -125,14 +125,14 @@ def some(names: Collection[str], most: int = 6) -> str:
     return ", ".join(list(names)[:most]) + (f", ... ({len(names)} in all)" if len(names) > most else "")
 
 
-def heal_weights(names: Sequence[str], weights: Sequence[Tensor], places: Sequence[int], step: int) -> Program[None]:
+def resync_weights(names: Sequence[str], weights: Sequence[Tensor], places: Sequence[int], step: int) -> Program[None]:
     """Give all ranks rank 0's tensors at these places; not during a backward pass, which may need the old ones."""
     for at in places:
         own = weights[at].detach()
         payload = yield Broadcast(
             Payload((own.contiguous().view(-1),)),
             0,
-            (Label(names[at], "healing", own.nbytes, 8.0 * own.nbytes),),
+            (Label(names[at], "resync", own.nbytes, 8.0 * own.nbytes),),
             step,
         )
         own.copy_(payload.parts[0].view(own.shape))

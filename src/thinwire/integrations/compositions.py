@@ -23,13 +23,13 @@ class Compositions:
     """Composition texts by layer, why those layers that fell back to an exact exchange did so, and complex layers."""
 
     texts: Mapping[str, str]
-    fall_backs: Mapping[str, str]
+    fallbacks: Mapping[str, str]
     complex_layers: Collection[str] = ()
 
     def mark(self, layer: str) -> str:
         """What a table says beside a layer that fell back, or is complex."""
         how = "dense" if self.texts.get(layer, "dense()") == "dense()" else "uncompressed"
-        reason = f"{how}: {self.fall_backs[layer]}" if layer in self.fall_backs else ""
+        reason = f"{how}: {self.fallbacks[layer]}" if layer in self.fallbacks else ""
         return "; ".join(filter(None, (reason, AS_PAIRS if layer in self.complex_layers else "")))
 
     def lines(self) -> list[str]:
@@ -53,10 +53,10 @@ class Compositions:
         groups: dict[str, list[str]] = {}
         for name, text in self.texts.items():
             groups.setdefault(text, []).append(name)
-        return sorted(groups.items(), key=lambda group: all(name in self.fall_backs for name in group[1]))
+        return sorted(groups.items(), key=lambda group: all(name in self.fallbacks for name in group[1]))
 
     def _why(self, names: Sequence[str]) -> str:
-        reasons = Counter(self.fall_backs[name] for name in names if name in self.fall_backs)
+        reasons = Counter(self.fallbacks[name] for name in names if name in self.fallbacks)
         reasons += Counter(AS_PAIRS for name in names if name in self.complex_layers)
         told = ", ".join(f"{count} × {reason}" for reason, count in reasons.items())
         return f": {told}" if told else ""
@@ -70,17 +70,17 @@ def _width(groups: Sequence[tuple[str, list[str]]]) -> int:
     return max((len(_layers(len(names))) for _, names in groups), default=0)
 
 
-def describe_rules(
-    rules: Mapping[str, Aggregator[Any]], fall_backs: Mapping[str, str], complex_layers: Collection[str] = ()
+def describe_compositions(
+    rules: Mapping[str, Aggregator[Any]], fallbacks: Mapping[str, str], complex_layers: Collection[str] = ()
 ) -> Compositions:
     texts: dict[int, str] = {}  # one rule serves many layers
     for rule in rules.values():
         if id(rule) not in texts:
             texts[id(rule)] = part_text(rule)
-    return Compositions({name: texts[id(rule)] for name, rule in rules.items()}, fall_backs, complex_layers)
+    return Compositions({name: texts[id(rule)] for name, rule in rules.items()}, fallbacks, complex_layers)
 
 
-def find_fall_backs(layers: Sequence[TensorSpec], wanted: Any, small: int) -> dict[str, str]:
+def find_fallbacks(layers: Sequence[TensorSpec], wanted: Any, dense_below: int) -> dict[str, str]:
     """Why layers travel uncompressed though the composition, or one of its patterns, is another. See `patterns`.
 
     wanted: a text, a part, or a mapping of name patterns to those.
@@ -91,17 +91,23 @@ def find_fall_backs(layers: Sequence[TensorSpec], wanted: Any, small: int) -> di
         if layer.name in patterns:
             continue
         pattern = next((pattern for pattern in patterns if fnmatchcase(layer.name, pattern)), None)
-        reason = NO_PATTERN if pattern is None else None if _is_exact(patterns[pattern]) else small_reason(layer, small)
+        reason = (
+            NO_PATTERN
+            if pattern is None
+            else None
+            if _is_exact(patterns[pattern])
+            else dense_reason(layer, dense_below)
+        )
         if reason is not None:
             reasons[layer.name] = reason
     return reasons
 
 
-def small_reason(layer: TensorSpec, small: int) -> str | None:
+def dense_reason(layer: TensorSpec, dense_below: int) -> str | None:
     """Why a layer of this form is not worth compressing; None if it is."""
     if len(layer.shape) < 2:
         return VECTOR
-    return f"fewer than small={small} elements" if layer.numel < small else None
+    return f"fewer than dense_below={dense_below} elements" if layer.numel < dense_below else None
 
 
 def _is_exact(wanted: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The state of the handle that `local` gives: stored, and loaded, also of another composition or number of ranks."""
+"""Storing and loading the state of a `LocalHandle`, also from another composition or number of ranks."""
 
 from __future__ import annotations
 
@@ -9,27 +9,31 @@ from ..core import require_keys
 from ..drivers.driver import Driver
 from ..optimizer_state import Averaging
 from ..sync import Rounds
-from .gathering import state_of_all
-from .loading import Memory, load_own, memory_of
-from .moments import memory_of_moments
+from .moments_handle import memory_of_moments
+from .state_gather import state_of_all
+from .state_loading import Memory, load_own, memory_of
 
 
-class LocalState:
-    """The methods of `LocalWire` that store and load."""
+class LocalStateMethods:
+    """The methods of `LocalHandle` that store and load its state."""
 
     driver: Driver
     rounds: Rounds
     averaging: Averaging | None
     step: int
-    fresh: bool
+    is_fresh: bool
 
     def _wait(self) -> None:
         raise NotImplementedError
 
     def state_dict(self, gather: bool = True) -> dict[str, Any]:
-        """Anchors, momentum, flights and memories, of all ranks; gather=False: this rank's alone, silently.
+        """Return anchors, outer momentum, rounds under way and memories.
 
-        Weights and the optimizer's state are each rank's own between rounds: save those of every rank beside it.
+        Weights and the optimizer's state differ between ranks: save those of each rank beside it.
+
+        Args:
+            gather: Collect the states of all ranks on each rank, so that any number of ranks can resume. With False,
+                return this rank's state without communication.
         """
         self._wait()
         mine = self.rounds.state_dict() | {"step": self.step}
@@ -38,9 +42,20 @@ class LocalState:
         return state_of_all(mine, {memory.kind: memory.texts for memory in self._memories()}, self.driver, gather)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
-        """Go on where `state_dict` was taken; if the world has another size, with the mean of anchors and residuals.
+        """Continue from a stored state; all ranks call it.
 
-        strict=False takes over what fits of a state of another composition; what is dropped is returned and logged.
+        With another number of ranks than stored, each rank starts with the mean of anchors and residuals.
+
+        Args:
+            state: What `state_dict()` returned.
+            strict: With False, take over what fits from a state of another composition.
+
+        Returns:
+            What was dropped, one text each, also logged; always empty with strict.
+
+        Raises:
+            ConfigMismatch: The state is of another composition (only with strict), or ranks passed different states.
+            CheckpointError: The state is incomplete, or a tensor has another shape.
         """
         mine, dropped = load_own(state, self.driver, self.merged, self._memories(), strict)
         require_keys(mine, ("step",), "the handle of local")
@@ -48,7 +63,7 @@ class LocalState:
         self.rounds.load_state_dict(mine)
         if self.averaging is not None and (strict or "moments" in mine):
             self.averaging.load_state_dict(mine.get("moments", {}))
-        self.step, self.fresh = int(mine["step"]), False
+        self.step, self.is_fresh = int(mine["step"]), False
         return dropped
 
     def _memories(self) -> list[Memory]:
@@ -56,7 +71,7 @@ class LocalState:
         return [memory_of(self.rounds.exchanger, "exchanger"), *moments]
 
     def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """One rank's state out of those of a world of another size."""
+        """Combine the states of a world of another size into one rank's state."""
         whole = self.rounds.merged(states)
         if self.averaging is not None and all("moments" in state for state in states):
             whole["moments"] = self.averaging.merged([state["moments"] for state in states])

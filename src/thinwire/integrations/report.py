@@ -31,7 +31,7 @@ COMMON = {
 
 
 @dataclass(frozen=True)
-class Subject:
+class ReportContext:
     """What a report is about, beside its figures."""
 
     compositions: Compositions
@@ -43,7 +43,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class WireReport:
+class TrafficReport:
     """One rank's view. Bytes were counted where they were sent; seconds are of this rank's clocks, so far."""
 
     rank: int
@@ -57,9 +57,9 @@ class WireReport:
     common: Mapping[str, float]  # by kind: what belongs to no single layer, such as headers
     seconds: Mapping[str, float]
     skipped_steps: int
-    healed: int
+    resynced_tensors: int
     adapting: ControllerReport | None  # what choosing per layer cost, where a controller chooses
-    subject: Subject
+    subject: ReportContext
 
     @classmethod
     def of(
@@ -70,10 +70,10 @@ class WireReport:
         gradient_bytes: int,
         seconds: Mapping[str, float],
         skipped: int,
-        healed: int,
+        resynced_tensors: int,
         adapting: ControllerReport | None,
-        subject: Subject,
-    ) -> WireReport:
+        subject: ReportContext,
+    ) -> TrafficReport:
         total = meter.total()
         dense = steps * gradient_bytes * 2 * (world.size - 1) / world.size
         by_layer, by_kind = (
@@ -87,7 +87,7 @@ class WireReport:
                 common[where.kind] = common.get(where.kind, 0.0) + traffic.sent_bytes
         return cls(
             *world, steps, dense, total.sent_bytes, total.received_bytes, by_layer, by_kind, common, dict(seconds),
-            skipped, healed, adapting, subject,
+            skipped, resynced_tensors, adapting, subject,
         )  # fmt: skip
 
     @property
@@ -100,9 +100,9 @@ class WireReport:
         return self.subject.compositions.texts
 
     @property
-    def fall_backs(self) -> Mapping[str, str]:
+    def fallbacks(self) -> Mapping[str, str]:
         """Layers that travel dense though another composition was asked for, and why."""
-        return self.subject.compositions.fall_backs
+        return self.subject.compositions.fallbacks
 
     def __str__(self) -> str:
         unit, per_step = self.subject.unit, 1 / max(1, self.steps)
@@ -110,7 +110,7 @@ class WireReport:
         lines = [
             f"thinwire, rank {self.rank} of {self.workers}, {_count(self.steps, unit)}"
             + (f", {self.skipped_steps} skipped" if self.skipped_steps else "")
-            + (f", {_count(self.healed, 'tensor')} healed" if self.healed else "")
+            + (f", {_count(self.resynced_tensors, 'tensor')} resynchronized" if self.resynced_tensors else "")
             + (f", {self.subject.state}" if self.subject.state else ""),
             f"  composition  {first}",
             *(f"               {other}" for other in others),

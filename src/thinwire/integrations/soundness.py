@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ..catalog import part_text
-from ..core import Aggregator, Capability, Compressor, IncompatibleParts, Key, TensorSpec, has, parts_of
-from .opening import rank_in
+from ..core import Aggregator, Capability, Compressor, IncompatibleParts, Key, TensorSpec, has, parts_of, topology_of
+from .connections import rank_in
 
 NEARLY_EXACT = 0.99  # a delta from which on the loss is like that of rounding
 SAMPLED = 1 << 16  # elements of the tensor on which a compressor's error is measured
@@ -113,3 +113,13 @@ def _is_biased(part: Any, spec: TensorSpec) -> bool:
     if promise.delta is not None:
         return promise.delta < NEARLY_EXACT
     return has(part, Capability.SELECTS_COORDINATES) or has(part, Capability.UNBOUNDED_BIAS)
+
+
+def refuse_gossip(rules: Mapping[str, Aggregator[Any]], caller: str = "attach") -> None:
+    """Raise IncompatibleParts for gossip: DDP requires equal replicas."""
+    for name, rule in rules.items():
+        if (topology := topology_of(rule)) is not None:
+            raise IncompatibleParts(
+                f"{caller}: {name}: {part_text(rule)} averages among neighbors ({part_text(topology)}), so ranks get "
+                "different results, and DDP needs equal replicas; use thinwire.local(model, optimizer, composition=...)"
+            )

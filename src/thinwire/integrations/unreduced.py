@@ -9,7 +9,8 @@ from collections.abc import Collection
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..core import Program
+from ..core import CompositionError, Program
+from ..core.torch_private import count_reduced_parameters, parameters_of
 from .agreement import WRAP_AGAIN, differ_anywhere, some
 
 
@@ -52,3 +53,16 @@ class UnreducedParameters:
     def _warn(self, names: Collection[str], what: str) -> None:
         self._warned |= {*names} or self.ignored
         warnings.warn(f"thinwire: parameters {some(names or self.ignored)} {what}", stacklevel=2)
+
+
+def reduced_parameters(model: DistributedDataParallel) -> dict[Tensor, str]:
+    """Parameters whose gradients DDP exchanges, with their names: those that are neither ignored nor frozen."""
+    known = {id(parameter) for parameter in parameters_of(model) if parameter.requires_grad}
+    named: dict[Tensor, str] = {p: name for name, p in model.module.named_parameters() if id(p) in known}
+    wrapped = count_reduced_parameters(model)
+    if len(named) != wrapped:
+        raise CompositionError(
+            f"attach: {wrapped} parameters required gradients when DDP wrapped the model, {len(named)} do now; freeze "
+            "and unfreeze parameters before wrapping, or wrap the model again"
+        )
+    return named

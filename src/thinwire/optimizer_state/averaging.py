@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..aggregators import Dense
-from ..catalog import SMALL
+from ..catalog import DENSE_BELOW
 from ..core import Aggregator, AllReduce, Label, Op, Program, World, require_keys
 from ..exchange import Exchanger
 from .adam import AdamMoments
@@ -24,15 +24,15 @@ class Averaging:
     rounds: keys of all randomness follow from it, so that no two rounds draw alike.
     """
 
-    def __init__(self, adam: AdamMoments, moments: Moments, *, small: int = SMALL, seed: int = 0) -> None:
-        self.adam, self.moments, self.small = adam, moments, small
+    def __init__(self, adam: AdamMoments, moments: Moments, *, dense_below: int = DENSE_BELOW, seed: int = 0) -> None:
+        self.adam, self.moments, self.dense_below = adam, moments, dense_below
         self.rules = self._rules_of(moments)
         self.exchanger = Exchanger(adam.layers, self.rules, seed=seed)
         self.rounds = 0
 
     def _rules_of(self, moments: Moments) -> dict[str, Aggregator[Any]]:
         whole = for_pairs(moments)
-        return {spec.name: carried(spec, whole, Dense(), self.small) for spec in self.adam.layers}
+        return {spec.name: carried(spec, whole, Dense(), self.dense_below) for spec in self.adam.layers}
 
     @property
     def text(self) -> str:

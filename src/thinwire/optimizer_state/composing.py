@@ -73,6 +73,6 @@ def sends_one_payload(part: Any) -> TypeGuard[WrapsCompressor]:
     return has(part, Capability.SENDS_ONE_PAYLOAD)
 
 
-def carried(spec: TensorSpec, whole: Any, dense: Any, small: int) -> Any:
+def carried(spec: TensorSpec, whole: Any, dense: Any, dense_below: int) -> Any:
     """`whole` for a pair that is large enough to gain by it, else `dense`: vectors and what has few elements."""
-    return dense if len(spec.shape) < 3 or spec.numel < 2 * small else whole
+    return dense if len(spec.shape) < 3 or spec.numel < 2 * dense_below else whole

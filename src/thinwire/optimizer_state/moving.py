@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..catalog import SMALL
+from ..catalog import DENSE_BELOW
 from ..compressors import Identity
 from ..core import (
     Compressor,
@@ -33,12 +33,14 @@ from .settings import Moments, moments_text
 class Moving:
     """What sender and receiver must agree on: the settings and the forms of the pairs, by place."""
 
-    def __init__(self, adam: AdamMoments, moments: Moments, *, small: int = SMALL, seed: int = 0) -> None:
+    def __init__(self, adam: AdamMoments, moments: Moments, *, dense_below: int = DENSE_BELOW, seed: int = 0) -> None:
         self.adam, self.moments, self.seed = adam, moments, seed
         whole = for_one_host(moments)
-        self.rules: dict[str, Compressor] = {spec.name: carried(spec, whole, Identity(), small) for spec in adam.layers}
+        self.rules: dict[str, Compressor] = {
+            spec.name: carried(spec, whole, Identity(), dense_below) for spec in adam.layers
+        }
         self.facts = {
-            "moments": moments_text(moments), "small": small, "seed": seed,
+            "moments": moments_text(moments), "dense_below": dense_below, "seed": seed,
             "tensors": [f"{list(spec.shape[1:])} {spec.dtype}" for spec in adam.layers],
         }  # fmt: skip
 

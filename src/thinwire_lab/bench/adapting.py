@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from thinwire.catalog.patterns import assigned
+from thinwire.catalog.patterns import assign_composition
 from thinwire.controllers.estimates import compute_errors
 from thinwire.controllers.lgreco import LGreCo
 from thinwire.core import Context, Key, LayerObservation, Reduced, TensorSpec, World, loopback
@@ -77,7 +77,7 @@ def gradients_of(model: str) -> tuple[dict[str, Tensor], float]:
 def measure(model: str, family: str, gradients: dict[str, Tensor], compute_s: float, seconds: float) -> Cost:
     layers = [TensorSpec.of(name, tensor) for name, tensor in gradients.items()]
     exchanger = Exchanger(
-        layers, assigned(layers, f"ef(adapt({FAMILIES[family]}, controller=lgreco(start=1, window=1)))")
+        layers, assign_composition(layers, f"ef(adapt({FAMILIES[family]}, controller=lgreco(start=1, window=1)))")
     )
     chooser = exchanger.controller
     assert isinstance(chooser, LGreCo)

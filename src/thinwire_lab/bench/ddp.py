@@ -25,8 +25,8 @@ from thinwire.api import attach
 from thinwire.core import PeerLostError
 from thinwire.drivers.processes import run_ranks
 from thinwire.drivers.torch_dist import TorchDist
+from thinwire.integrations.ddp_handle import DDPHandle
 from thinwire.integrations.times import Piece, now
-from thinwire.integrations.wire import Wire
 
 from ..models.gpt import gpt
 from ..models.resnet import resnet18
@@ -125,7 +125,7 @@ def take_turns(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], N
     """One rank's part: seconds, CPU seconds and bytes sent, by step and way; and pieces of time by way."""
     ways = [Way(**way) for way in order["ways"]]
     model, draw = subject(order["model"], driver.world.rank)
-    copies, wires = zip(*(wrapped(model(), way) for way in ways), strict=True)
+    copies, handles = zip(*(wrapped(model(), way) for way in ways), strict=True)
     optimizers = [torch.optim.SGD(copy.parameters(), lr=1e-3, momentum=0.9) for copy in copies]
     rows = []
     for step in range(WARM_UPS + order["steps"]):
@@ -136,9 +136,9 @@ def take_turns(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], N
         rows.append(row)
         tell(f"{order['model']} at {order['rate']}: step {step + 1} of {WARM_UPS + order['steps']}")
     pieces = {
-        way.label: traced(copy, optimizer, wire, draw)
-        for way, copy, optimizer, wire in zip(ways, copies, optimizers, wires, strict=True)
-        if wire is not None
+        way.label: traced(copy, optimizer, handle, draw)
+        for way, copy, optimizer, handle in zip(ways, copies, optimizers, handles, strict=True)
+        if handle is not None
     }
     return {"figures": rows[WARM_UPS:], "pieces": pieces}
 
@@ -161,8 +161,8 @@ def subject(model: str, rank: int) -> tuple[Callable[[], nn.Module], Callable[[]
     return make, images if model == "resnet18" else text
 
 
-def wrapped(model: nn.Module, way: Way) -> tuple[DistributedDataParallel, Wire | None]:
-    """And our wire, where it is ours that sends."""
+def wrapped(model: nn.Module, way: Way) -> tuple[DistributedDataParallel, DDPHandle | None]:
+    """And our handle, where it is ours that sends."""
     copy = DistributedDataParallel(model, bucket_cap_mb=way.bucket_mb)
     if way.sends == "nothing":
         copy.register_comm_hook(None, _keep)
@@ -172,7 +172,7 @@ def wrapped(model: nn.Module, way: Way) -> tuple[DistributedDataParallel, Wire |
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
         copy.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     elif way.sends != "plain":
-        return copy, attach(copy, way.sends, check_every=0)
+        return copy, attach(copy, way.sends, check_weights_every=0)
     return copy, None
 
 
@@ -199,10 +199,10 @@ def one_step(
 
 
 def traced(
-    model: nn.Module, optimizer: torch.optim.Optimizer, wire: Wire, draw: Callable[[], tuple[Tensor, Tensor]]
+    model: nn.Module, optimizer: torch.optim.Optimizer, handle: DDPHandle, draw: Callable[[], tuple[Tensor, Tensor]]
 ) -> list[Piece]:
     """What the threads of this rank do in a few steps."""
-    pieces = wire.hook.times.pieces = []
+    pieces = handle.hook.times.pieces = []
 
     def add(what: str, began: float) -> float:
         pieces.append(Piece(what, "training", began, now()))
@@ -219,7 +219,7 @@ def traced(
         began = add("backward", began)
         optimizer.step()
         add("optimizer", began)
-    wire.hook.times.pieces = None
+    handle.hook.times.pieces = None
     return pieces
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinwire.catalog.patterns import assigned
+from thinwire.catalog.patterns import assign_composition
 from thinwire.core import Program, TensorSpec, World, topology_of
 from thinwire.drivers.meter import Meter
 from thinwire.exchange import Exchanger
@@ -61,7 +61,7 @@ class Replica:
         sync = method.sync()
         rules = dict.fromkeys(parameters, sync.exchange)
         if experiment.small:
-            rules = assigned(layers, sync.exchange, experiment.small)
+            rules = assign_composition(layers, sync.exchange, experiment.small)
         self.rounds: Rounds | None = None
         if sync.payload == "gradients" and not sync.average_every:
             self.exchanger = Exchanger(layers, rules, seed=seed)

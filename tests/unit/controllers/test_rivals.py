@@ -10,7 +10,7 @@ from thinwire.controllers.clusters import k_means, standardize
 from thinwire.controllers.estimates import compute_bytes, compute_errors
 from thinwire.controllers.knapsack import sum_chosen
 from thinwire.core import derive_key
-from thinwire.integrations.gathering import gather_states
+from thinwire.integrations.state_gather import gather_states
 
 LAYERS = [TensorSpec("big", (40, 50)), TensorSpec("small", (10, 10))]
 

@@ -1,7 +1,8 @@
 """Compositions that choose per layer, on real processes and through `attach` and `local`."""
 
-import adapting_jobs as jobs
 import pytest
+
+from helpers import adapting_jobs as jobs
 
 MATRICES = ["first.weight", "second.weight", "third.weight"]  # last.weight has 160 elements: dense
 
@@ -132,8 +133,8 @@ def test_a_wire_knows_the_largest_learning_rate_of_its_parameters(pool):
 
 def test_rounds_of_local_steps_adapt_too(pool):
     text = "ef(adapt(topk(density=0.05), controller=lgreco(start=4, every=4, window=2)))"
-    for small, layers in ((1024, MATRICES), (0, [*MATRICES, "last.weight"])):
-        results = pool.run(2, jobs.locally, text, small)
+    for dense_below, layers in ((1024, MATRICES), (0, [*MATRICES, "last.weight"])):
+        results = pool.run(2, jobs.locally, text, dense_below)
         assert all(result[:2] == results[0][:2] for result in results)
         history, chosen, lr, report = results[0]
         assert history and sorted(layers) == chosen and lr == 0.05

@@ -1,9 +1,9 @@
 """Complex parameters travel as pairs of reals."""
 
 import pytest
-import report_jobs as jobs
 import torch
 
+from helpers import report_jobs as jobs
 from thinwire.core import TensorSpec
 from thinwire.integrations.complex_layers import as_real, as_real_spec, like
 
@@ -47,17 +47,17 @@ def test_a_resumed_run_goes_on_bit_for_bit(pool):
 
 
 def test_drifted_complex_weights_are_healed(pool):
-    (first, healed), (second, _) = pool.run(2, jobs.complex_heal)
-    assert first == second and healed == 1
+    (first, resynced_tensors), (second, _) = pool.run(2, jobs.complex_resync)
+    assert first == second and resynced_tensors == 1
 
 
 @pytest.mark.parametrize(
     "options",
     (
-        {"every": 3, "exchange": EF_TOPK},
-        {"every": 1, "payload": "gradients", "exchange": EF_TOPK},
-        {"every": 2, "payload": "weights", "overlap": True},
-        {"every": 3, "exchange": "gossip(identity(), ring())"},
+        {"sync_every": 3, "composition": EF_TOPK},
+        {"sync_every": 1, "payload": "gradients", "composition": EF_TOPK},
+        {"sync_every": 2, "payload": "weights", "overlap": True},
+        {"sync_every": 3, "composition": "gossip(identity(), ring())"},
     ),
     ids=("deltas", "gradients", "weights", "gossip"),
 )

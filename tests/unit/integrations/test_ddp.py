@@ -1,9 +1,9 @@
 """`attach` in every situation of a DDP script, each on two real processes."""
 
-import ddp_jobs as jobs
 import pytest
 import torch
 
+from helpers import ddp_jobs as jobs
 from helpers.pool import RankFailed
 
 CAPS = {1: 100.0, 2: 0.012, 8: 0.002}  # DDP's bucket size in MB that gives about so many buckets
@@ -145,5 +145,5 @@ def test_drifted_weights_stop_the_job(pool):
 
 
 def test_drifted_weights_are_healed_if_asked(pool):
-    _, healed = equal_on_all_ranks(pool.run(2, jobs.drift, "heal"))
-    assert healed >= 1
+    _, resynced_tensors = equal_on_all_ranks(pool.run(2, jobs.drift, "resync"))
+    assert resynced_tensors >= 1

@@ -1,9 +1,9 @@
 """Layers on a device are copied through the CPU; the user hears of it once."""
 
 import pytest
-import report_jobs as jobs
 import torch
 
+from helpers import report_jobs as jobs
 from thinwire.core import AllGather, AllReduce, Label, Payload, World, format_bytes
 from thinwire.core.tensors import TensorSpec
 from thinwire.drivers.meter import Meter

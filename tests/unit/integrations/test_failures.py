@@ -1,7 +1,8 @@
 """A step that fails commits nothing; what was closed says so at once. Each on two real processes."""
 
-import failure_jobs as jobs
 import pytest
+
+from helpers import failure_jobs as jobs
 
 
 @pytest.mark.parametrize("when", ("before", "after"))

@@ -1,11 +1,11 @@
 """Handles of `attach`: closures, parts of one's own, a second attach, wrappers, and warnings."""
 
-import options_jobs as jobs
 import pytest
 import torch
 from torch import nn
 
 import thinwire
+from helpers import options_jobs as jobs
 from thinwire import CompositionError
 from thinwire.integrations.wrappers import ddp_of, plain_of
 

@@ -1,9 +1,9 @@
 """States and compositions that differ: `change`, `load_state_dict(strict=...)`, a forgotten state, torch's checkpoints."""
 
 import pytest
-import state_jobs as jobs
 import torch
 
+from helpers import state_jobs as jobs
 from thinwire import CheckpointError, load_dcp
 
 EF = "ef(topk(density=0.05))"
@@ -115,7 +115,7 @@ def test_torchs_checkpoint_of_another_composition_or_place_is_told(pool, tmp_pat
         assert kind == "ConfigMismatch" and "strict=False" in text
     for _, step, dropped in pool.run(2, jobs.load_dcp, 'ef(qsgd(), residual_dtype="int8")', str(tmp_path), False):
         assert step == 4 and dropped == []
-    for kind, text in pool.run(1, jobs.load_dcp, EF, str(tmp_path), True, "wires"):
-        assert kind == "CheckpointError" and "'wires'" in text and "model, wire" in text
+    for kind, text in pool.run(1, jobs.load_dcp, EF, str(tmp_path), True, "handles"):
+        assert kind == "CheckpointError" and "'handles'" in text and "model, thinwire" in text
     with pytest.raises(CheckpointError, match=r"no torch\.distributed\.checkpoint"):
         load_dcp(None, tmp_path / "nowhere")

@@ -1,22 +1,22 @@
 """`local` around plain modules and torch's optimizers, on real processes."""
 
-import local_jobs as jobs
 import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire
+from helpers import local_jobs as jobs
 from helpers.jobs import digest
 from helpers.local_training import trained
 
-SPARSE = {"every": 4, "exchange": "ef(topk(density=0.1))"}
-DILOCO = {"every": 4, "exchange": "ef(uniform(bits=4))", "outer": "nesterov(lr=0.7, momentum=0.9)"}
-STREAM = {**DILOCO, "fragments": 3, "delay": 2, "mixing": 0.5}
-OVERLAP = {"every": 3, "payload": "weights", "overlap": True}
-POST = {"every": "post_local(start=3, period=4)", "exchange": "dense()"}
-DRIFT = {"every": "drift(above=2.5, most=12)"}
-GRADIENTS = {"every": 1, "payload": "gradients", "exchange": "ef(sign())"}
+SPARSE = {"sync_every": 4, "composition": "ef(topk(density=0.1))"}
+DILOCO = {"sync_every": 4, "composition": "ef(uniform(bits=4))", "outer_optimizer": "nesterov(lr=0.7, momentum=0.9)"}
+STREAM = {**DILOCO, "num_fragments": 3, "fragment_sync_delay": 2, "fragment_update_alpha": 0.5}
+OVERLAP = {"sync_every": 3, "payload": "weights", "overlap": True}
+POST = {"sync_every": "post_local(start=3, period=4)", "composition": "dense()"}
+DRIFT = {"sync_every": "drift(above=2.5, most=12)"}
+GRADIENTS = {"sync_every": 1, "payload": "gradients", "composition": "ef(sign())"}
 ALL = {
     "sparse": SPARSE, "diloco": DILOCO, "stream": STREAM, "overlap": OVERLAP, "post": POST, "drift": DRIFT,
     "gradients": GRADIENTS,
@@ -76,14 +76,14 @@ def test_all_ranks_begin_with_rank_0s_weights(pool):
 @pytest.mark.parametrize(
     ("theirs", "field"),
     [
-        ({"every": 8}, "rounds"),
-        ({"every": 4, "exchange": "ef(sign())"}, "exchange: first.weight"),
-        ({"every": 4, "outer": "nesterov()"}, "rounds"),
-        ({"every": 4, "seed": 3}, "setting: seed"),
+        ({"sync_every": 8}, "rounds"),
+        ({"sync_every": 4, "composition": "ef(sign())"}, "composition: first.weight"),
+        ({"sync_every": 4, "outer_optimizer": "nesterov()"}, "rounds"),
+        ({"sync_every": 4, "seed": 3}, "setting: seed"),
     ],
 )
 def test_ranks_with_other_settings_are_told_before_the_first_step(pool, theirs, field):
-    kind, text = equal_on_all_ranks(pool.run(2, jobs.disagree, [{"every": 4}, theirs]))
+    kind, text = equal_on_all_ranks(pool.run(2, jobs.disagree, [{"sync_every": 4}, theirs]))
     assert kind == "ConfigMismatch" and f"ranks differ in {field}" in text
 
 
@@ -107,8 +107,8 @@ def test_too_many_bad_rounds_are_an_error(pool):
 
 def test_anchors_that_diverge_stop_or_heal(pool):
     assert "first in second.weight" in equal_on_all_ranks(pool.run(2, jobs.diverge, "stop"))
-    _, healed = equal_on_all_ranks(pool.run(2, jobs.diverge, "heal"))
-    assert healed == 1
+    _, resynced_tensors = equal_on_all_ranks(pool.run(2, jobs.diverge, "resync"))
+    assert resynced_tensors == 1
 
 
 def test_a_look_at_the_mean_leaves_no_trace(pool):
@@ -138,11 +138,11 @@ def test_another_world_size_takes_the_anchors_and_the_mean_of_what_was_not_sent(
 
 def test_without_a_process_group_it_is_a_world_of_one():
     model, optimizer = jobs.make()
-    with thinwire.local(model, optimizer, every=4, exchange="ef(topk(density=0.1))") as wire:
+    with thinwire.local(model, optimizer, sync_every=4, composition="ef(topk(density=0.1))") as handle:
         losses = jobs.teach(model, optimizer, 0, 24)
-        assert wire.consensus() == 0.0
-        wire.full_average()
-        assert wire.report().sent_bytes == 0 and wire.report().steps == 24
+        assert handle.consensus() == 0.0
+        handle.full_average()
+        assert handle.report().sent_bytes == 0 and handle.report().steps == 24
     assert losses[-1] < losses[0]
 
 
@@ -154,29 +154,29 @@ def test_what_cannot_be_carried_is_refused():
     with pytest.raises(thinwire.CompositionError, match="not the model's"):
         thinwire.local(nn.Linear(2, 2), optimizer)
     for options, message in (
-        ({"every": 0}, "at least 1"),
+        ({"sync_every": 0}, "at least 1"),
         ({"buffers": "sum"}, "average, local"),
         ({"optimizer_state": "mean"}, "local, reset"),
-        ({"outer": "shampoo()"}, "no part is called 'shampoo'"),
-        ({"every": "often()"}, "no part is called 'often'"),
-        ({"exchange": {"*nothing*": "dense()"}}, "no parameter is called like"),
-        ({"fragments": 99}, "8 is the most"),
+        ({"outer_optimizer": "shampoo()"}, "no part is called 'shampoo'"),
+        ({"sync_every": "often()"}, "no part is called 'often'"),
+        ({"composition": {"*nothing*": "dense()"}}, "no parameter name matches"),
+        ({"num_fragments": 99}, "8 is the most"),
     ):
         with pytest.raises(thinwire.CompositionError, match=message):
             thinwire.local(model, optimizer, **options)
     with pytest.raises(thinwire.IncompatibleParts, match="deltas"):
-        thinwire.local(model, optimizer, payload="weights", exchange="ef(sign())")
+        thinwire.local(model, optimizer, payload="weights", composition="ef(sign())")
 
 
 def test_steps_can_be_told_by_hand():
     model, optimizer = jobs.make()
-    with thinwire.local(model, optimizer, every=2, hooks=False) as wire:
+    with thinwire.local(model, optimizer, sync_every=2, hooks=False) as handle:
         jobs.teach(model, optimizer, 0, 1)
-        assert wire.step == 0
+        assert handle.step == 0
         for _ in range(2):
-            wire.before_step()
-            wire.after_step()
-        assert wire.step == 2 and wire.rounds.rounds == 1
+            handle.before_step()
+            handle.after_step()
+        assert handle.step == 2 and handle.rounds.rounds == 1
 
 
 def test_ranks_with_fewer_rounds_are_told_at_once_and_spare_steps_do_no_harm(pool):

@@ -17,7 +17,7 @@ def made(**options):
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(12, 20), torch.nn.Tanh(), torch.nn.Linear(20, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    return model, optimizer, thinwire.local(model, optimizer, **{"every": 2, "small": 0, **options})
+    return model, optimizer, thinwire.local(model, optimizer, **{"sync_every": 2, "dense_below": 0, **options})
 
 
 def teach(model, optimizer, steps):
@@ -30,9 +30,9 @@ def teach(model, optimizer, steps):
 
 
 def saved(**options):
-    model, optimizer, wire = made(**options)
+    model, optimizer, handle = made(**options)
     teach(model, optimizer, 4)
-    return copy.deepcopy(wire.state_dict())
+    return copy.deepcopy(handle.state_dict())
 
 
 class Later(Future):
@@ -46,48 +46,51 @@ class Later(Future):
         return self._later()
 
 
-@pytest.mark.parametrize("options", ({"overlap": True}, {"every": 3, "delay": 1}, {"every": 4, "delay": 3}, {}))
+@pytest.mark.parametrize(
+    "options",
+    ({"overlap": True}, {"sync_every": 3, "fragment_sync_delay": 1}, {"sync_every": 4, "fragment_sync_delay": 3}, {}),
+)
 def test_a_round_knows_the_learning_rate_of_the_step_in_which_it_began(options):
     exchange = "ef(adapt(topk(density=0.1), controller=accordion(every=1)))"
     seen = {}
     for slow in (False, True):
-        model, optimizer, wire = made(exchange=exchange, **options)
+        model, optimizer, handle = made(composition=exchange, **options)
         if slow:
-            run = wire.driver.run
-            wire.driver.submit = lambda program, run=run: Later(lambda: run(program))
-        exchanger, rates = wire.rounds.exchanger, []
+            run = handle.driver.run
+            handle.driver.submit = lambda program, run=run: Later(lambda: run(program))
+        exchanger, rates = handle.rounds.exchanger, []
         exchanger.set_watch(lambda spec, _, e=exchanger, r=rates: r.append(e.lr) if spec.name == "0.weight" else None)
         for step in range(12):
             optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
             teach(model, optimizer, 1)
-        wire._wait()
+        handle._wait()
         seen[slow] = rates, exchanger.plans
-        every, first = options.get("every", 2), 0 if "overlap" in options else options.get("every", 2) - 1
+        every, first = options.get("sync_every", 2), 0 if "overlap" in options else options.get("sync_every", 2) - 1
         assert rates == [0.1 / (step + 1) for step in range(first, 12, every)]
     assert seen[True] == seen[False]
 
 
 def test_a_state_of_another_exchange_is_refused_and_taken_over_where_that_is_wished():
-    stored = saved(exchange="dgc(topk(density=0.1))", outer="nesterov()")
-    _, _, wire = made(exchange=EF, outer="nesterov()")
+    stored = saved(composition="dgc(topk(density=0.1))", outer_optimizer="nesterov()")
+    _, _, handle = made(composition=EF, outer_optimizer="nesterov()")
     with pytest.raises(ConfigMismatch, match=r"was dgc\(topk.*here it is ef\(topk.*strict=False"):
-        wire.load_state_dict(stored)
-    (dropped,) = wire.load_state_dict(stored, strict=False)
+        handle.load_state_dict(stored)
+    (dropped,) = handle.load_state_dict(stored, strict=False)
     assert "DGC's velocity of 0.weight, 2.weight" in dropped
     layers = stored["rank0"]["exchanger"]["layers"]
-    assert torch.equal(wire.rounds.exchanger.memory["0.weight"].residual, layers["0.weight"]["residual"])
-    assert wire.step == 4 and torch.equal(wire.rounds.anchor["0.weight"], stored["rank0"]["anchor"]["0.weight"])
+    assert torch.equal(handle.rounds.exchanger.memory["0.weight"].residual, layers["0.weight"]["residual"])
+    assert handle.step == 4 and torch.equal(handle.rounds.anchor["0.weight"], stored["rank0"]["anchor"]["0.weight"])
 
 
 def test_a_state_with_averaged_moments_and_one_without_are_told_apart():
-    with_them, without = saved(exchange=EF, optimizer_state="ef21(topk(density=0.5))"), saved(exchange=EF)
-    _, _, plain = made(exchange=EF)
+    with_them, without = saved(composition=EF, optimizer_state="ef21(topk(density=0.5))"), saved(composition=EF)
+    _, _, plain = made(composition=EF)
     with pytest.raises(ConfigMismatch, match="moments was ef21"):
         plain.load_state_dict(with_them)
     assert plain.load_state_dict(with_them, strict=False) == [
         "the stored memory of the moments is dropped: this handle has none"
     ]
-    _, _, averaging = made(exchange=EF, optimizer_state="ef21(topk(density=0.5))")
+    _, _, averaging = made(composition=EF, optimizer_state="ef21(topk(density=0.5))")
     with pytest.raises(ConfigMismatch, match="moments was None, here it is ef21"):
         averaging.load_state_dict(without)
     del without["composition"]
@@ -101,26 +104,26 @@ def test_a_state_with_averaged_moments_and_one_without_are_told_apart():
 
 @pytest.mark.parametrize("key", ("step", "anchor", "exchanger", "since"))
 def test_what_a_stored_state_lacks_is_named(key):
-    stored = saved(exchange=EF)
+    stored = saved(composition=EF)
     del stored["rank0"][key]
-    _, _, wire = made(exchange=EF)
+    _, _, handle = made(composition=EF)
     with pytest.raises(CheckpointError, match=f"lacks {key}"):
-        wire.load_state_dict(stored)
+        handle.load_state_dict(stored)
 
 
 def test_another_number_of_fragments_is_named():
     with pytest.raises(CheckpointError, match="fragments=2, stored are 1"):
-        made(fragments=2)[2].load_state_dict(saved())
+        made(num_fragments=2)[2].load_state_dict(saved())
 
 
 def test_moments_of_another_composition_are_compared_too():
-    model, optimizer, wire = made()
-    wire.close()
+    model, optimizer, handle = made()
+    handle.close()
     teach(model, optimizer, 2)
-    handle = thinwire.moments.average(optimizer, "ef21(topk(density=0.5))", small=0)
+    handle = thinwire.moments.average(optimizer, "ef21(topk(density=0.5))", dense_below=0)
     stored = copy.deepcopy(handle.state_dict())
     assert stored["moments"] == {"moments": "ef21(topk(density=0.5))"}
-    other = thinwire.moments.average(optimizer, "ef21(topk(density=0.3))", small=0, now=False)
+    other = thinwire.moments.average(optimizer, "ef21(topk(density=0.3))", dense_below=0, now=False)
     with pytest.raises(
         ConfigMismatch, match=r"was ef21\(topk\(density=0.5\)\), here it is ef21\(topk\(density=0.3\)\)"
     ):
@@ -144,16 +147,16 @@ def told(model, optimizer, steps=2):
 
 
 def test_resuming_without_the_handles_state_is_told_once():
-    model, optimizer, wire = made(exchange=EF)
+    model, optimizer, handle = made(composition=EF)
     assert told(model, optimizer) == []
-    stored = copy.deepcopy((optimizer.state_dict(), wire.state_dict()))
-    model, optimizer, wire = made(exchange=EF)
+    stored = copy.deepcopy((optimizer.state_dict(), handle.state_dict()))
+    model, optimizer, handle = made(composition=EF)
     optimizer.load_state_dict(stored[0])
     (text,) = told(model, optimizer)
     assert text.startswith("local: the optimizer has made steps before") and "load_state_dict()" in text
-    model, optimizer, wire = made(exchange=EF)
+    model, optimizer, handle = made(composition=EF)
     optimizer.load_state_dict(stored[0])
-    wire.load_state_dict(stored[1])
+    handle.load_state_dict(stored[1])
     assert told(model, optimizer) == []
 
 
@@ -170,6 +173,6 @@ def test_an_optimizer_without_a_learning_rate_trains():
 
     model = torch.nn.Linear(3, 2)
     optimizer = Shrinks(model.parameters())
-    with thinwire.local(model, optimizer, every=1) as wire:
+    with thinwire.local(model, optimizer, sync_every=1) as handle:
         optimizer.step()
-        assert wire.step == 1 and wire.rounds.exchanger.lr is None
+        assert handle.step == 1 and handle.rounds.exchanger.lr is None

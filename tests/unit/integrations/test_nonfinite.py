@@ -1,8 +1,9 @@
 """After many bad steps the error says what was seen of loss scales and of float16, before it speaks of the rate."""
 
 import pytest
-import report_jobs as jobs
 import torch
+
+from helpers import report_jobs as jobs
 
 
 def test_a_huge_scale_is_named(pool):

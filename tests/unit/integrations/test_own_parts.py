@@ -1,11 +1,11 @@
 """Parts as objects that no catalog lists: `local` takes them as `attach` does (test_handles.py), compared over ranks."""
 
-import outside_jobs as jobs
 import pytest
 import torch
 from torch import nn
 
 import thinwire
+from helpers import outside_jobs as jobs
 from helpers.options_jobs import Described, OwnTopK, Undescribed
 from thinwire import CompositionError, moments
 
@@ -31,14 +31,14 @@ def trained():
 @pytest.mark.parametrize("part", [OwnTopK(density=0.5), Described(0.5)], ids=("dataclass", "signature"))
 def test_moments_take_a_part_of_ones_own(part):
     _, optimizer = trained()
-    wire = moments.average(optimizer, part)
-    assert type(part).__name__ in str(wire.report())
+    handle = moments.average(optimizer, part)
+    assert type(part).__name__ in str(handle.report())
 
 
 def test_what_ranks_cannot_compare_is_refused_with_the_remedy_everywhere():
     model, optimizer = trained()
     for call in (
-        lambda: thinwire.local(model, optimizer, exchange=Undescribed()),
+        lambda: thinwire.local(model, optimizer, composition=Undescribed()),
         lambda: moments.average(optimizer, Undescribed()),
     ):
         with pytest.raises(

@@ -1,14 +1,14 @@
 """What `report()` and the repr of handles say, on real processes and by hand."""
 
 import pytest
-import report_jobs as jobs
 
+from helpers import report_jobs as jobs
 from thinwire.aggregators import GatherMean
 from thinwire.catalog import parse
 from thinwire.core import TensorSpec, World
 from thinwire.drivers.meter import Meter
-from thinwire.integrations.compositions import describe_rules, find_fall_backs
-from thinwire.integrations.report import Subject, WireReport
+from thinwire.integrations.compositions import describe_compositions, find_fallbacks
+from thinwire.integrations.report import ReportContext, TrafficReport
 
 LAYERS = [TensorSpec("a.weight", (64, 64)), TensorSpec("a.bias", (64,)), TensorSpec("head.weight", (4, 64))]
 
@@ -24,7 +24,7 @@ def test_a_report_has_compositions_and_reasons_and_the_handle_says_what_it_is(po
     assert lines["first.bias"].endswith("dense: vector (bias, norm)")
     assert lines["last.weight"].endswith("a step") and lines["first.weight"].endswith("a step")
     assert "(all layers)" not in text and "headers and lengths of messages" in text and "settings" in text
-    assert report.fall_backs["third.weight"] == "no pattern matched"
+    assert report.fallbacks["third.weight"] == "no pattern matched"
     assert report.sent_bytes == pytest.approx(sum(report.by_layer.values()) + sum(report.common.values()))
     for word in ("ef(topk(density=0.05)) for 1 layer", "step 1", "rank 0 of 2"):
         assert word in shown
@@ -36,7 +36,7 @@ def test_a_report_has_compositions_and_reasons_and_the_handle_says_what_it_is(po
 def test_layers_that_are_sent_as_one_are_called_so(pool):
     text, _ = pool.run(2, jobs.report_of, "ef(flatten(topk(density=0.05)))")
     assert "whole (layers sent as one)" in text
-    assert "5 layers  dense(): 4 × vector (bias, norm), 1 × fewer than small=1024 elements" in text
+    assert "5 layers  dense(): 4 × vector (bias, norm), 1 × fewer than dense_below=1024 elements" in text
 
 
 def test_one_rank_saves_nothing_and_is_told_so(pool):
@@ -48,7 +48,7 @@ def test_local_tells_its_rounds_and_what_carries_moments(pool):
     (text, opened, closed), _ = pool.run(2, jobs.report_of_local)
     assert "rounds       local(every=2)" in text and "moments      uniform(bits=4)" in text
     assert "3 layers  ef(topk(density=0.05))" in text and "dense: vector (bias, norm)" in text
-    assert "LocalWire: ef(topk(density=0.05)) for 3 layers" in opened and "step 2" in opened
+    assert "LocalHandle: ef(topk(density=0.05)) for 3 layers" in opened and "step 2" in opened
     assert closed.endswith("closed>")
 
 
@@ -68,30 +68,33 @@ def test_a_part_without_a_text_is_described_by_its_class():
     assert "OwnTopK(density=0.25" in str(report)
 
 
-def made(rules, fall_backs):
-    about = Subject(describe_rules(rules, fall_backs))
-    return WireReport.of(Meter(), World(0, 2), 0, 4, {"waiting": 0.0}, 0, 0, None, about)
+def made(rules, fallbacks):
+    about = ReportContext(describe_compositions(rules, fallbacks))
+    return TrafficReport.of(Meter(), World(0, 2), 0, 4, {"waiting": 0.0}, 0, 0, None, about)
 
 
 @pytest.mark.parametrize(
     ("wanted", "reasons"),
     [
         ("dense()", {}),
-        ("sign()", {"a.bias": "vector (bias, norm)", "head.weight": "fewer than small=1024 elements"}),
+        ("sign()", {"a.bias": "vector (bias, norm)", "head.weight": "fewer than dense_below=1024 elements"}),
         ({"head.weight": "sign()"}, {"a.weight": "no pattern matched", "a.bias": "no pattern matched"}),
         ({"a.bias": "sign()", "head*": "dense()", "*": parse("sign()")}, {}),
         ("gossip(identity(), ring())", {}),
-        ("gossip(sign(), ring())", {"a.bias": "vector (bias, norm)", "head.weight": "fewer than small=1024 elements"}),
+        (
+            "gossip(sign(), ring())",
+            {"a.bias": "vector (bias, norm)", "head.weight": "fewer than dense_below=1024 elements"},
+        ),
     ],
     ids=str,
 )
 def test_only_what_falls_back_has_a_reason(wanted, reasons):
-    assert find_fall_backs(LAYERS, wanted, 1024) == reasons
+    assert find_fallbacks(LAYERS, wanted, 1024) == reasons
 
 
 def test_many_compositions_are_cut_short():
     rules = {f"l{bits}": parse(f"qsgd(bits={bits})") for bits in (2, 3, 4, 5, 6, 7, 8)}
     rules |= {f"k{k}": parse(f"topk(density=0.0{k})") for k in range(1, 6)}
-    compositions = describe_rules(rules, {})
+    compositions = describe_compositions(rules, {})
     assert compositions.lines()[-1] == "... and 4 more compositions"
     assert compositions.summary().endswith("9 more")

@@ -105,15 +105,15 @@ def test_a_long_run_keeps_no_tensors(pool):
 
 
 @pytest.mark.parametrize("find_unused", (False, True))
-@pytest.mark.parametrize("on_divergence", ("stop", "heal"))
+@pytest.mark.parametrize("on_divergence", ("stop", "resync"))
 def test_a_rank_without_inputs_has_not_diverged(pool, on_divergence, find_unused):
-    steps, healed, _ = equal_on_all_ranks(pool.run(2, jobs.join_and_check, on_divergence, find_unused))
-    assert (steps, healed) == (7, 0)
+    steps, resynced_tensors, _ = equal_on_all_ranks(pool.run(2, jobs.join_and_check, on_divergence, find_unused))
+    assert (steps, resynced_tensors) == (7, 0)
 
 
-def test_healing_waits_for_the_end_of_backward(pool):
-    _, healed = equal_on_all_ranks(pool.run(2, jobs.heal_slowly))
-    assert healed == 1
+def test_resync_waits_for_the_end_of_backward(pool):
+    _, resynced_tensors = equal_on_all_ranks(pool.run(2, jobs.resync_slowly))
+    assert resynced_tensors == 1
 
 
 @pytest.mark.parametrize("static_graph", (False, True))

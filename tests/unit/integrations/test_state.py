@@ -1,9 +1,9 @@
-"""What a wire remembers: stored, gathered, resumed, and handed to a world of another size."""
+"""What a handle remembers: stored, gathered, resumed, and handed to a world of another size."""
 
-import ddp_jobs as jobs
 import pytest
 import torch
 
+from helpers import ddp_jobs as jobs
 from helpers.cases import COMPOSITION_TEXTS
 from thinwire import parse
 from thinwire.core import IncompatibleParts, topology_of

@@ -1,6 +1,6 @@
 """Parameters that want gradients though DDP does not reduce them are compared, too, and named."""
 
-import report_jobs as jobs
+from helpers import report_jobs as jobs
 
 
 def test_what_was_unfrozen_later_stops_the_job_by_name(pool):
@@ -11,7 +11,7 @@ def test_what_was_unfrozen_later_stops_the_job_by_name(pool):
 
 
 def test_what_was_unfrozen_later_is_healed_if_asked(pool):
-    results = pool.run(2, jobs.unfreeze, "heal")
+    results = pool.run(2, jobs.unfreeze, "resync")
     assert results[0][0] == results[1][0] >= 2
     assert all(len(warned) == 1 for *_, warned in results)
 

@@ -1,11 +1,11 @@
 """Averaging moments over ranks: exact where nothing is lost, the same on real processes, resumed to the last bit."""
 
-import moments_jobs as jobs
 import pytest
 import torch
 
 import thinwire
 from helpers import local_jobs
+from helpers import moments_jobs as jobs
 from helpers.jobs import digest, table
 from helpers.moments_jobs import SHAPES, TEXTS, adam, moments_of, together
 from thinwire import World, lockstep
@@ -238,11 +238,16 @@ def test_alone_it_needs_no_process_group():
 
 # Under `local`
 
-AVERAGED = {"every": 4, "optimizer_state": "uniform(bits=8)"}
+AVERAGED = {"sync_every": 4, "optimizer_state": "uniform(bits=8)"}
 
 
 @pytest.mark.parametrize(
-    "options", ({}, {"fragments": 3, "delay": 2, "mixing": 0.5}, {"overlap": True, "payload": "weights"})
+    "options",
+    (
+        {},
+        {"num_fragments": 3, "fragment_sync_delay": 2, "fragment_update_alpha": 0.5},
+        {"overlap": True, "payload": "weights"},
+    ),
 )
 def test_local_training_averages_moments_with_its_rounds(pool, options):
     results = pool.run(3, local_jobs.learn, {**AVERAGED, **options})
@@ -252,13 +257,15 @@ def test_local_training_averages_moments_with_its_rounds(pool, options):
 
 @pytest.mark.parametrize("state", ("dense()", "ef21(topk(density=0.2))"))
 def test_after_a_round_all_ranks_have_the_same_moments(pool, state):
-    before, after = zip(*pool.run(2, local_jobs.moments_around, {"every": 4, "optimizer_state": state}), strict=True)
+    before, after = zip(
+        *pool.run(2, local_jobs.moments_around, {"sync_every": 4, "optimizer_state": state}), strict=True
+    )
     assert before[0] != before[1] and after[0] == after[1]
 
 
 @pytest.mark.parametrize("stop", (5, 8))
 def test_a_resumed_local_run_goes_on_bit_for_bit(pool, stop):
-    options = {"every": 4, "exchange": "ef(topk(density=0.1))", "optimizer_state": "ef21(topk(density=0.2))"}
+    options = {"sync_every": 4, "composition": "ef(topk(density=0.1))", "optimizer_state": "ef21(topk(density=0.2))"}
     assert pool.run(2, local_jobs.resume, options, stop) == [True, True]
     assert pool.run(2, local_jobs.resume, options, stop, 13, "Normed") == [True, True]
 
@@ -266,9 +273,9 @@ def test_a_resumed_local_run_goes_on_bit_for_bit(pool, stop):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"optimizer_state": "uniform()", "payload": "gradients", "every": 1}, "their moments are the same"),
+        ({"optimizer_state": "uniform()", "payload": "gradients", "sync_every": 1}, "their moments are equal"),
         ({"optimizer_state": "averaged"}, "optimizer_state is local, reset, or a composition"),
-        ({"optimizer_state": "uniform()", "exchange": "gossip(identity(), ring())"}, "gossip among partners"),
+        ({"optimizer_state": "uniform()", "composition": "gossip(identity(), ring())"}, "among neighbors \\(gossip\\)"),
     ],
 )
 def test_local_says_what_does_not_go_together(options, says):
@@ -278,7 +285,7 @@ def test_local_says_what_does_not_go_together(options, says):
 
 
 def test_a_state_of_another_world_size_is_merged(pool):
-    options = {"every": 4, "optimizer_state": "ef21(topk(density=0.2))"}
+    options = {"sync_every": 4, "optimizer_state": "ef21(topk(density=0.2))"}
     stored = pool.run(2, local_jobs.stored_moments, options, None)[0]
     one, other, third = pool.run(3, local_jobs.stored_moments, options, stored)
     assert digest(one) == digest(other) == digest(third)

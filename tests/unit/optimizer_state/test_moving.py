@@ -1,9 +1,9 @@
 """One rank's moments for another; no third rank takes part."""
 
-import moments_jobs as jobs
 import pytest
 import torch
 
+from helpers import moments_jobs as jobs
 from helpers.moments_jobs import adam
 
 

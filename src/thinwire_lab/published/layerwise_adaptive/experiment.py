@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from thinwire.catalog import SMALL
+from thinwire.catalog import DENSE_BELOW
 
 from ...configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
 from ...configuration.run_plan import Job, RunPlan
@@ -121,7 +121,7 @@ def build_experiment(full: bool = False, data: str | None = None) -> Experiment:
         record_every=steps // 10,
         checkpoint_every=steps // 4,
         bucket_mb=0.25 if not full else 25.0,
-        small=SMALL,
+        small=DENSE_BELOW,
     )
 
 
@@ -135,7 +135,7 @@ def build_plan(full: bool = False, data: str | None = None, seeds: tuple[int, ..
 def step_jobs(experiment: Experiment, data: str | None) -> list[Job]:
     """Weak scaling: every worker has a batch of its own, so that work grows with workers."""
     task = {"name": experiment.task.name, "settings": {**experiment.task.settings, "batch": 32}}
-    argument = {"task": task, "data": data, "steps": REAL_STEPS, "ways": WAYS, "small": SMALL}
+    argument = {"task": task, "data": data, "steps": REAL_STEPS, "ways": WAYS, "small": DENSE_BELOW}
     return [
         Job(
             key=f"steps-{workers}", function=f"{__package__}.step_times:measured", argument=argument, ranks=workers,
@@ -156,7 +156,7 @@ def loss_jobs(experiment: Experiment, data: str | None) -> list[Job]:
     """What the loss says when one layer alone is compressed: some layers from first to last, several candidates."""
     name, settings = experiment.task.name, dict(experiment.task.settings)
     learner = make_task(name, settings, data).learner(0, 1, Split.parse("iid"), 1)
-    large = [layer for layer, p in learner.parameters.items() if p.dim() > 1 and p.numel() >= SMALL]
+    large = [layer for layer, p in learner.parameters.items() if p.dim() > 1 and p.numel() >= DENSE_BELOW]
     chosen = large[:: -(-len(large) // MOST_LAYERS)]
     task = {"name": name, "settings": settings}
     return sensitivity_jobs(task, CANDIDATES, chosen, OptimizerConfig(lr=0.05, momentum=0.9), steps=30, data=data)

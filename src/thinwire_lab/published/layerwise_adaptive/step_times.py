@@ -52,7 +52,7 @@ def _one_way(
 ) -> dict[str, Any]:
     model = DistributedDataParallel(learner.model, bucket_cap_mb=0.25)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    wire = api.attach(model, composition, small=small, check_every=0) if composition else None
+    handle = api.attach(model, composition, dense_below=small, check_weights_every=0) if composition else None
     seconds = []
     for step in range(_SETTLED + steps):
         driver.barrier()
@@ -62,16 +62,16 @@ def _one_way(
             mean_loss(model, learner.batch(step)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         seconds.append(time.perf_counter() - began)
-        if wire is not None and step == _SETTLED - 1:
-            before = wire.report()
+        if handle is not None and step == _SETTLED - 1:
+            before = handle.report()
     row: dict[str, Any] = {"seconds": statistics.median(seconds[_SETTLED:])}
-    if wire is not None:
-        after = wire.report()
+    if handle is not None:
+        after = handle.report()
         row["bytes"] = (after.sent_bytes - before.sent_bytes) / steps
         coding = "encoding and decoding"
         row["coding"] = (after.seconds.get(coding, 0.0) - before.seconds.get(coding, 0.0)) / steps
-        row["choosing"] = wire.compressed.adaptation()
-        wire.detach()
+        row["choosing"] = handle.exchanger.adaptation()
+        handle.detach()
     return row
 
 

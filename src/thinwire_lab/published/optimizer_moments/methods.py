@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from thinwire.catalog import SMALL
+from thinwire.catalog import DENSE_BELOW
 from thinwire.core import TensorSpec
 from thinwire.optimizer_state import for_one_host, parse_moments
 
@@ -28,7 +28,7 @@ class Way:
     def texts(self, layers: Mapping[str, TensorSpec], saving: float) -> dict[str, str]:
         """By layer. Vectors and small layers travel dense."""
         return {
-            name: "dense()" if len(spec.shape) < 3 or spec.numel < 2 * SMALL else self.setting(spec, saving)
+            name: "dense()" if len(spec.shape) < 3 or spec.numel < 2 * DENSE_BELOW else self.setting(spec, saving)
             for name, spec in layers.items()
         }
 

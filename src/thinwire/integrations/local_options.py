@@ -1,4 +1,4 @@
-"""What `local` takes, which parameters it carries, and how each of them travels."""
+"""The options of `local`, and the parameters, buffers and compositions that follow from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..catalog import part_text
-from ..catalog.patterns import Wanted, assigned
+from ..catalog.patterns import CompositionSpec, assign_composition
 from ..core import (
     Aggregator,
     CompositionError,
@@ -26,26 +26,29 @@ from ..core import (
 from ..optimizer_state import Moments, parse_moments
 from ..sync import Local, sync_text
 from .complex_layers import as_real
+from .ddp_options import ON_DIVERGENCE
 from .soundness import check_soundness
-from .wire_options import ON_DIVERGENCE
 from .wrappers import plain_of
 
 BUFFERS = ("average", "local")
-ZERO_MEANS = {"small": "none", "check_every": "never", "most_bad_rounds": "never"}
-KEPT = ("local", "reset")  # what happens to the optimizer's state, if it is not averaged
+ZERO_MEANS = {
+    "dense_below": "0 compresses all matrices", "check_weights_every": "0 disables the comparison",
+    "max_bad_rounds": "0 disables the limit",
+}  # fmt: skip
+NOT_AVERAGED = ("local", "reset")  # values of optimizer_state that are not compositions
 
 
 @dataclass(frozen=True)
 class LocalOptions:
-    """What `local` takes beside the settings of its rounds."""
+    """The arguments of `local` other than model, optimizer, composition and the settings of rounds."""
 
     buffers: str = "average"
     optimizer_state: str = "local"
-    small: int = 0
+    dense_below: int = 0
     seed: int = 0
-    check_every: int = 100
+    check_weights_every: int = 100
     on_divergence: str = "stop"
-    most_bad_rounds: int = 10
+    max_bad_rounds: int = 10
     timeout_s: float = 60.0
     hooks: bool = True
 
@@ -54,24 +57,24 @@ class LocalOptions:
         check_choice("local", "on_divergence", self.on_divergence, ON_DIVERGENCE)
         if not isinstance(self.optimizer_state, str):
             raise CompositionError(
-                f"local: optimizer_state is a text, {', '.join(KEPT)} or a composition such as 'uniform(bits=8)', got "
-                f"{self.optimizer_state!r}"
+                f"local: optimizer_state must be {', '.join(NOT_AVERAGED)} or a composition such as 'uniform(bits=8)', "
+                f"got {self.optimizer_state!r}"
             )
         for name, zero in ZERO_MEANS.items():
-            check_int("local", name, getattr(self, name), 0, f"0 means {zero}")
+            check_int("local", name, getattr(self, name), 0, zero)
         check_int("local", "seed", self.seed)
         check_timeout("local", "timeout_s", self.timeout_s)
         check_flag("local", "hooks", self.hooks)
 
 
-def settings_of(
+def compared_settings(
     options: LocalOptions,
     settings: Local,
     optimizer: torch.optim.Optimizer,
     layers: Sequence[TensorSpec],
     rules: Mapping[str, Aggregator[Any]],
 ) -> dict[str, Any]:
-    """In the order in which they are compared: causes before what follows from them."""
+    """The settings that ranks compare, in this order: causes before their consequences."""
     return {
         "thinwire": __version__,
         "setting": {k: v for k, v in vars(options).items() if isinstance(v, int | float | str)},
@@ -79,68 +82,78 @@ def settings_of(
         "parameters in order": [layer.name for layer in layers],
         "parameter": {layer.name: f"{list(layer.shape)} {layer.dtype}" for layer in layers},
         "rounds": sync_text(settings, part_text),
-        "exchange": {name: part_text(rule) for name, rule in rules.items()},
+        "composition": {name: part_text(rule) for name, rule in rules.items()},
     }
 
 
 def assign_rules(
-    layers: Sequence[TensorSpec], exchange: Wanted | Mapping[str, Wanted], small: int, group: Any
+    layers: Sequence[TensorSpec],
+    composition: CompositionSpec | Mapping[str, CompositionSpec],
+    dense_below: int,
+    group: Any,
 ) -> dict[str, Aggregator[Any]]:
-    """An aggregator for every layer, checked for these layers."""
-    rules = assigned(layers, exchange, small, "local", "exchange")
+    """Return an aggregator for each layer, checked for these layers."""
+    rules = assign_composition(layers, composition, dense_below, "local")
     check_soundness("local", layers, rules, group)
     return rules
 
 
 def parse_optimizer_state(optimizer_state: str, payload: str) -> Moments | None:
-    """How Adam's moments are averaged with each round; None if they stay each rank's own, or are dropped."""
-    if optimizer_state in KEPT:
+    """How Adam's moments are averaged in each round; None if they are not."""
+    if optimizer_state in NOT_AVERAGED:
         return None
     if payload == "gradients":
         raise CompositionError(
             f'local: optimizer_state={optimizer_state!r} with payload="gradients": all ranks step with the same '
-            'average, so their moments are the same; leave optimizer_state="local"'
+            'average, so their moments are equal already; use optimizer_state="local"'
         )
     try:
         return parse_moments(optimizer_state)
     except CompositionError as error:
         raise CompositionError(
-            f"local: optimizer_state is {', '.join(KEPT)}, or a composition that averages Adam's moments: {error}"
+            f"local: optimizer_state must be {', '.join(NOT_AVERAGED)} or a composition for Adam's moments: {error}"
         ) from None
 
 
 def averaged_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Those that have a mean; complex ones as pairs of reals."""
+    """Floating-point buffers by name; complex ones as pairs of reals."""
     return {n: as_real(b) for n, b in model.named_buffers() if b.is_floating_point() or b.is_complex()}
 
 
 def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The parameters that the optimizer changes, by name; a tied one has its first name, frozen ones are left out."""
+    """Parameters that the optimizer updates, by name; a tied one has its first name, frozen ones are left out."""
     model = plain_of(model)
     if not hasattr(optimizer, "param_groups"):
-        raise CompositionError(f"local: a torch.optim optimizer is needed, got {type(optimizer).__name__}")
+        raise CompositionError(f"local: optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     named: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if id(p) in held and p.requires_grad}
-    strangers = len(held - {id(p) for p in model.parameters()})
-    if strangers:
+    foreign = len(held - {id(p) for p in model.parameters()})
+    if foreign:
         raise CompositionError(
-            f"local: {strangers} of the optimizer's parameters are not the model's; they would drift apart"
+            f"local: {foreign} parameters of the optimizer are not the model's, so they would not be synchronized; "
+            "pass an optimizer of this model's parameters only"
         )
     if not named:
-        raise CompositionError("local: the optimizer has no parameter of this model that wants gradients")
+        raise CompositionError("local: the optimizer has no parameter of this model that requires gradients")
     return named
+
+
+def dense_gradients(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Gradients by name, dense and real; zeros where a parameter has none."""
+    gradients = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in parameters.items()}
+    return {n: as_real(g.to_dense() if g.layout != torch.strided else g) for n, g in gradients.items()}
 
 
 def refuse_gossip_with_moments(rules: Mapping[str, Aggregator[Any]], optimizer_state: str) -> None:
     if any(topology_of(rule) is not None for rule in rules.values()):
         raise IncompatibleParts(
-            f"local: optimizer_state={optimizer_state!r} averages over all ranks, and the exchange is a gossip among "
-            'partners; use optimizer_state="local" with it'
+            f"local: optimizer_state={optimizer_state!r} averages over all ranks, and the composition averages among "
+            'neighbors (gossip); use optimizer_state="local" with it'
         )
 
 
 def refuse_closure(args: Any, kwargs: Any) -> None:
-    """For gradients, which are averaged before the optimizer's step: a closure would compute others inside it."""
+    """Raise if a step with payload="gradients" has a closure: it would compute new gradients after the averaging."""
     if callable(kwargs.get("closure", args[1] if len(args) > 1 else None)):
         raise IncompatibleParts(
             'local: payload="gradients" averages gradients before optimizer.step(), and step(closure) computes them '

@@ -1,4 +1,4 @@
-"""The handle that `local` gives: rounds between optimizer steps of a plain module, and what they cost."""
+"""The handle that `local` returns: synchronization rounds between optimizer steps of a plain module."""
 
 from __future__ import annotations
 
@@ -12,40 +12,46 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..catalog.patterns import Wanted
+from ..catalog.patterns import CompositionSpec
 from ..controller_report import build_controller_report
-from ..core import NonFiniteError, Program, ProtocolError, TensorSpec
+from ..core import ClosedOnExit, NonFiniteError, Program, ProtocolError, TensorSpec
 from ..optimizer_state import AdamMoments, Averaging
 from ..sync import Local, Rounds
 from ..sync.rounds import Merged
-from .agreement import compare_weights, end_together, heal_weights
+from .agreement import announce_end, compare_weights, resync_weights
 from .complex_layers import as_real, as_real_spec, like
-from .compositions import Compositions, describe_rules, find_fall_backs
+from .compositions import Compositions, describe_compositions, find_fallbacks
+from .connections import check_group, open_or_alone
 from .device_copies import warn_of_copies
-from .local_parts import (
+from .local_options import (
     LocalOptions,
     assign_rules,
     averaged_buffers,
+    compared_settings,
+    dense_gradients,
     parse_optimizer_state,
     refuse_closure,
     refuse_gossip_with_moments,
-    settings_of,
     trained_parameters,
 )
-from .local_state import LocalState
+from .local_state import LocalStateMethods
 from .nonfinite import BadSteps
-from .opening import check_group, open_or_alone
-from .report import Subject, WireReport, repr_of
-from .resuming import has_steps, warn_of_empty_memory
+from .report import ReportContext, TrafficReport, repr_of
+from .resume_warning import has_steps, warn_of_empty_memory
 
-COUNT_STEPS = "it leaves out steps, so call wire.before_step() and wire.after_step() around each yourself (hooks=False)"
+COUNT_STEPS = "it skips steps, so call handle.before_step() and handle.after_step() around each step (hooks=False)"
 
 
-class LocalWire(LocalState):
-    """Carries one model's rounds. Made by `local`, on every rank alike; so are its methods called.
+class LocalHandle(LocalStateMethods, ClosedOnExit):
+    """Runs the synchronization rounds of one model. `local` makes it; all ranks call its methods alike.
 
-    It counts the optimizer's steps by hooks. With hooks=False call `before_step()` and `after_step()` around each step
-    yourself, a step that was left out (GradScaler) included: all ranks must count the same steps.
+    Hooks of the optimizer count its steps. With hooks=False call `before_step()` and `after_step()` around each step,
+    also around one that a GradScaler skips: all ranks must count the same steps. Use it as a context around the loop.
+
+    Attributes:
+        step: Number of steps made.
+        rounds: The state of the rounds (`sync.Rounds`).
+        resynced_tensors: Number of tensors that were copied from rank 0 because they differed between ranks.
     """
 
     def __init__(
@@ -53,7 +59,7 @@ class LocalWire(LocalState):
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         settings: Local,
-        exchange: Wanted | Mapping[str, Wanted],
+        composition: CompositionSpec | Mapping[str, CompositionSpec],
         options: LocalOptions,
         group: Any = None,
     ) -> None:
@@ -61,37 +67,37 @@ class LocalWire(LocalState):
         check_group("local", group)
         self._group = group
         self.parameters = trained_parameters(model, optimizer)
-        self.options, self.optimizer, self.step, self.healed = options, optimizer, 0, 0
-        self.fresh = True  # no step was made and no state was loaded
+        self.options, self.optimizer, self.step, self.resynced_tensors = options, optimizer, 0, 0
+        self.is_fresh = True  # no step was made and no state was loaded
         self.buffers = averaged_buffers(model) if options.buffers == "average" else {}
         weights = {name: as_real(p.detach()) if p.is_complex() else p for name, p in self.parameters.items()}
         self.tensors = {**weights, **self.buffers}
         self._forms = [TensorSpec.of(name, p.detach()) for name, p in self.parameters.items()]
         self.layers = [as_real_spec(form) for form in self._forms]
-        rules = assign_rules(self._forms, exchange, options.small, group)
+        rules = assign_rules(self._forms, composition, options.dense_below, group)
         self.averaging: Averaging | None = None
         if moments is not None:
             held = AdamMoments(optimizer, self.parameters)
-            self.averaging = Averaging(held, moments, small=options.small, seed=options.seed)
+            self.averaging = Averaging(held, moments, dense_below=options.dense_below, seed=options.seed)
             refuse_gossip_with_moments(rules, options.optimizer_state)
         self.rounds = Rounds(settings, weights, rules, self.buffers, seed=options.seed)
         self.seconds = {"waiting": 0.0}
         self._carried: list[Future[None]] = []
         self._handles: list[Any] = []
-        known = settings_of(options, settings, optimizer, self.layers, rules)
-        self.driver = open_or_alone("local", known, options.timeout_s, group)
+        settings_text = compared_settings(options, settings, optimizer, self.layers, rules)
+        self.driver = open_or_alone("local", settings_text, options.timeout_s, group)
         try:
-            self.driver.run(self._begin_alike())
+            self.driver.run(self._start_equal())
         except BaseException:
             self.driver.close()
             raise
         self.rounds.start_here()
-        self._described = {"rounds": str(known["rounds"])}
+        self._described = {"rounds": str(settings_text["rounds"])}
         if self.averaging is not None:
             self._described["moments"] = options.optimizer_state
-        self._fall_backs = find_fall_backs(self._forms, exchange, options.small)
-        self._bad_rounds = BadSteps(model, self.layers, "most_bad_rounds", give=COUNT_STEPS if options.hooks else "")
-        self._told_of_copies = False
+        self._fallbacks = find_fallbacks(self._forms, composition, options.dense_below)
+        self._bad_rounds = BadSteps(model, self.layers, "max_bad_rounds", give=COUNT_STEPS if options.hooks else "")
+        self._has_warned_of_copies = False
         self._lr: float | None = None  # of the step that is made now, if it is known
         self.began = time.perf_counter()
         self.rounds.exchanger.set_clock(self.driver.clock)
@@ -99,11 +105,11 @@ class LocalWire(LocalState):
             self._handles.append(optimizer.register_step_pre_hook(self._before_hook))
             self._handles.append(optimizer.register_step_post_hook(lambda *_: self.after_step()))
 
-    def _begin_alike(self) -> Program[None]:
-        """Rank 0's weights and buffers for all, as DDP does it; only what differs is sent."""
+    def _start_equal(self) -> Program[None]:
+        """Give all ranks rank 0's weights and buffers, as DDP does; only tensors that differ are sent."""
         names, weights = list(self.tensors), [tensor.detach() for tensor in self.tensors.values()]
         places = yield from compare_weights(names, weights, 0, stop=False)
-        yield from heal_weights(names, weights, places, 0)
+        yield from resync_weights(names, weights, places, 0)
 
     # Around a step
 
@@ -114,9 +120,9 @@ class LocalWire(LocalState):
 
     @torch.no_grad()
     def before_step(self) -> None:
-        """Before the optimizer's step."""
-        if self.fresh:
-            self.fresh = False
+        """Do what a step needs before the optimizer's update; hooks call it unless hooks=False."""
+        if self.is_fresh:
+            self.is_fresh = False
             if has_steps(self.optimizer, self.parameters.values()):
                 warn_of_empty_memory("local")
         rates = [float(group["lr"]) for group in self.optimizer.param_groups if "lr" in group]
@@ -129,7 +135,7 @@ class LocalWire(LocalState):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """After it."""
+        """Count a step and run the rounds that are due after it; hooks call it unless hooks=False."""
         rounds, step, world = self.rounds, self.step, self.driver.world
         merged: list[Merged] = []
         if any(flight.merge_step <= step for flight in rounds.flights) and not rounds.settings.overlap:
@@ -146,12 +152,9 @@ class LocalWire(LocalState):
         self.step += 1
 
     def _average_gradients(self) -> None:
-        given = {}
-        for name, parameter in self.parameters.items():
-            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            given[name] = as_real(gradient.to_dense() if gradient.layout != torch.strided else gradient)
+        gradients = dense_gradients(self.parameters)
         with self._timing():
-            averages = self.driver.run(self.rounds.average_gradients(given, self.step, self.driver.world, self._lr))
+            averages = self.driver.run(self.rounds.average_gradients(gradients, self.step, self.driver.world, self._lr))
         for name, parameter in self.parameters.items():  # None after a bad step: weights and moments stay as they are
             parameter.grad = like(averages[name], parameter) if name in averages else None
         self._count_bad_rounds()
@@ -171,9 +174,9 @@ class LocalWire(LocalState):
     def _after_merge(self, merged: Sequence[Merged]) -> None:
         for one in merged:
             if one.went_back:
-                self._forget(self.parameters)  # its moments were made of what is no number
+                self._drop_optimizer_state(self.parameters)  # its moments were computed from NaN or infinities
             elif self.options.optimizer_state == "reset":
-                self._forget(one.names)
+                self._drop_optimizer_state(one.names)
             elif self.averaging is not None and one.good:
                 with self._timing():
                     self.driver.run(self.averaging.average(self.driver.world, one.names))
@@ -181,45 +184,48 @@ class LocalWire(LocalState):
             self._count_bad_rounds()
             self._check_anchors(len(merged))
 
-    def _forget(self, names: Any) -> None:
+    def _drop_optimizer_state(self, names: Any) -> None:
         for name in names:
             self.optimizer.state.pop(self.parameters[name], None)
 
     def _count_bad_rounds(self) -> None:
-        if not self._told_of_copies:
-            self._told_of_copies = True
+        if not self._has_warned_of_copies:
+            self._has_warned_of_copies = True
             warn_of_copies("local", self.layers, self.driver, "round", self._group)
-        self._bad_rounds.check(self.step, self.rounds.bad_in_a_row, self.options.most_bad_rounds)
+        self._bad_rounds.check(self.step, self.rounds.bad_in_a_row, self.options.max_bad_rounds)
 
     def _check_anchors(self, merged: int) -> None:
-        """What all ranks hold alike after a round, unless they gossip."""
-        every, done = self.options.check_every, self.rounds.rounds
+        """Compare the anchors, which are equal on all ranks after a round, unless they gossip."""
+        every, done = self.options.check_weights_every, self.rounds.rounds
         if not every or self.rounds.mixes or done // every == (done - merged) // every:
             return
         names, anchors = list(self.rounds.anchor), list(self.rounds.anchor.values())
         stop = self.options.on_divergence == "stop"
         places = self.driver.run(compare_weights(names, anchors, self.step, stop=stop))
-        self.driver.run(heal_weights(names, anchors, places, self.step))
+        self.driver.run(resync_weights(names, anchors, places, self.step))
         for name in (names[at] for at in places):
             self.tensors[name].copy_(self.rounds.anchor[name])
-        self.healed += len(places)
+        self.resynced_tensors += len(places)
 
-    # What a user may do between steps
+    # Between steps, for users
 
     @torch.no_grad()
     def full_average(self) -> None:
-        """Let all ranks have the mean of their weights (and buffers) from now on: for a last evaluation, or saving one.
+        """Replace all ranks' weights (and buffers) by their dense mean, for evaluation or for saving one model.
 
-        Flights go on; training may, too. `averaged()` gives the mean for a while only.
+        Rounds that are under way continue, and training may continue after it. `averaged()` does it temporarily.
+
+        Raises:
+            NonFiniteError: Some rank's weights have a NaN or an infinity.
         """
         if not self.driver.run(self.rounds.full_average(self.step, self.driver.world)):
             raise NonFiniteError(
-                f"step {self.step}: some rank's weights have a NaN or an infinity; they have no average"
+                f"step {self.step}: some rank's weights have a NaN or an infinity, so they cannot be averaged"
             )
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """The mean of all ranks' weights and buffers while it lasts; then every rank's own again, to the last bit."""
+        """Context with the mean of all ranks' weights and buffers; its end restores each rank's own, bit for bit."""
         own = {name: tensor.detach().clone() for name, tensor in self.tensors.items()}
         anchors = {name: anchor.clone() for name, anchor in self.rounds.anchor.items()}
         self.full_average()
@@ -233,19 +239,19 @@ class LocalWire(LocalState):
                     self.rounds.anchor[name] = anchor
 
     def consensus(self) -> float:
-        """(1/n) sum |w_i - mean w|^2 over the ranks' weights; the same number on all of them."""
+        """Return the consensus distance (1/n) sum_i |w_i - mean w|^2 of the ranks' weights; the same on all ranks."""
         return self.driver.run(self.rounds.consensus(self.step, self.driver.world))
 
-    def report(self) -> WireReport:
-        """What was sent and saved, and how long steps stood still, as this rank counted. Prints as a table."""
+    def report(self) -> TrafficReport:
+        """Return bytes sent, saving and waiting times so far, as counted on this rank; prints as a table."""
         self._wait()
         dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
         exchanger, driver = self.rounds.exchanger, self.driver
         adapting = build_controller_report(exchanger, driver.meter, time.perf_counter() - self.began)
-        about = Subject(self._compositions, self._state, facts=self._described)
-        return WireReport.of(
-            driver.meter, driver.world, self.step, dense, self.seconds, exchanger.skipped_steps, self.healed, adapting,
-            about,
+        context = ReportContext(self._compositions, self._state, facts=self._described)
+        return TrafficReport.of(
+            driver.meter, driver.world, self.step, dense, self.seconds, exchanger.skipped_steps,
+            self.resynced_tensors, adapting, context,
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -253,9 +259,9 @@ class LocalWire(LocalState):
 
     @property
     def _compositions(self) -> Compositions:
-        return describe_rules(
+        return describe_compositions(
             {layer.name: self.rounds.exchanger.rules[layer.name] for layer in self.layers},
-            self._fall_backs,
+            self._fallbacks,
             [form.name for form in self._forms if form.dtype.is_complex],
         )
 
@@ -264,31 +270,31 @@ class LocalWire(LocalState):
         return "closed" if self.driver.is_closed else ""
 
     def close(self) -> None:
-        """Finish what travels and let the optimizer go; weights stay each rank's own."""
+        """Complete the rounds that are under way, remove the optimizer's hooks and close the connections.
+
+        Each rank keeps its own weights; call `full_average()` before it for equal ones. A second call does nothing.
+        """
         for handle in self._handles:
             handle.remove()
         self._handles = []
         self.driver.close()
-
-    def __enter__(self) -> LocalWire:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             if kind is None:
-                self._leave()
+                self._announce_end()
         finally:
             self.close()
 
-    def _leave(self) -> None:
-        """With all others: a rank that still has rounds to make would wait for us, and both are told at once."""
+    def _announce_end(self) -> None:
+        """Tell all ranks that this one has finished: a rank with further rounds then fails at once."""
         self._wait()
         try:
-            self.driver.run(end_together())
+            self.driver.run(announce_end())
         except ProtocolError as error:
             raise ProtocolError(
-                f"local: this rank has made its {self.step} steps and others have more rounds to make; give all ranks "
-                f"as many batches. {error}"
+                f"local: this rank has finished after {self.step} steps, and other ranks have further rounds; give all "
+                f"ranks the same number of batches. {error}"
             ) from error

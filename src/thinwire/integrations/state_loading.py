@@ -11,7 +11,7 @@ from ..core import Aggregator, CheckpointError, CompositionError, ConfigMismatch
 from ..drivers.driver import Driver
 from ..exchange import Exchanger
 from .agreement import agree_on
-from .gathering import Merge, State, own_state
+from .state_gather import Merge, State, own_state
 
 log = logging.getLogger("thinwire")
 

@@ -14,11 +14,11 @@ from ..aggregators import Dense
 from ..core import ClosedOnExit, CompositionError, NonFiniteError, Program, TensorSpec
 from ..drivers.meter import Traffic
 from ..optimizer_state import Averaging, Moving
-from .compositions import Compositions, small_reason
-from .gathering import state_of_all
-from .loading import Memory, load_own
-from .opening import open_or_alone, open_pair
-from .report import Subject, WireReport, repr_of
+from .compositions import Compositions, dense_reason
+from .connections import open_or_alone, open_pair
+from .report import ReportContext, TrafficReport, repr_of
+from .state_gather import state_of_all
+from .state_loading import Memory, load_own
 
 
 def memory_of_moments(averaging: Averaging, *path: str) -> Memory:
@@ -27,7 +27,7 @@ def memory_of_moments(averaging: Averaging, *path: str) -> Memory:
     return Memory("moments", texts, averaging.exchanger, path, lambda stored: averaging.rules_of(stored["moments"]))
 
 
-class MomentsWire(ClosedOnExit):
+class MomentsHandle(ClosedOnExit):
     """Averages one optimizer's moments. Made by `thinwire.moments.average`, on every rank alike; so it is used."""
 
     def __init__(
@@ -52,12 +52,12 @@ class MomentsWire(ClosedOnExit):
                 "changed; the log of that rank names the parameters"
             )
 
-    def report(self) -> WireReport:
+    def report(self) -> TrafficReport:
         """What was sent and saved, as this rank counted. Prints as a table."""
         dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
         exchanger, rounds, driver = self.averaging.exchanger, self.averaging.rounds, self.driver
-        about = Subject(self._compositions, self._state, "round", "dense", titles=self.averaging.titles)
-        return WireReport.of(
+        about = ReportContext(self._compositions, self._state, "round", "dense", titles=self.averaging.titles)
+        return TrafficReport.of(
             driver.meter, driver.world, rounds, dense, self.seconds, exchanger.skipped_steps, 0, None, about
         )
 
@@ -76,7 +76,7 @@ class MomentsWire(ClosedOnExit):
         if self.averaging.text.removeprefix("moments(").startswith("dense()"):
             return Compositions(texts, {})
         forms = [TensorSpec(layer.name, layer.shape[1:]) for layer in self.layers]  # m and v have the same form
-        reasons = {form.name: small_reason(form, self.averaging.small) for form in forms}
+        reasons = {form.name: dense_reason(form, self.averaging.dense_below) for form in forms}
         return Compositions(texts, {name: reason for name, reason in reasons.items() if reason is not None})
 
     def state_dict(self, gather: bool = True) -> dict[str, Any]:
