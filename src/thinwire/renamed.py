@@ -25,6 +25,8 @@ SETTINGS: dict[str, str] = {  # of parts, by the part's present name: "switch.by
     "scam.discharge": "reset_selected",
     "union.false_positives": "false_positive_rate",
     "sketch.false_positives": "false_positive_rate",
+    "powersgd.halves": "alternate",
+    "powersgd.against": "subtract",
     "switch.by": "controller",
     "adapt.by": "controller",
     "adapt.least": "min_factor",

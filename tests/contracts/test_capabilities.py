@@ -4,7 +4,6 @@ from dataclasses import dataclass, fields
 
 import pytest
 import torch
-from thinwire.moments.pairs import Paired
 
 from helpers.cases import COMPOSITION_TEXTS, COMPRESSOR_TEXTS, compositions, compressors
 from thinwire.aggregators import GatherMean
@@ -22,6 +21,7 @@ from thinwire.core import (
     parts_of,
     takes_importance,
 )
+from thinwire.optimizer_state.pairs import Paired
 from thinwire.testing import check_capabilities, contradictions, observed
 from thinwire.testing.compressor_observations import scales_kept
 from thinwire.topologies import Exponential, Ring

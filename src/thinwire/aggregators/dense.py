@@ -1,4 +1,4 @@
-"""The exact average."""
+"""Dense all-reduce: the exact average of uncompressed tensors, 2 b·d (n − 1)/n bits sent per rank."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..core import (
 
 @dataclass(frozen=True)
 class Dense:
-    """Average the tensors as they are, by all-reduce: b·d bits. Exact."""
+    """Average uncompressed tensors by all-reduce: b·d bits per layer. Exact."""
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.EXPECTS_BYTES})
 
@@ -32,7 +32,7 @@ class Dense:
         return ()
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
-        return Reduced((yield from mean_of(tensor, spec, ctx)), tensor, state)
+        return Reduced((yield from all_reduce_mean(tensor, spec, ctx)), tensor, state)
 
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
         return all_reduce_bytes(spec.numel * spec.dtype.itemsize, size)
@@ -41,7 +41,7 @@ class Dense:
         return SendForm.single(None)
 
 
-def mean_of(tensor: Tensor, spec: TensorSpec, ctx: Context, kind: str = "values") -> Program[Tensor]:
-    """The average over ranks of tensors as they are; `kind` is what the meter calls them."""
+def all_reduce_mean(tensor: Tensor, spec: TensorSpec, ctx: Context, kind: str = "values") -> Program[Tensor]:
+    """The average of uncompressed tensors over ranks; `kind` is their name in the meter's tables."""
     share = tensor / ctx.world.size  # divided first, so that a sum of half-precision numbers cannot overflow
     return (yield AllReduce(share, labels=reduce_labels(spec.name, share, kind)))  # type: ignore[no-any-return]

@@ -125,7 +125,7 @@ BUILT_IN = (
         "powersgd",
         aggregators.PowerSGD,
         "aggregator",
-        examples=("rank=1", 'rank=2, against="mean", min_saving=1.0', "rank=1, halves=true"),
+        examples=("rank=1", 'rank=2, subtract="mean", min_saving=1.0', "rank=1, alternate=true"),
     ),
     Entry(
         "sketch",

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..aggregators.dense import mean_of
+from ..aggregators.dense import all_reduce_mean
 from ..core import (
     Aggregator,
     Capabilities,
@@ -50,7 +50,7 @@ class PairedSum(PairSettings):
             kept = torch.where(m == 0, 0, u - self._spread(means, row))
         programs = [self.inner.reduce(torch.stack([m, kept]).to(spec.dtype), spec, state, ctx)]
         if self.mask:
-            programs.append(mean_of(means, spec, ctx, "means"))  # type: ignore[arg-type]
+            programs.append(all_reduce_mean(means, spec, ctx, "means"))  # type: ignore[arg-type]
         out, *agreed = yield from fuse(programs)
         value = self._whole(out.value, row, agreed[0] if agreed else means)  # type: ignore[arg-type]
         return Reduced(value, lambda: self._whole(out.sent, row, means), out.state)

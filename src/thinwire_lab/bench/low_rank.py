@@ -35,7 +35,7 @@ CASES = (
 STEPS = tuple(
     (text, shape)
     for shape in (*MATRICES, (4096, 4096))
-    for text in ("ef(powersgd(rank=4))", "ef(powersgd(rank=4, halves=true))")
+    for text in ("ef(powersgd(rank=4))", "ef(powersgd(rank=4, alternate=true))")
 )
 
 

@@ -71,24 +71,24 @@ def test_warm_start_reaches_the_best_approximation():
 
 def test_halves_reach_it_too_with_half_the_bytes_and_one_message_a_step():
     x = draw("gaussian", SHAPE) + 3 * low_rank(2)
-    meters = {text: [Meter() for _ in range(2)] for text in ("powersgd(rank=2)", "powersgd(rank=2, halves=true)")}
+    meters = {text: [Meter() for _ in range(2)] for text in ("powersgd(rank=2)", "powersgd(rank=2, alternate=true)")}
     for text, (meter, _) in meters.items():
         history = run(text, [[x, x]] * 24, meters[text])
         assert lost(x, history[-1][0].value) == pytest.approx(best_possible(x, 2), rel=1e-3)
-        assert meter.total().requests == (24 if "halves" in text else 48)
+        assert meter.total().requests == (24 if "alternate" in text else 48)
     whole, half = (m[0].total().payload_bytes for m in meters.values())
     assert whole == 2 * half == 24 * 2 * (24 + 40) * 4
 
 
 @pytest.mark.parametrize("start", (0, 1))
 def test_halves_may_start_at_any_step(start):
-    history = run("powersgd(rank=1, halves=true)", [[low_rank(1)]] * 4, start=start)
+    history = run("powersgd(rank=1, alternate=true)", [[low_rank(1)]] * 4, start=start)
     torch.testing.assert_close(history[-1][0].value, low_rank(1), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("halves", ("", ", halves=true"))
-def test_a_matrix_that_was_zero_is_found_when_it_comes(halves):
-    history = run(f"powersgd(rank=2{halves})", [[torch.zeros(SHAPE)]] * 3 + [[low_rank(2)]] * 3)
+@pytest.mark.parametrize("setting", ("", ", alternate=true"))
+def test_a_matrix_that_was_zero_is_found_when_it_comes(setting):
+    history = run(f"powersgd(rank=2{setting})", [[torch.zeros(SHAPE)]] * 3 + [[low_rank(2)]] * 3)
     assert all(not out.value.any() for (out,) in history[:3])
     torch.testing.assert_close(history[-1][0].value, low_rank(2), rtol=1e-4, atol=1e-5)
 
@@ -126,14 +126,14 @@ def test_given_dims_make_a_matrix_of_a_vector():
 
 def test_against_the_mean_every_rank_keeps_what_the_average_lacks():
     tensors = [draw("gaussian", SHAPE, seed=rank) for rank in range(3)]
-    (outs,) = run('powersgd(rank=1, against="mean")', [tensors])
+    (outs,) = run('powersgd(rank=1, subtract="mean")', [tensors])
     assert all(torch.equal(out.sent, out.value) for out in outs)
     (outs,) = run("powersgd(rank=1)", [tensors])
     assert not torch.equal(outs[0].sent, outs[1].sent)
 
 
 @pytest.mark.parametrize(
-    "text", ("powersgd(rank=2)", 'powersgd(rank=2, against="mean")', "powersgd(rank=1, halves=true)")
+    "text", ("powersgd(rank=2)", 'powersgd(rank=2, subtract="mean")', "powersgd(rank=1, alternate=true)")
 )
 def test_the_fused_residual_is_the_plain_one_up_to_rounding(text):
     class Plain:
@@ -163,7 +163,7 @@ def test_the_fused_residual_is_the_plain_one_up_to_rounding(text):
         ("powersgd(rank=0)", "rank must be at least 1"),
         ("powersgd(dims=(3, 4, 5))", "dims must be"),
         ("powersgd(min_saving=0)", "min_saving must be positive"),
-        ('powersgd(against="all")', "against must be one of"),
+        ('powersgd(subtract="all")', "subtract must be one of"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(text, words):

@@ -82,7 +82,7 @@ def test_errors_fall_along_the_options_and_bytes_rise():
         "powersgd(rank=2)",
         "randomk(density=0.1)",
         "natural()",
-        "powersgd(rank=2, halves=true)",
+        "powersgd(rank=2, alternate=true)",
     ],
 )
 @pytest.mark.parametrize("size", [2, 5])
