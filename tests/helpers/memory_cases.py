@@ -30,7 +30,7 @@ MEMORIES = [
     "switch(ef(topk(density=0.05)), ef(qsgd(bits=2)), controller=accordion(every=2))",
     'switch(dense(), ef(topk(density=0.05), residual_dtype="int8"), controller=fixed(default=1))',
     "switch(ef21(topk(density=0.05)), dgc(topk(density=0.05)))",
-    "adapt(ef(topk(density=0.1)), controller=lgreco(every=2, start=1, window=1, steps=100))",
+    "adapt(ef(topk(density=0.1)), controller=lgreco(every=2, start=1, window=1, error_levels=100))",
     "ef(adapt(topk(density=0.1), controller=accordion(every=2)))",
     "scheduled(dgc(topk(density=0.05)))",
     'ef(ef21(topk(density=0.1)), residual_dtype="int8")',

@@ -28,7 +28,7 @@ COMPOSITIONS = {
     "dgc": "dgc(topk(density=0.1), momentum=0.8, clip=3.0)",
     "scam": "scam(topk(density=0.1))",
     "switch": "switch(ef(topk(density=0.1)), ef21(qsgd(bits=4)), controller=accordion(every=2))",
-    "lgreco": "ef(adapt(topk(density=0.1), controller=lgreco(every=2, start=1, window=1, steps=20)))",
+    "lgreco": "ef(adapt(topk(density=0.1), controller=lgreco(every=2, start=1, window=1, error_levels=20)))",
     "scheduled-dgc": "scheduled(dgc(topk(density=0.1)), steps=9)",
     "impk": "ef(impk(density=0.1))",
 }

@@ -113,7 +113,7 @@ def test_wrong_set_ups_are_refused():
         Exchanger([W, W], parse("dense()"))
     with pytest.raises(ValueError, match="one aggregator per layer"):
         Exchanger([W], {"v": parse("dense()")})
-    with pytest.raises(ValueError, match="no layer is called q"):
+    with pytest.raises(ValueError, match="plan names no layer of the model: q"):
         Exchanger([W], parse("dense()"), Fixed(plan={"q": 1}))
 
 
@@ -128,7 +128,7 @@ def test_stored_memory_of_another_model_is_refused():
         Exchanger([TensorSpec("w", (6,), torch.float64)], parse("ef(dense())")).load_state_dict(state)
     with pytest.raises(CheckpointError, match="w: stored memory lacks 'velocity'; it has"):
         Exchanger([W], parse("dgc(dense())")).load_state_dict(state)
-    with pytest.raises(CheckpointError, match="controller: stored memory lacks 'begun'"):
+    with pytest.raises(CheckpointError, match="controller: stored memory lacks 'num_exchanges'"):
         Exchanger([W], parse("ef(adapt(topk(density=0.1), controller=lgreco()))")).load_state_dict(state)
     with pytest.raises(CheckpointError, match="stored state lacks plan, plans, controller"):
         exchanger.load_state_dict({"layers": {}})

@@ -171,7 +171,7 @@ def test_hidden_fields_may_hold_anything():
 
 
 @pytest.mark.parametrize("entry", BUILT_IN, ids=lambda entry: entry.name)
-def test_our_own_parts_could_be_registered_by_anybody(entry):
+def test_our_own_parts_could_be_registered_by_other_packages(entry):
     check_settings(entry.cls)
     assert find_kind(entry.cls) == entry.kind or (entry.kind, find_kind(entry.cls)) == ("aggregator", "memory")
 
@@ -189,7 +189,7 @@ def test_controllers_are_known_by_what_they_do():
         pass
 
     assert is_controller(Mine()) and not is_controller(TopK(k=1)) and not is_controller(Ring())
-    with pytest.raises(CompositionError, match="chooses, but from what"):
+    with pytest.raises(CompositionError, match="is a controller; expected an aggregator"):
         thinwire.catalog.aggregator_of(Mine(), "Mine()")
 
 

@@ -160,7 +160,7 @@ def test_settings_that_cannot_be_are_refused_by_name():
         "accordion(every=0)": "Accordion: every must be at least 1, got 0",
         "accordion(low=0.5, high=2)": "high compression sends no more than low, got high=2.0 and low=0.5",
         "kmeans(clusters=0)": "KMeans: clusters must be at least 1, got 0",
-        "kmeans(alpha=-1)": "KMeans: alpha, of the defaults's error, must be above 0",
+        "kmeans(alpha=-1)": "KMeans: alpha, a multiple of the default's error, must be above 0",
         'kmeans(errors_from="some")': "KMeans: errors_from must be one of all, rank0, got 'some'",
         "by_size(min_numel=0)": "BySize: min_numel must be at least 1, got 0",
         "by_size(exclude=(1,))": "BySize: exclude takes patterns of layer names",
