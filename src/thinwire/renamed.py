@@ -14,6 +14,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PARTS: dict[str, str] = {  # names in composition texts: "maxmin" -> "minmax"
+    "ring_sum": "ring_all_reduce",
     "whole": "flatten",
     "server": "parameter_server",
 }

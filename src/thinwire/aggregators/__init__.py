@@ -7,7 +7,7 @@ from .gather_mean import GatherMean
 from .gossip import Gossip
 from .parameter_server import ParameterServer
 from .powersgd import PowerSGD
-from .ring_sum import RingSum
+from .ring_all_reduce import RingAllReduce
 from .scheduled import Scheduled
 from .sketch import SketchSum
 from .sum_mean import SumMean
@@ -18,6 +18,6 @@ from .vote import Vote
 
 __all__ = [
     "Dense", "GatherMean", "PowerSGD", "SumMean", "TwoHop", "SketchSum", "UnionSum", "Vote",
-    "Choco", "Gossip", "RingSum", "ParameterServer",
+    "Choco", "Gossip", "RingAllReduce", "ParameterServer",
     "Adapt", "Scheduled", "Switch", "Flatten",
 ]  # fmt: skip

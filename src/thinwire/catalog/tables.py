@@ -140,7 +140,7 @@ BUILT_IN = (
         ),
     ),
     Entry("union", aggregators.UnionSum, "aggregator", examples=("qsgd()",)),
-    Entry("ring_sum", aggregators.RingSum, "aggregator"),
+    Entry("ring_all_reduce", aggregators.RingAllReduce, "aggregator"),
     Entry(
         "parameter_server",
         aggregators.ParameterServer,

@@ -46,7 +46,7 @@ EXCHANGED = (
     Method("two-hop QSGD", "two_hop(qsgd(bits=4))"),
     Method("EF(union of Top-k)", "ef(union(topk(density=0.1)))"),
     Method("EF(sketch of Top-k 5 %)", "ef(sketch(topk(density=0.05)))"),
-    Method("round a ring", "ring_sum()"),
+    Method("round a ring", "ring_all_reduce()"),
     Method("EF(server, Top-k)", "ef(parameter_server(topk(density=0.1)))"),
     Method("EF(gossip of Top-k)", "ef(gossip(topk(density=0.1), ring()))"),
     Method("CHOCO of weights", 'local(every=1, payload="weights", exchange=choco(topk(density=0.1), ring()))'),

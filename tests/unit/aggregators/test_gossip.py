@@ -140,13 +140,13 @@ def test_memories_that_need_one_mean_for_all_refuse_gossip():
 
 
 def test_a_caller_can_ask_what_a_composition_does_to_replicas_and_weights():
-    assert topology_of(parse("ef(topk(density=0.1))")) is None and topology_of(parse("ring_sum()")) is None
+    assert topology_of(parse("ef(topk(density=0.1))")) is None and topology_of(parse("ring_all_reduce()")) is None
     assert topology_of(parse("ef(gossip(topk(density=0.1), ring()))")) == Ring()
     assert topology_of(parse("switch(gossip(qsgd(), ring()), gossip(qsgd(), rotating()))")) == Rotating()
     exact = (
         "dense()",
         "identity()",
-        "ring_sum()",
+        "ring_all_reduce()",
         "parameter_server(identity())",
         "gossip(identity(), rotating())",
         "ef(dense())",
@@ -175,7 +175,7 @@ def test_a_caller_can_ask_what_a_composition_does_to_replicas_and_weights():
         "gossip(identity(), matrix(rows=((0.5, 0.5), (0.5, 0.5))))",
         'gossip(qsgd(), star(center=1), self_term="exact")',
         "parameter_server(topk(density=0.1), downlink=qsgd(), shards=2)",
-        "ring_sum()",
+        "ring_all_reduce()",
     ),
 )
 def test_texts_come_back(text):

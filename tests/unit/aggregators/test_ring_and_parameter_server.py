@@ -19,7 +19,7 @@ def metered(text, tensors):
 @pytest.mark.parametrize("numel", (0, 1, 3, 64, 101))
 def test_a_ring_gives_the_average_the_same_bits_to_all_in_messages_to_one_neighbour(size, numel):
     tensors = [draw("gaussian", (numel,), seed=rank) for rank in range(size)]
-    outs, kinds = metered("ring_sum()", tensors)
+    outs, kinds = metered("ring_all_reduce()", tensors)
     for out in outs:
         assert torch.equal(out.value, outs[0].value)
         torch.testing.assert_close(out.value, sum(tensors) / size)
@@ -30,7 +30,7 @@ def test_a_ring_gives_the_average_the_same_bits_to_all_in_messages_to_one_neighb
 
 
 def test_a_ring_of_equal_pieces_loads_every_rank_alike():
-    _, kinds = metered("ring_sum()", [torch.ones(64) for _ in range(4)])
+    _, kinds = metered("ring_all_reduce()", [torch.ones(64) for _ in range(4)])
     for kind in kinds:
         assert kind["values"].sent_bytes == kind["values"].received_bytes == 2 * 256 * 3 / 4
 
@@ -77,7 +77,8 @@ def test_shards_are_counted_from_one():
 
 
 @pytest.mark.parametrize(
-    "text", ("ring_sum()", "parameter_server(qsgd(), shards=2)", "ef(parameter_server(topk(k=3), downlink=sign()))")
+    "text",
+    ("ring_all_reduce()", "parameter_server(qsgd(), shards=2)", "ef(parameter_server(topk(k=3), downlink=sign()))"),
 )
 def test_layers_travel_together_and_a_bad_rank_is_known_to_all(text):
     layers = [TensorSpec("a", (40,)), TensorSpec("b", (7, 3)), TensorSpec("c", (5,), torch.bfloat16)]
@@ -90,13 +91,13 @@ def test_layers_travel_together_and_a_bad_rank_is_known_to_all(text):
             outs = lockstep([e.round(t, 0, World(r, size)) for r, (e, t) in pairs], meters)
             assert all(bool(value.isnan().all()) for out in outs for value in out.values())
             assert all(e.skipped_steps == 1 for e in exchangers)
-            most = 2 * (size - 1) if text == "ring_sum()" else 2
+            most = 2 * (size - 1) if text == "ring_all_reduce()" else 2
             assert all(meter.total().requests <= max(1, most) for meter in meters)
 
 
 @pytest.mark.parametrize("dtype", (torch.float16, torch.float32))
 @pytest.mark.parametrize("size", (2, 3, 5, 6, 7))
-@pytest.mark.parametrize("text", ("ring_sum()", "parameter_server(identity())"))
+@pytest.mark.parametrize("text", ("ring_all_reduce()", "parameter_server(identity())"))
 def test_the_average_of_the_largest_numbers_stays_finite(text, size, dtype):
     most = torch.finfo(dtype).max
     tensor = torch.tensor([most, -most] * 4, dtype=dtype)

@@ -68,7 +68,7 @@ TEXTS = {
     "local(every=16, exchange=ef(uniform(bits=4)), outer=nesterov())": None,
     "local(every=30, exchange=ef(topk(density=0.02, values=uniform(bits=2))))": None,
     "local(every=8, fragments=2, delay=1, mixing=0.5)": Local(every=8, fragments=2, delay=1, mixing=0.5),
-    'local(exchange=ring_sum(), payload="weights", overlap=true)': None,
+    'local(exchange=ring_all_reduce(), payload="weights", overlap=true)': None,
     "ef(topk(density=0.01))": None,
 }
 
