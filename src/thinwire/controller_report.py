@@ -78,7 +78,7 @@ def build_controller_report(exchanger: Exchanger, meter: Meter, elapsed_s: float
     if not exchanger.menus:
         return None
     details = exchanger.adaptation()
-    plans = meter.by("kind").get("plan")
+    plans = meter.sum_by("kind").get("plan")
     return ControllerReport(
         details["decisions"],
         details["changes"],

@@ -18,9 +18,9 @@ from .catalog import parse
 from .core import AllGather, AllReduce, Op, Payload, Program, TensorSpec, ThinwireError, World
 from .core.tested import describe_tests
 from .drivers.driver import Driver
-from .drivers.joining import gloo_is_available
 from .drivers.lockstep import lockstep
 from .drivers.processes import run_ranks
+from .drivers.rendezvous import gloo_is_available
 from .exchange import Exchanger
 from .integrations.agreement import agree_on, fingerprint
 from .kernels.native import serving

@@ -112,14 +112,14 @@ def test_the_compressor_in_lockstep_sends_half_and_with_feedback_loses_nothing()
         given, agreed = given + sum(tensors) / world, agreed + outs[0]["w"]
     left = sum(e.memory["w"].residual for e in exchangers) / world
     torch.testing.assert_close(agreed + left, given, rtol=1e-4, atol=1e-5)
-    assert meters[0].by("layer")["w"].payload_bytes == 20 * 50 * 4
+    assert meters[0].sum_by("layer")["w"].payload_bytes == 20 * 50 * 4
 
 
 def test_the_aggregator_sends_sixteen_bits_a_coordinate():
     meters, tensors = [Meter() for _ in range(3)], [draw("gaussian", (500,), seed=rank) for rank in range(3)]
     outs = reduce_all(parse("shared()"), tensors, meters=meters)
-    assert meters[0].by("kind")["levels"].payload_bytes == 2 * 500
-    assert meters[0].by("kind")["scale"].payload_bytes == 4
+    assert meters[0].sum_by("kind")["levels"].payload_bytes == 2 * 500
+    assert meters[0].sum_by("kind")["scale"].payload_bytes == 4
     torch.testing.assert_close(outs[0].value, sum(tensors) / 3, rtol=0, atol=1e-3)
 
 
@@ -150,7 +150,7 @@ def test_all_ranks_follow_the_controller_to_the_same_plan():
     assert all(e.plan == {"quiet": 0, "loud": 0} for e in exchangers)
     train(exchangers, range(10, 12), meters=meters)
     assert all(e.plan == {"quiet": 0, "loud": 1} for e in exchangers)
-    assert meters[0].by("kind")["control"].payload_bytes == 16  # asked once, two numbers of 8 bytes
+    assert meters[0].sum_by("kind")["control"].payload_bytes == 16  # asked once, two numbers of 8 bytes
 
 
 def test_a_controller_that_hears_everybody_beats_a_fixed_plan_for_the_loud_layer():

@@ -88,7 +88,7 @@ def compare_counts(store, rank, size):
         for turn in range(3):
             meet(store, f"before {kind} {turn}", rank, size)
             before = read_counts(DEVICE)
-            driver.count_with(Meter())
+            driver.set_meter(Meter())
             meet(store, f"start {kind} {turn}", rank, size)
             perform(driver, requests * REPETITIONS)
             meet(store, f"after {kind} {turn}", rank, size)
@@ -114,7 +114,7 @@ def gather_long_messages(store, rank, size):
             values = [torch.arange(n, dtype=torch.int32) + 10**6 * r + turn for r, n in enumerate(lengths)]
             (gathered,) = perform(driver, [AllGather(Payload((values[rank],)))])
             assert all(torch.equal(p.parts[0], v) for p, v in zip(gathered, values, strict=True))
-        total, headers = driver.meter.total(), driver.meter.by("kind")["header"]
+        total, headers = driver.meter.total(), driver.meter.sum_by("kind")["header"]
         assert total.sent_bytes - headers.sent_bytes == 2 * 4 * (size - 1) * lengths[rank]
         assert total.received_bytes - headers.received_bytes == 2 * 4 * (sum(lengths) - lengths[rank])
         assert headers.sent_bytes == 2 * (size - 1) * (16 + 8)  # a header; the length of the only part, filled up to 8

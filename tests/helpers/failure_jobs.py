@@ -12,7 +12,7 @@ import torch
 import thinwire
 from helpers.ddp_jobs import EF_TOPK, Net, data, ddp_of, train
 from thinwire.core import flatten_state
-from thinwire.drivers.alone import Alone
+from thinwire.drivers.single import SingleRank
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def use_after_end(driver, kind):
         handle.close()
         calls = {"average": handle.average, "state_dict": handle.state_dict}
     else:
-        closed = Alone() if kind == "alone" else thinwire.TorchDist(driver.group)
+        closed = SingleRank() if kind == "alone" else thinwire.TorchDist(driver.group)
         closed.close()
         closed.close()  # twice does no harm
         calls = {

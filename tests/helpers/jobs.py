@@ -44,7 +44,7 @@ def train_all(driver, texts, steps):
     """(digest, meter rows) for each composition."""
     results = []
     for text in texts:
-        driver.count_with(Meter())
+        driver.set_meter(Meter())
         exchanger = Exchanger(LAYERS, parse(text), seed=11)
         results.append((driver.run(train(exchanger, driver.world, steps)), table(driver.meter)))
     return results

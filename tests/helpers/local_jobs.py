@@ -268,4 +268,4 @@ def uneven(driver, steps):
             began = time.monotonic()
     except thinwire.ProtocolError as error:
         ended = str(error)
-    return ended, time.monotonic() - began, sorted(handle.driver.meter.by("layer"))
+    return ended, time.monotonic() - began, sorted(handle.driver.meter.sum_by("layer"))

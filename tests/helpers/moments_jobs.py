@@ -83,7 +83,7 @@ def really(driver, texts, rounds):
     """The same on real processes: digests of moments and tables of bytes."""
     results = []
     for text in texts:
-        driver.count_with(Meter())
+        driver.set_meter(Meter())
         weights, optimizer = adam(driver.world.rank)
         way = averaging(weights, optimizer, text)
         for at in range(rounds):

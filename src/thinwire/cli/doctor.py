@@ -26,13 +26,13 @@ def add_to(commands: SubParsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """0 if all is well, 1 if something is wrong; every rank of a group says the same, rank 0 tells."""
-    from ..drivers.joining import is_prepared, joined
+    from ..drivers.rendezvous import init_from_env, is_torchrun
     from ..self_test import examine_group, examine_here
 
-    if not is_prepared():
+    if not is_torchrun():
         findings = [*machine_findings(), *examine_here()]
         return tell(findings, "this machine, with 2 processes", options.json)
-    with joined() as driver:
+    with init_from_env() as driver:
         group = examine_group(driver)
         if driver.world.rank:
             return 1 if group.wrong else 0

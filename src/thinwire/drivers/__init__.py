@@ -1,1 +1,4 @@
-"""Drivers carry programs; algorithms never know which one. `loopback`, a world of one, is in core."""
+"""Drivers run programs and transports carry messages; algorithms do not depend on which one is used.
+
+`loopback`, which answers each request of one program with its own data, is in core.
+"""

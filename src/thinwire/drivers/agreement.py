@@ -1,4 +1,4 @@
-"""Saying who wants what, when ranks do not want the same."""
+"""Compare the requests of all ranks and report which ranks differ."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from collections.abc import Sequence
 from ..core import ProtocolError
 
 
-def check_agreement(wishes: Sequence[tuple[int, str]]) -> None:
-    """Each rank's (step, description of its request); a ProtocolError names step, ranks and requests if they differ."""
-    if len(set(wishes)) == 1:
+def check_agreement(requests: Sequence[tuple[int, str]]) -> None:
+    """Compare all ranks' requests, given as (step, description) in rank order.
+
+    Raises:
+        ProtocolError: they differ; the text names the step, the ranks and their requests.
+    """
+    if len(set(requests)) == 1:
         return
-    ranks: dict[tuple[int, str], list[int]] = {}
-    for rank, wish in enumerate(wishes):
-        ranks.setdefault(wish, []).append(rank)
-    sides = [f"{_names(who)} {text} (step {step})" for (step, text), who in ranks.items()]
-    raise ProtocolError(f"step {min(step for step, _ in wishes)}: ranks disagree: {'; '.join(sides)}")
+    ranks_by_request: dict[tuple[int, str], list[int]] = {}
+    for rank, request in enumerate(requests):
+        ranks_by_request.setdefault(request, []).append(rank)
+    groups = [f"{_subject(ranks)} {text} (step {step})" for (step, text), ranks in ranks_by_request.items()]
+    raise ProtocolError(f"step {min(step for step, _ in requests)}: ranks disagree: {'; '.join(groups)}")
 
 
-def _names(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]} asks" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} ask"
+def _subject(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]} requests" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} request"

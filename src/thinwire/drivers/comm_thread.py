@@ -1,8 +1,8 @@
-"""One thread that does jobs one after another, in the order they were given.
+"""A communication thread: runs submitted jobs one at a time, in the order of submission.
 
-No such thread may outlive the interpreter. A daemon thread that comes back for the GIL while Python shuts down is ended
-by `pthread_exit` (Python 3.11), and inside torch's C++ that terminates the process by SIGABRT. So all of them are ended
-and joined `atexit`; one that waits for a silent peer is woken by hanging up on it.
+No such thread may outlive the interpreter. A daemon thread that requests the GIL while Python shuts down is ended by
+`pthread_exit` (Python 3.11), and inside torch's C++ that terminates the process by SIGABRT. So all threads are ended
+and joined `atexit`; a thread that waits for a silent peer is woken by closing its connections.
 """
 
 from __future__ import annotations
@@ -24,38 +24,43 @@ T = TypeVar("T")
 _Jobs = queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
 log = logging.getLogger("thinwire")
 
-CLOSED = "this driver is closed and exchanges nothing any more; attach again, or make a new driver"
-FINISH_S = 1.0  # at exit: time for the job at hand to end by itself, before the connections are closed
-GIVE_UP_S = 10.0  # and after that; only a job that computes for longer is left behind
+CLOSED = "this driver is closed; attach again, or make a new driver"
+FINISH_S = 1.0  # at exit: time for the current job to finish, before the connections are closed
+GIVE_UP_S = 10.0  # at exit: time for the thread to end after that; only a job that computes for longer is abandoned
 
 
-class _Running(NamedTuple):
+class _ThreadRecord(NamedTuple):
     jobs: _Jobs
-    ending: threading.Event  # set when the interpreter ends: jobs that were not begun are not begun any more
-    hang_up: weakref.WeakMethod[Callable[[], None]] | None  # weak: a thread that ends must not end connections with it
+    ending: threading.Event  # set when the interpreter ends: jobs that have not started are not started any more
+    disconnect: weakref.WeakMethod[Callable[[], None]] | None  # weak: the record must not keep connections alive
 
 
-_running: dict[threading.Thread, _Running] = {}  # every thread that has not ended yet
+_running: dict[threading.Thread, _ThreadRecord] = {}  # every thread that has not ended yet
 
 
 class CommThread:
-    """All collectives of a group are issued here, so their order is the order of submission on every rank.
+    """Issues all collectives of a group, so that their order is the order of submission on every rank.
 
-    The thread ends with `close()`, when its owner is gone, or when the interpreter ends. hang_up: wakes a job that
-    waits for a peer, by making its wait fail; called at exit only, if its owner still lives.
+    The thread ends with `close()`, when its owner is garbage-collected, or when the interpreter ends.
+
+    Args:
+        name: of the thread.
+        disconnect: makes the wait of a job for a peer fail; called at exit only, if its owner still exists.
     """
 
-    def __init__(self, name: str = "thinwire-comm", hang_up: Callable[[], None] | None = None) -> None:
+    def __init__(self, name: str = "thinwire-comm", disconnect: Callable[[], None] | None = None) -> None:
         self._jobs: _Jobs = queue.SimpleQueue()
-        self._lock = threading.Lock()  # nothing is queued behind the end
+        self._lock = threading.Lock()  # so that nothing is queued after the end mark
         self._closed = False
         ending = threading.Event()
         self._thread = threading.Thread(target=_work, args=(self._jobs, ending), name=name, daemon=True)
-        _running[self._thread] = _Running(self._jobs, ending, weakref.WeakMethod(hang_up) if hang_up else None)
+        weak = weakref.WeakMethod(disconnect) if disconnect else None
+        _running[self._thread] = _ThreadRecord(self._jobs, ending, weak)
         self._thread.start()
         weakref.finalize(self, self._jobs.put, None)
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
+        """Queue a job; ClosedError after `close()`."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed or not self._thread.is_alive():
@@ -65,14 +70,16 @@ class CommThread:
 
     @property
     def is_closed(self) -> bool:
+        """Whether no further jobs are accepted."""
         return self._closed or not self._thread.is_alive()
 
     def check_open(self) -> None:
+        """Raise ClosedError if no further jobs are accepted."""
         if self.is_closed:
             raise ClosedError(CLOSED)
 
     def close(self) -> None:
-        """Finish what was submitted, then end. Closing twice does no harm."""
+        """Finish the submitted jobs, then end the thread. A second call has no effect."""
         with self._lock:
             self._closed = True
             self._jobs.put(None)
@@ -85,7 +92,7 @@ def _work(jobs: _Jobs, ending: threading.Event) -> None:
             job, future = entry
             try:
                 if ending.is_set():
-                    raise ClosedError("the interpreter is ending; this exchange was not begun")
+                    raise ClosedError("the interpreter is exiting; this exchange was not started")
                 future.set_result(job())
             except BaseException as error:
                 future.set_exception(error)
@@ -96,23 +103,23 @@ def _work(jobs: _Jobs, ending: threading.Event) -> None:
 
 @atexit.register
 def _end_all() -> None:
-    """End and join every thread before the interpreter shuts down. Ctrl-C does not cut this short."""
+    """End and join every thread before the interpreter shuts down, even if Ctrl-C is pressed meanwhile."""
     threads = dict(_running)
-    for thread in threads.values():
-        thread.ending.set()
-        thread.jobs.put(None)
+    for record in threads.values():
+        record.ending.set()
+        record.jobs.put(None)
     if not _join(list(threads), FINISH_S):
-        for hang_up in [thread.hang_up() for thread in threads.values() if thread.hang_up is not None]:
-            if hang_up is not None:
+        for disconnect in [record.disconnect() for record in threads.values() if record.disconnect is not None]:
+            if disconnect is not None:
                 with suppress(Exception):
-                    hang_up()
+                    disconnect()
         left = [thread for thread in threads if thread.is_alive()]
         if not _join(left, GIVE_UP_S):
             log.warning("%s did not end within %g s of exit", ", ".join(t.name for t in left), GIVE_UP_S)
 
 
 def _join(threads: list[threading.Thread], within_s: float) -> bool:
-    """Whether all of them have ended in time."""
+    """Whether all threads ended within this time."""
     deadline = time.monotonic() + within_s
     while (alive := [thread for thread in threads if thread.is_alive()]) and time.monotonic() < deadline:
         with suppress(KeyboardInterrupt):

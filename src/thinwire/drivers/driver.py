@@ -1,6 +1,6 @@
-"""What carries programs (`Driver`: one rank among others; `RunAll`: all ranks of a simulated world) and messages.
+"""Protocols: `Driver` runs the programs of one rank, `RunAll` those of all ranks of a simulated world.
 
-A `Transport` carries messages between a worker and its server.
+`Transport` carries the messages between a worker and its server.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from ..core import Message, Program, World
 from .meter import Meter
 
 if TYPE_CHECKING:
-    from .sockets.talking import Crossings
+    from .sockets.protocol import ByteCounter
 
 T = TypeVar("T")
 
 
 class Driver(Protocol):
-    """One rank. `TorchDist` is one of several processes, `Alone` a world of one.
+    """Runs programs as one rank: `TorchDist` in a process group, `SingleRank` in a world of one.
 
-    clock: for decisions by measured time; None where runs must repeat bit for bit.
+    clock: seconds, for decisions by measured time; None where runs must repeat bit for bit.
     """
 
     @property
@@ -44,43 +44,47 @@ class Driver(Protocol):
         """Queue a program; all ranks queue in the same order.
 
         Args:
-            program: what to run.
-            ahead: it may be begun, up to its first request, while earlier ones wait for answers.
-            after: a program queued before; if that one failed, this one sends nothing and fails alike.
+            program: the program to run.
+            ahead: the program may be started, up to its first request, while earlier ones wait for answers.
+            after: the future of an earlier program; if that one failed, this one sends nothing and fails alike.
         """
         ...
 
-    def count_with(self, meter: Meter) -> Meter:
-        """Count with this meter from the next program on, and return the one before. Call it while nothing runs."""
+    def set_meter(self, meter: Meter) -> Meter:
+        """Count with this meter from the next program on; return the previous one. Call it while nothing runs."""
         ...
 
     def barrier(self) -> None:
-        """Return when all ranks have called it. It belongs to no algorithm, and no meter."""
+        """Return when all ranks have called it. Its bytes are not counted."""
         ...
 
     def close(self) -> None:
-        """Finish what was submitted. Every later call but this one raises ClosedError."""
+        """Finish the submitted programs. Every later call except `close` raises ClosedError."""
         ...
 
 
 class RunAll(Protocol):
-    """All ranks of a world in one process: `lockstep`, or a simulation with a clock of its own."""
+    """Runs all ranks of a world in one process: `lockstep`, or a simulator with a virtual clock."""
 
     def __call__(self, programs: Sequence[Program[T]], meters: Sequence[Meter] | None = None) -> list[T]:
-        """One program per rank, to its end; results in rank order. `meters` count as real ranks would."""
+        """Run one program per rank to its end; return the results in rank order. `meters`: one per rank."""
         ...
 
 
 class Transport(Protocol):
-    """Requests of one worker and the replies of its server. `Connection` goes over a socket, `InProcess` over none."""
+    """Sends a worker's messages to its server: `Connection` over a socket, `InProcess` by a function call."""
 
     @property
-    def traffic(self) -> Crossings:
-        """Bytes sent and received, and whole frames by kind of message."""
+    def traffic(self) -> ByteCounter:
+        """Bytes sent and received, in total and by kind of message."""
         ...
 
     def call(self, message: Message) -> Message:
-        """The reply. Sender and sequence are filled in. An error of the server's handler is a ProtocolError here."""
+        """Send a message and return the reply; sender and sequence number are filled in.
+
+        Raises:
+            ProtocolError: the server's handler raised an error.
+        """
         ...
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
-"""The few bytes every rank shows every other before a collective: what it is about to do, at which step, how long.
+"""Headers that ranks exchange before a collective: a checksum of the request, its step, the length of the payload.
 
-They turn a disagreement into an error instead of a hang, and tell how long a message of varying length will be.
+They turn a disagreement between ranks into an error instead of a hang, and announce the length of a payload of varying
+size.
 """
 
 from __future__ import annotations
@@ -15,55 +16,61 @@ from torch import Tensor
 from ..core import DecodeError, Payload, Request, World
 from ..wire import lengths_bytes
 
-_FORM = struct.Struct("<IIQ")
-HEADER_BYTES = _FORM.size
-_MOST_BYTES = 1 << 26  # a message may be so long, and eight times our own or what the request expects, to be believed
+_FORMAT = struct.Struct("<IIQ")
+HEADER_BYTES = _FORMAT.size
+_MAX_BYTES = 1 << 26  # a payload may have this much, plus eight times our own or what the request expects
 
 
-class Header(NamedTuple):
-    signature: int  # of the request's description: equal on all ranks that agree
+class RequestHeader(NamedTuple):
+    """The 16 bytes that announce one request."""
+
+    signature: int  # checksum of the request's description: equal on all ranks that agree
     step: int
     num_bytes: int  # of the framed payload that follows; 0 for an all-reduce, whose size is part of the description
 
     def pack(self) -> Tensor:
-        return torch.frombuffer(bytearray(_FORM.pack(*self)), dtype=torch.uint8)
+        return torch.frombuffer(bytearray(_FORMAT.pack(*self)), dtype=torch.uint8)
 
     @classmethod
-    def unpack(cls, blob: Tensor) -> Header:
-        return cls(*_FORM.unpack(blob.numpy().tobytes()))
+    def unpack(cls, blob: Tensor) -> RequestHeader:
+        return cls(*_FORMAT.unpack(blob.numpy().tobytes()))
 
 
-def headers_of(request: Request, lengths: Sequence[int]) -> list[Header]:
-    """One for each rank: they differ only in the length of the framed payload that will follow."""
+def make_headers(request: Request, lengths: Sequence[int]) -> list[RequestHeader]:
+    """The header for each rank; they differ only in the length of the framed payload that follows."""
     signature, step = request.signature(), request.step & 0xFFFFFFFF
-    return [Header(signature, step, length) for length in lengths]
+    return [RequestHeader(signature, step, length) for length in lengths]
 
 
 def check_lengths(lengths: Mapping[int, int], own: int, request: Request) -> None:
-    """No message is believed to be much longer than our own longest, or than what the request expects.
+    """Check announced lengths before memory is allocated for them.
 
-    Memory is taken for it only after this. Our own says little where a rank may send next to nothing (a threshold, a
-    gradient of zeros, a form); what is expected then follows from the layers.
+    The limit follows from our own longest payload and from what the request expects. Our own length alone is not
+    enough: a rank may send almost nothing (a threshold compressor, a gradient of zeros) where others send much.
+
+    Raises:
+        DecodeError: a rank announces more than the limit.
     """
-    longest = _MOST_BYTES + 8 * max(own, request.expected_bytes)
+    limit = _MAX_BYTES + 8 * max(own, request.expected_bytes)
     for rank, length in lengths.items():
-        if length > longest:
+        if length > limit:
             raise DecodeError(
                 f"step {request.step}: rank {rank} announces {length} B for {request.describe()}, at most "
-                f"{longest} B are taken; a program that sends so much must say it in the request's `expected_bytes`"
+                f"{limit} B are accepted; a program that sends more must set `expected_bytes` of its request"
             )
 
 
 def framed_bytes(payload: Payload) -> int:
+    """Bytes of a payload and of the lengths of its parts."""
     return payload.num_bytes + lengths_bytes(payload)
 
 
 def header_bytes(requests: Sequence[Request], world: World) -> tuple[int, int]:
     """Bytes of headers and lengths that a rank sends and receives for one collective, by formula."""
     request = requests[world.rank]
-    leaving, arriving = request.headers(world)
+    num_sent, num_received = request.headers(world)
     sent, received = request.frames(requests, world)
     return (
-        HEADER_BYTES * leaving + sum(map(lengths_bytes, sent)),
-        HEADER_BYTES * arriving + sum(map(lengths_bytes, received)),
+        HEADER_BYTES * num_sent + sum(map(lengths_bytes, sent)),
+        HEADER_BYTES * num_received + sum(map(lengths_bytes, received)),
     )

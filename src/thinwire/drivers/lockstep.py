@@ -1,4 +1,4 @@
-"""All workers inside one process, one request at a time: deterministic, and disagreements are errors at once."""
+"""Lockstep driver: run all ranks in one process, one request at a time; deterministic, and used as the reference."""
 
 from __future__ import annotations
 
@@ -14,22 +14,30 @@ T = TypeVar("T")
 
 
 def lockstep(programs: Sequence[Program[T]], meters: Sequence[Meter] | None = None) -> list[T]:
-    """Run one program per rank to its end and give their results in rank order; `meters` count as real ranks would."""
+    """Run one program per rank to its end and return the results in rank order.
+
+    Args:
+        programs: one per rank. All must make the same requests.
+        meters: one per rank; they count the bytes that real ranks would send, headers included.
+
+    Raises:
+        ProtocolError: ranks made different requests.
+    """
     results: dict[int, T] = {}
     answers: list[Any] = [None] * len(programs)
     while True:
-        asked: dict[int, Request] = {}
+        pending: dict[int, Request] = {}
         for rank, program in enumerate(programs):
             try:
-                asked[rank] = program.send(answers[rank])
+                pending[rank] = program.send(answers[rank])
             except StopIteration as done:
                 results[rank] = done.value
-        if not asked:
+        if not pending:
             return [results[rank] for rank in range(len(programs))]
-        finished = (max(request.step for request in asked.values()), "nothing, it has finished")
+        finished = (max(request.step for request in pending.values()), "nothing, it has finished")
         ranks = range(len(programs))
-        check_agreement([(asked[r].step, asked[r].describe()) if r in asked else finished for r in ranks])
-        requests = [asked[rank] for rank in range(len(programs))]
+        check_agreement([(pending[r].step, pending[r].describe()) if r in pending else finished for r in ranks])
+        requests = [pending[rank] for rank in ranks]
         answers = requests[0].answer_all(requests)
         for rank, meter in enumerate(meters or ()):
             _count(requests, World(rank, len(requests)), meter)

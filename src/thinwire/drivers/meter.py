@@ -1,4 +1,4 @@
-"""Bytes, counted where they are sent."""
+"""Byte counts of one rank, by step, collective, layer and kind of data, recorded by the driver that sends them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from ..core import Label, Request, World
 
-OLDER = -1
+OLDER = -1  # the step of rows that sum up all steps older than `keep_steps`
 
 
-class Where(NamedTuple):
-    """Whose traffic it is; the step OLDER stands for all steps older than the meter remembers one by one."""
+class TrafficKey(NamedTuple):
+    """What a row of traffic belongs to."""
 
     step: int
     collective: str
@@ -22,9 +22,11 @@ class Where(NamedTuple):
 
 @dataclass
 class Traffic:
-    """One rank's traffic. Payload bytes are handed over once; wire bytes are what the collective makes of them.
+    """Traffic of one rank.
 
-    Requests are counted with their headers, so that a request of many layers counts once.
+    payload_bytes are what the rank contributes to a collective, counted once; sent_bytes and received_bytes are what
+    the collective sends and receives for it. A request is counted in the row of its header, so that a request for many
+    layers counts once.
     """
 
     requests: int = 0
@@ -41,70 +43,73 @@ class Traffic:
         self.received_bytes += other.received_bytes
 
 
-HEADER = "header"  # the kind of what a driver adds: agreement headers and lengths of parts
+HEADER = "header"  # the kind of the bytes that a driver adds: request headers and lengths of parts
 
 
 class Meter:
-    """Traffic of one rank by step, collective, layer and kind; it reads labels and knows no formula.
+    """Traffic of one rank by step, collective, layer and kind, taken from the labels of the requests.
 
-    Rows of the last `keep_steps` steps are kept apart; older ones are merged, so that a long run does not grow.
+    Rows of the last `keep_steps` steps are kept; older ones are merged, so that memory stays bounded in a long run.
     """
 
     def __init__(self, keep_steps: int = 100) -> None:
-        self.rows: dict[Where, Traffic] = {}
+        self.rows: dict[TrafficKey, Traffic] = {}
         self.keep_steps = keep_steps
-        self._steps: dict[int, list[Where]] = {}  # whose rows are kept apart
+        self._steps: dict[int, list[TrafficKey]] = {}  # steps whose rows are not merged yet
 
     def record(
         self, request: Request, world: World, sent: int, received: int, header_sent: int, header_received: int
     ) -> None:
-        """One request performed: `sent` and `received` bytes of its data, and those of its headers."""
+        """Record one request: the bytes of its data that were sent and received, and those of its headers."""
         if not request.on_wire:
             return
         collective = type(request).__name__
         total = sum([label.num_bytes for label in request.labels])
-        gives = request.contributes(world)
+        contributes = request.contributes(world)
         for label in request.labels or (Label("", "values", 0, 0.0),):
             share = label.num_bytes / total if total else 1 / max(1, len(request.labels))
-            traffic = Traffic(0, label.model_bits * gives, label.num_bytes * gives, share * sent, share * received)
-            self._add(Where(request.step, collective, label.layer, label.kind), traffic)
-        self._add(Where(request.step, collective, "", HEADER), Traffic(1, 0.0, 0.0, header_sent, header_received))
+            bits, nbytes = label.model_bits * contributes, label.num_bytes * contributes
+            traffic = Traffic(0, bits, nbytes, share * sent, share * received)
+            self._add(TrafficKey(request.step, collective, label.layer, label.kind), traffic)
+        self._add(TrafficKey(request.step, collective, "", HEADER), Traffic(1, 0.0, 0.0, header_sent, header_received))
         self._merge_old()
 
     def total(self) -> Traffic:
-        return self.by("all").get("all", Traffic())
+        """The sum of all rows."""
+        return self.sum_by("all").get("all", Traffic())
 
-    def by(self, what: str) -> dict[str | int, Traffic]:
+    def sum_by(self, field: str) -> dict[str | int, Traffic]:
         """Sums by "step", "collective", "layer" or "kind"; "all" gives one row."""
         sums: dict[str | int, Traffic] = {}
-        for where, traffic in self.rows.items():
-            key = "all" if what == "all" else getattr(where, what)
-            sums.setdefault(key, Traffic()).add(traffic)
+        for key, traffic in self.rows.items():
+            group = "all" if field == "all" else getattr(key, field)
+            sums.setdefault(group, Traffic()).add(traffic)
         return sums
 
     def state_dict(self) -> dict[str, Any]:
-        """All rows, so that a meter that loads them goes on as if it had counted them itself."""
-        rows = [[*where, *(getattr(traffic, f.name) for f in fields(traffic))] for where, traffic in self.rows.items()]
+        """All rows, so that a meter that loads them continues with the same counts."""
+        rows = [[*key, *(getattr(traffic, f.name) for f in fields(traffic))] for key, traffic in self.rows.items()]
         return {"rows": rows, "steps": list(self._steps)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        width = len(Where._fields)
-        self.rows = {Where(*row[:width]): Traffic(*row[width:]) for row in state["rows"]}
+        """Continue with the rows of a stored meter."""
+        width = len(TrafficKey._fields)
+        self.rows = {TrafficKey(*row[:width]): Traffic(*row[width:]) for row in state["rows"]}
         self._steps = {step: [] for step in state["steps"]}
-        for where in self.rows:
-            if where.step in self._steps:
-                self._steps[where.step].append(where)
+        for key in self.rows:
+            if key.step in self._steps:
+                self._steps[key.step].append(key)
 
-    def _add(self, where: Where, traffic: Traffic) -> None:
-        row = self.rows.get(where)
+    def _add(self, key: TrafficKey, traffic: Traffic) -> None:
+        row = self.rows.get(key)
         if row is not None:
             row.add(traffic)
             return
-        self.rows[where] = traffic
-        if where.step != OLDER:
-            self._steps.setdefault(where.step, []).append(where)
+        self.rows[key] = traffic
+        if key.step != OLDER:
+            self._steps.setdefault(key.step, []).append(key)
 
     def _merge_old(self) -> None:
         while len(self._steps) > self.keep_steps:
-            for where in self._steps.pop(next(iter(self._steps))):
-                self._add(where._replace(step=OLDER), self.rows.pop(where))
+            for key in self._steps.pop(next(iter(self._steps))):
+                self._add(key._replace(step=OLDER), self.rows.pop(key))

@@ -8,8 +8,8 @@ from typing import Any
 import torch.distributed as dist
 
 from ..core import CompositionError, PeerLostError
-from ..drivers.alone import Alone
 from ..drivers.driver import Driver
+from ..drivers.single import SingleRank
 from ..drivers.torch_dist import TorchDist
 from .agreement import agree_on
 
@@ -46,10 +46,10 @@ def open_agreed(caller: str, facts: Mapping[str, Any], timeout_s: float, group: 
 
 def open_pair(timeout_s: float, group: Any, ranks: Sequence[int]) -> TorchDist:
     """Connections between two ranks of the group; no third one takes part."""
-    return TorchDist(group, timeout_s=timeout_s, among=ranks)
+    return TorchDist(group, timeout_s=timeout_s, ranks=ranks)
 
 
 def open_or_alone(caller: str, facts: Mapping[str, Any], timeout_s: float, group: Any = None) -> Driver:
     """`open_agreed`, or a world of one where there is no process group."""
     together = dist.is_available() and dist.is_initialized()
-    return open_agreed(caller, facts, timeout_s, group) if together else Alone()
+    return open_agreed(caller, facts, timeout_s, group) if together else SingleRank()

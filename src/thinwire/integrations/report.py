@@ -77,7 +77,7 @@ class TrafficReport:
         total = meter.total()
         dense = steps * gradient_bytes * 2 * (world.size - 1) / world.size
         by_layer, by_kind = (
-            {str(k): t.sent_bytes for k, t in sorted(meter.by(what).items(), key=lambda kv: -kv[1].sent_bytes)}
+            {str(k): t.sent_bytes for k, t in sorted(meter.sum_by(what).items(), key=lambda kv: -kv[1].sent_bytes)}
             for what in ("layer", "kind")
         )
         by_layer.pop("", None)

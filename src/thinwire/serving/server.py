@@ -55,7 +55,7 @@ class ModelServer(ClosedOnExit):
         self._is_over = self._has_told = False
         self._error: BaseException | None = None
         self._report: dict[str, Any] = {}
-        self._listener = Listener(address, self._handler, lost=self._lose, **line)
+        self._listener = Listener(address, self._handler, on_lost=self._lose, **line)
         self.address = self._listener.address
         self._thread = threading.Thread(target=self._watch, name="thinwire-serve", daemon=True)
         self._thread.start()
@@ -146,7 +146,7 @@ class ModelServer(ClosedOnExit):
         machine, traffic = self._machine, self._listener.traffic
         facts: dict[str, Any] = {
             "updates": done_by(machine),
-            "refused": dict(Counter(dict(self._listener.refused)) + machine.refusals),  # copied: its thread counts on
+            "refused": dict(Counter(dict(self._listener.rejected)) + machine.refusals),  # copied: its thread counts on
             "received_bytes": traffic.received,
             "sent_bytes": traffic.sent,
             "lost": sorted(self._supervisor.away),

@@ -13,7 +13,7 @@ import torch
 
 from ..core import GatheredPayloads, Payload, Program, Request, World, fuse, fuse_flagged, loopback
 from ..core.programs import drive
-from ..drivers.headers import Header, framed_bytes, header_bytes, headers_of
+from ..drivers.headers import RequestHeader, framed_bytes, header_bytes, make_headers
 from ..drivers.lockstep import lockstep
 from ..drivers.meter import Meter
 from .laws import Law, check_all, law
@@ -97,9 +97,9 @@ def a_meter_counts_it_once_where_it_is_on_the_wire(make: Make, size: int) -> Non
 def headers_announce_what_goes_to_each_rank(make: Make) -> None:
     request = make(1, 3, 0)
     lengths = [framed_bytes(request.payload_to(rank)) for rank in range(3)]
-    for rank, header in enumerate(headers_of(request, lengths)):
+    for rank, header in enumerate(make_headers(request, lengths)):
         sent = request.payload_to(rank)
-        assert Header.unpack(header.pack()) == header
+        assert RequestHeader.unpack(header.pack()) == header
         assert header.signature == request.signature() and (header.num_bytes > 0) == bool(sent.parts)
 
 

@@ -108,8 +108,8 @@ def measure(
             with network(2, rate) as net:
                 device = net.places[0].device
                 results = run_ranks(
-                    2, "thinwire_lab.bench.ddp:take_turns", order | {"device": device}, tell=tell,
-                    timeout_s=60 + 60 * len(ways) * steps, starts=net.starts(),
+                    2, "thinwire_lab.bench.ddp:take_turns", order | {"device": device}, on_progress=tell,
+                    timeout_s=60 + 60 * len(ways) * steps, command_prefixes=net.starts(),
                 )  # fmt: skip
         except PeerLostError:
             if ways is not ALONE:

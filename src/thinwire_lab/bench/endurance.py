@@ -139,7 +139,7 @@ def endure(composition: str, buckets: int, runs: int, steps: int, deadline_s: fl
         order = {"composition": composition, "cap_mb": CAPS_MB[buckets], "runs": (tried, end), "steps": steps}
         try:
             run_ranks(
-                2, "thinwire_lab.bench.endurance:some_runs", order | {"deadline_s": deadline_s}, tell=told,
+                2, "thinwire_lab.bench.endurance:some_runs", order | {"deadline_s": deadline_s}, on_progress=told,
                 timeout_s=60 + deadline_s * (end - tried),
             )  # fmt: skip
         except PeerLostError as error:

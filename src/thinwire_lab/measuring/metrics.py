@@ -105,8 +105,8 @@ class MetricsRecorder:
             "curve": known,
             "final": {name: _last(column) for name, column in known.items()},
             "best": {name: _best(name, known[name]) for name in METRICS if name in known},
-            "bytes_by_kind": _bytes_by(replica.meter.by("kind"), counted),
-            "bytes_by_layer": {k: v for k, v in _bytes_by(replica.meter.by("layer"), counted).items() if k},
+            "bytes_by_kind": _bytes_by(replica.meter.sum_by("kind"), counted),
+            "bytes_by_layer": {k: v for k, v in _bytes_by(replica.meter.sum_by("layer"), counted).items() if k},
             "dense_layers": sorted({where.layer for where in replica.meter.rows if where.kind == "dense"}),
             "bytes_by_bucket": self._bytes_by_bucket(counted),
             "plans": make_plan_history(replica.exchanger, replica.world.size),
@@ -120,7 +120,7 @@ class MetricsRecorder:
 
     def _bytes_by_bucket(self, counted: str) -> list[float]:
         """Bytes of each bucket, in order."""
-        layers = _bytes_by(self.replica.meter.by("layer"), counted)
+        layers = _bytes_by(self.replica.meter.sum_by("layer"), counted)
         return [sum(layers.get(name, 0.0) for name in names) for names in self.replica.buckets]
 
     def _steps_to_target(self) -> int | None:

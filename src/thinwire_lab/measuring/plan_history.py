@@ -48,5 +48,5 @@ def report_controller_cost(exchanger: Exchanger, meter: Meter) -> dict[str, Any]
     """Rank 0's decisions, seconds, bytes of statistics and plans, the controller's report; {} without a controller."""
     if not exchanger.menus:
         return {}
-    spent = meter.by("kind").get("plan")
+    spent = meter.sum_by("kind").get("plan")
     return exchanger.adaptation() | {"bytes": 0.0 if spent is None else spent.sent_bytes}

@@ -72,7 +72,7 @@ def measure(text: str, tensors: list[Tensor]) -> Metered:
     outs = lockstep([e.round({"layer": t}, 0, World(r, workers)) for r, (e, t) in pairs], meters)
     mean = torch.stack(tensors).double().mean(0)
     sent = sum(meter.total().sent_bytes for meter in meters) / workers
-    headers = sum(meter.by("kind")[HEADER].sent_bytes for meter in meters) / workers
+    headers = sum(meter.sum_by("kind")[HEADER].sent_bytes for meter in meters) / workers
     error = float((outs[0]["layer"] - mean).abs().max() / mean.abs().max())
     return Metered(sent - headers, headers, meters[0].total().requests, error)
 

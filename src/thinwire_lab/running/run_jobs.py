@@ -138,7 +138,13 @@ def _run_in_sequence(
         starts = None if net is None else net.starts()
         try:
             run_ranks(
-                ranks, f"{__name__}:run_orders", orders, tell=on_message, timeout_s=DAY_S, starts=starts, stop=stop
+                ranks,
+                f"{__name__}:run_orders",
+                orders,
+                on_progress=on_message,
+                timeout_s=DAY_S,
+                command_prefixes=starts,
+                stop_event=stop,
             )
         except PeerLostError as error:
             raise _with_log(error, jobs[min(done, len(jobs) - 1)], folder) from error
@@ -161,7 +167,7 @@ def run_orders(driver: Driver, orders: list[dict[str, Any]], send: Callable[[Any
         def on_progress(progress: Any, at: int = at) -> None:
             send({"job": at, "progress": progress})
 
-        driver.count_with(Meter())
+        driver.set_meter(Meter())
         result = import_object(order["function"])(driver, order["argument"], on_progress)
         write_json(Path(order["argument"]["folder"]) / f"rank{driver.world.rank}.json", result)
         driver.barrier()

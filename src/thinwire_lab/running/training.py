@@ -160,11 +160,11 @@ def train_one_rank(driver: Driver, argument: Mapping[str, Any], on_progress: Cal
     measurement_meter = Meter()
 
     def run_measurements(programs: Sequence[Program[Any]]) -> Sequence[Any]:
-        training_meter = driver.count_with(measurement_meter)
+        training_meter = driver.set_meter(measurement_meter)
         try:
             return [driver.run(programs[0])]
         finally:
-            driver.count_with(training_meter)
+            driver.set_meter(training_meter)
 
     def run_programs(programs: Sequence[Program[Any]]) -> Sequence[Any]:
         return [driver.run(programs[0])]

@@ -47,7 +47,9 @@ def check(net: Network) -> list[Goodput]:
     bits = rate_bits(net.rate)
     sizes = [int(max(_LEAST_BYTES, (bits or _UNSHAPED_BITS) / 8 * seconds)) for seconds, _, _ in MESSAGES.values()]
     argument = {"addresses": [place.address for place in net.places], "sizes": sizes}
-    measured = run_ranks(len(net.places), "thinwire_lab.testbed.goodput:send_round", argument, starts=net.starts())
+    measured = run_ranks(
+        len(net.places), "thinwire_lab.testbed.goodput:send_round", argument, command_prefixes=net.starts()
+    )
     return [
         judge(name, size, bits, of) for name, size, of in zip(MESSAGES, sizes, zip(*measured, strict=True), strict=True)
     ]

@@ -84,7 +84,9 @@ def verify(composition: str, workers: int = 2, numel: int = 1_000_000, steps: in
         raise ValueError(f"verify: alone nothing is sent, got workers={workers}; give 2 or more")
     with network(workers) as net, tempfile.TemporaryDirectory(prefix="thinwire-") as folder:
         argument = {"composition": composition, "shape": shape, "steps": steps, "folder": folder}
-        results = run_ranks(workers, "thinwire_lab.testbed.verify:exchange_and_count", argument, starts=net.starts())
+        results = run_ranks(
+            workers, "thinwire_lab.testbed.verify:exchange_and_count", argument, command_prefixes=net.starts()
+        )
     if refusals := [result["refused"] for result in results if "refused" in result]:
         raise CompositionError(f"{composition}: {refusals[0]}")
     turn = min(range(_TURNS), key=lambda t: sum(result["turns"][t]["counts"][0] for result in results))
@@ -121,7 +123,7 @@ def count_turn(driver: TorchDist, argument: dict[str, Any], turn: str) -> dict[s
     layer = TensorSpec("layer", tuple(argument["shape"]))
     exchanger = Exchanger([layer], parse(argument["composition"]))
     folder, gloo_before = Path(argument["folder"]), driver.peers.gloo_bytes()
-    driver.count_with(Meter())
+    driver.set_meter(Meter())
     _meet(folder, f"{turn}-before", rank, size)
     before = read_counts(DEVICE)
     _meet(folder, f"{turn}-start", rank, size)
@@ -131,7 +133,7 @@ def count_turn(driver: TorchDist, argument: dict[str, Any], turn: str) -> dict[s
         driver.run(exchanger.round({"layer": tensor}, step, driver.world))
     _meet(folder, f"{turn}-end", rank, size)
     counts = read_counts(DEVICE).since(before)
-    headers = driver.meter.by("kind").get(HEADER, Traffic())
+    headers = driver.meter.sum_by("kind").get(HEADER, Traffic())
     gloo = [now - then for now, then in zip(driver.peers.gloo_bytes(), gloo_before, strict=True)]
     return {"total": asdict(driver.meter.total()), "headers": asdict(headers), "gloo": gloo, "counts": list(counts)}
 

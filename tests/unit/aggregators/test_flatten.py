@@ -86,8 +86,8 @@ def test_bytes_are_those_of_one_message_and_a_layer_of_large_values_takes_them_a
     exchangers, meters = workers("flatten(topk(k=10))"), [Meter() for _ in range(RANKS)]
     rounds = [e.round(tensors_of(0, r), 0, World(r, RANKS)) for r, e in enumerate(exchangers)]
     outs = lockstep(rounds, meters)
-    assert meters[0].by("layer").keys() == {"whole", ""}
-    assert meters[0].by("kind")["values"].payload_bytes == 40
+    assert meters[0].sum_by("layer").keys() == {"whole", ""}
+    assert meters[0].sum_by("kind")["values"].payload_bytes == 40
     assert int((outs[0]["a"] != 0).sum()) >= 10 and not outs[0]["c"].any()
 
 

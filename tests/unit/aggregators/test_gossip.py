@@ -127,7 +127,7 @@ def test_traffic_is_one_payload_for_each_partner():
         meters = [Meter() for _ in range(8)]
         reduce_all(parse(f"gossip(identity(), {name})"), [torch.ones(100) for _ in range(8)], meters=meters)
         for meter in meters:
-            row = meter.by("kind")["values"]
+            row = meter.sum_by("kind")["values"]
             assert (row.payload_bytes, row.sent_bytes, row.received_bytes) == (400, 400 * partners, 400 * partners)
 
 

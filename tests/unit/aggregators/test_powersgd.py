@@ -115,7 +115,7 @@ def test_the_projection_is_finite_and_no_longer_than_the_matrix(kind, dtype):
 def test_layers_that_would_not_shrink_travel_dense_and_are_called_so(shape, dense):
     meters = [Meter(), Meter()]
     run("powersgd(rank=2)", [[draw("gaussian", shape, seed=r) for r in range(2)]], meters)
-    assert set(meters[0].by("kind")) == {"dense" if dense else "factors", "header"}
+    assert set(meters[0].sum_by("kind")) == {"dense" if dense else "factors", "header"}
 
 
 def test_given_dims_make_a_matrix_of_a_vector():

@@ -12,7 +12,7 @@ HEADER = "header"
 
 def metered(text, tensors):
     meters = [Meter() for _ in tensors]
-    return reduce_all(parse(text), tensors, meters=meters), [meter.by("kind") for meter in meters]
+    return reduce_all(parse(text), tensors, meters=meters), [meter.sum_by("kind") for meter in meters]
 
 
 @pytest.mark.parametrize("size", (1, 2, 3, 5, 8))

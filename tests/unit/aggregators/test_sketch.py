@@ -21,7 +21,7 @@ def reduce_all(text, tensors, states=None, step=0):
 
 
 def kinds(meter):
-    return {kind for kind, traffic in meter.by("kind").items() if kind != "header" and traffic.payload_bytes}
+    return {kind for kind, traffic in meter.sum_by("kind").items() if kind != "header" and traffic.payload_bytes}
 
 
 def sparse(workers, count, numel, overlap, dtype=torch.float64):
@@ -248,7 +248,7 @@ def test_formulas_say_what_the_meter_counts(density, workers, overlap, index):
     inside = f"(topk(k={count})" + (', index="bloom")' if index == "bloom" else ")")
     for way, text in (("sketch", f"sketch{inside}"), ("union", f"union{inside}"), ("gather", f"topk(k={count})")):
         _, meters = reduce_all(text, tensors)
-        sent = sum(m.total().sent_bytes - m.by("kind")["header"].sent_bytes for m in meters) / workers
+        sent = sum(m.total().sent_bytes - m.sum_by("kind")["header"].sent_bytes for m in meters) / workers
         assert sent == pytest.approx(expected.num_bytes[way], rel=0.03), way
 
 

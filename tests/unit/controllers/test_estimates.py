@@ -95,7 +95,7 @@ def test_expected_bytes_are_those_that_ranks_send(text, size):
             for r, e in enumerate(exchangers)
         ]
         lockstep(programs, meters)
-    sent = sum(m.by("layer")["w"].sent_bytes for m in meters) / size / 2
+    sent = sum(m.sum_by("layer")["w"].sent_bytes for m in meters) / size / 2
     price = float(compute_bytes([parse(text)], tensor("gaussian"), SPEC, size, KEY)[0])
     assert sent == pytest.approx(price, rel=0.03)
 
@@ -110,7 +110,7 @@ def test_a_sketch_is_priced_at_no_less_than_it_sends():
         ],
         meters,
     )
-    sent = meters[0].by("layer")["w"].sent_bytes
+    sent = meters[0].sum_by("layer")["w"].sent_bytes
     assert sent <= option.expected_bytes(SPEC, size) <= 2 * sent
 
 
@@ -132,7 +132,7 @@ def test_sums_of_independent_ranks_cost_what_is_expected(text, size, dtype):
     spec, meters = TensorSpec("w", (100, 120), dtype), [Meter() for _ in range(size)]
     tensors = [draw("gaussian", spec.shape, dtype, seed=r) for r in range(size)]
     lockstep([Exchanger([spec], parse(text)).round({"w": t}, 0, World(r, size)) for r, t in enumerate(tensors)], meters)
-    sent = meters[0].by("layer")["w"].sent_bytes
+    sent = meters[0].sum_by("layer")["w"].sent_bytes
     assert sent == pytest.approx(parse(text).expected_bytes(spec, size), rel=0.1)
 
 
@@ -142,7 +142,7 @@ def test_a_threshold_is_priced_by_the_tensor(scale):
     meters = [Meter() for _ in range(2)]
     lockstep([Exchanger([SPEC], option).round({"w": given}, 0, World(r, 2)) for r in range(2)], meters)
     price = float(compute_bytes([option], given, SPEC, 2, KEY)[0])
-    assert meters[0].by("layer")["w"].sent_bytes == pytest.approx(price, rel=0.03)
+    assert meters[0].sum_by("layer")["w"].sent_bytes == pytest.approx(price, rel=0.03)
 
 
 def test_what_changes_with_the_step_is_priced_at_the_present_one():

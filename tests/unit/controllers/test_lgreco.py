@@ -51,20 +51,20 @@ def test_it_decides_at_its_start_and_every_so_many_exchanges_the_same_on_all_ran
     exchangers, meters = workers(), [Meter() for _ in range(SIZE)]
     train(exchangers, range(3), meters)
     assert all(e.plans == [] and set(e.plan.values()) == {0, 9} for e in exchangers)  # the default; biases have no menu
-    assert "plan" not in meters[0].by("kind")
+    assert "plan" not in meters[0].sum_by("kind")
     train(exchangers, range(3, 8), meters)
     assert {3} <= {step for step, _ in exchangers[0].plans} <= {3, 7}  # where nothing changes there is no new plan
     assert all(e.plans == exchangers[0].plans for e in exchangers)
     table = 3 * 100 * 8
-    assert meters[1].by("kind")["plan"].payload_bytes == 2 * table  # rank 0 alone hands its plan on
-    assert meters[0].by("kind")["plan"].payload_bytes == 2 * (table + 3 * 4)
+    assert meters[1].sum_by("kind")["plan"].payload_bytes == 2 * table  # rank 0 alone hands its plan on
+    assert meters[0].sum_by("kind")["plan"].payload_bytes == 2 * (table + 3 * 4)
 
 
 def test_it_sends_less_than_the_reference_and_loses_no_more():
     plain, chosen = [Meter() for _ in range(SIZE)], [Meter() for _ in range(SIZE)]
     train(workers("ef(topk(density=0.05))"), range(3, 30), plain)
     train(workers(), range(3, 30), chosen)
-    kinds = chosen[0].by("kind")
+    kinds = chosen[0].sum_by("kind")
     assert plain[0].total().sent_bytes > chosen[0].total().sent_bytes - kinds["plan"].sent_bytes
 
 
@@ -159,7 +159,7 @@ def test_statistics_of_one_rank_are_the_first_ones():
     for step in range(4):
         lockstep([alone.round(gradients(step, 0), step, World(0, 1))])
     assert exchangers[0].plan == alone.plan
-    assert meters[1].by("kind").get("plan") is None or meters[1].by("kind")["plan"].payload_bytes == 0
+    assert meters[1].sum_by("kind").get("plan") is None or meters[1].sum_by("kind")["plan"].payload_bytes == 0
 
 
 def test_a_mixture_takes_entries_of_several_families():

@@ -102,8 +102,8 @@ def test_exchanges_of_one_group_are_merged_and_groups_are_ordered_alike_on_all_r
     outs = lockstep([worker(rank) for rank in range(size)], meters)
     assert [out[1] for out in outs] == [out[2] for out in outs] == [([[2, 20]], []), ([[0, 0]], []), ([[1, 10]], [])]
     assert [out[0][0] for out in outs] == [[[-1]], [[-2]], [[0]]]
-    assert all(meter.by("collective")["NeighborExchange"].requests == 2 for meter in meters)
-    assert all(meter.by("layer")["w"].payload_bytes == 16 for meter in meters)
+    assert all(meter.sum_by("collective")["NeighborExchange"].requests == 2 for meter in meters)
+    assert all(meter.sum_by("layer")["w"].payload_bytes == 16 for meter in meters)
 
 
 def test_one_group_with_different_neighbors_is_refused():
@@ -148,7 +148,7 @@ def test_bytes_and_headers_go_to_neighbors_only():
     meters = [Meter() for _ in range(4)]
     lockstep([to_the_next(rank, 4) for rank in range(4)], meters)
     for meter in meters:
-        kinds = meter.by("kind")
+        kinds = meter.sum_by("kind")
         assert (kinds["values"].sent_bytes, kinds["values"].received_bytes) == (8, 8)
         assert (kinds["header"].sent_bytes, kinds["header"].received_bytes) == (17, 17)
     request = NeighborExchange(((1, payload(1)), (2, payload(1))), (3,))

@@ -12,7 +12,7 @@ from thinwire.drivers.comm_thread import CommThread
 
 
 class Connections:
-    def hang_up(self):
+    def disconnect(self):
         pass
 
 
@@ -20,7 +20,7 @@ def test_a_thread_keeps_no_connections_alive():
     """Else they would end in that thread, which the interpreter does not wait for any more."""
     connections = Connections()
     dies = weakref.ref(connections)
-    thread = CommThread(hang_up=connections.hang_up)
+    thread = CommThread(disconnect=connections.disconnect)
     del connections
     gc.collect()
     assert dies() is None

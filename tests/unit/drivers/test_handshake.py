@@ -12,8 +12,8 @@ import pytest
 
 from helpers.faulty_link import FaultyLink, kind_of
 from thinwire.core import AuthenticationError, ConfigMismatch, FrameError, Message
-from thinwire.drivers.sockets import Connection, Listener, Secret, talking
-from thinwire.drivers.sockets.settings import described, differences
+from thinwire.drivers.sockets import Connection, Listener, Secret, protocol
+from thinwire.drivers.sockets.settings import describe_differences, describe_settings
 from thinwire.wire import decode_frame, encode_frame
 from thinwire.wire.frames import HEADER_BYTES
 
@@ -85,7 +85,7 @@ def test_a_proof_with_the_bare_secret_is_refused_and_the_right_phrase_is_accepte
     with Listener(LOCAL, ok, secret=secret) as listener:
         with Connection(listener.address, "w", secret=Bare(PHRASE)) as worker, pytest.raises(AuthenticationError):
             worker.call(Message("push"))
-        assert listener.refused == {"wrong secret": 1}
+        assert listener.rejected == {"wrong secret": 1}
         with (
             Connection(listener.address, "w", secret=Secret(b"correct horse bb")) as worker,
             pytest.raises(AuthenticationError, match="same secret"),
@@ -132,7 +132,7 @@ def test_a_peer_with_an_older_handshake_is_told_so_before_any_proof(old, secret)
     with Listener(LOCAL, ok, secret=secret) as listener, FaultyLink(listener.address, fault) as link:
         with (
             Connection(link.address, "w", secret=secret) as worker,
-            pytest.raises(FrameError, match="version 1 of the handshake, this side 2; run the same") as caught,
+            pytest.raises(FrameError, match="version 1 of the handshake, this side 3; run the same") as caught,
         ):
             worker.call(Message("push"))
         assert caught.value.reason == "handshake version" and worker.connects == 1
@@ -153,7 +153,7 @@ def test_settings_that_differ_are_named_with_both_values(secret, caplog):
         assert "exchange: dense() here, ef(topk(density=0.1)) there; seed: 2 here, 1 there" in str(caught.value)
         assert "task" not in str(caught.value) and "rounds" not in str(caught.value)
         assert (
-            listener.refused == {"fingerprint": 1} and worker.connects == 1 and "'w' has other settings" in caplog.text
+            listener.rejected == {"fingerprint": 1} and worker.connects == 1 and "'w' has other settings" in caplog.text
         )
         with Connection(listener.address, "w", secret=secret, fingerprint=5, settings=ours) as worker:
             assert worker.call(Message("push")).kind == "ok"
@@ -174,7 +174,7 @@ def test_settings_are_told_only_to_those_who_hold_the_secret():
 def test_a_changed_fingerprint_is_no_way_around_the_proof():
     secret = Secret(b"0123456789abcdef" * 4)
 
-    def fault(passing):  # somebody on the line who makes both sides believe that they have the same settings
+    def fault(passing):  # a man in the middle makes both sides believe that they have the same settings
         if passing.kind not in ("~hello", "~proof"):
             return [passing.data]
         sealed = passing.data[5]
@@ -184,29 +184,35 @@ def test_a_changed_fingerprint_is_no_way_around_the_proof():
     with Listener(LOCAL, ok, secret=secret, fingerprint=5) as listener, FaultyLink(listener.address, fault) as link:
         with Connection(link.address, "w", secret=secret, fingerprint=6) as worker, pytest.raises(AuthenticationError):
             worker.call(Message("push"))
-        assert listener.refused == {"wrong secret": 1}
+        assert listener.rejected == {"wrong secret": 1}
 
 
 @pytest.mark.parametrize("value", ["\\" * 500, "\x00" * 500, "ü" * 500, "(" * 89, 7])
 def test_settings_fit_into_a_frame_of_the_handshake_whatever_they_are(value):
     settings = {f"{number}{'n' * 40}": value for number in range(40)}
     frame = encode_frame(
-        Message("~refused", "server", fields={"reason": "fingerprint", "settings": described(settings)})
+        Message("~rejected", "server", fields={"reason": "fingerprint", "settings": describe_settings(settings)})
     )
-    assert len(frame) + 32 <= talking.HANDSHAKE_BYTES
+    assert len(frame) + 32 <= protocol.HANDSHAKE_BYTES
 
 
 def test_long_settings_that_differ_at_the_end_still_differ():
-    one, two = (described({"exchange": "x" * 300 + end}) for end in "ab")
-    assert differences(one, two) and len(differences(one, two)) < 260 and not differences(one, one)
+    one, two = (describe_settings({"exchange": "x" * 300 + end}) for end in "ab")
+    assert (
+        describe_differences(one, two)
+        and len(describe_differences(one, two)) < 260
+        and not describe_differences(one, one)
+    )
 
 
 @pytest.mark.parametrize(
     "wrong", [None, 3, "ab", [], ["a"], [1, 2], ["a", None], ["a", "b" * 91], ["a", "b"] * 9, [["a", "b"]]]
 )
 def test_a_server_that_tells_nonsense_about_its_settings_is_still_told_apart(wrong):
-    found = differences(["a", "x"], wrong)
-    assert found in ("", "a: x here, nothing there") and "\x1b" not in differences(["a", "x"], ["a", "\x1b[2J"])
+    found = describe_differences(["a", "x"], wrong)
+    assert found in ("", "a: x here, nothing there") and "\x1b" not in describe_differences(
+        ["a", "x"], ["a", "\x1b[2J"]
+    )
 
 
 def test_the_frames_of_a_handshake_are_those_that_the_page_lists():

@@ -24,7 +24,7 @@ VARYING = [
 @pytest.fixture(autouse=True)
 def little_is_believed(monkeypatch):
     """So that a few kilobytes are a long message: no test needs 64 MiB."""
-    monkeypatch.setattr(headers, "_MOST_BYTES", 64)
+    monkeypatch.setattr(headers, "_MAX_BYTES", 64)
 
 
 def first_request(text, gradient, rank):
@@ -55,7 +55,7 @@ def test_a_header_that_no_layer_could_need_is_refused(text):
     little = first_request(text, 0.0, rank=0)
     dense = sum(spec.num_bytes for spec in LAYERS)
     for length in (8 * dense + 1000, 1 << 40, (1 << 64) - 1):
-        with pytest.raises(DecodeError, match=rf"rank 1 announces {length} B for .*, at most \d+ B are taken"):
+        with pytest.raises(DecodeError, match=rf"rank 1 announces {length} B for .*, at most \d+ B are accepted"):
             check_lengths(announced(little, 1, length), framed_bytes(little.payload_to(1)), little)
 
 
@@ -70,7 +70,7 @@ def test_rows_of_an_embedding_may_all_come_from_another_rank():
 def test_a_form_says_how_much_it_expects():
     form = Broadcast(Payload((torch.empty(0),)), 0, expected_bytes=4000)
     check_lengths({0: 4003}, framed_bytes(form.payload_to(0)), form)
-    with pytest.raises(DecodeError, match="must say it in the request's `expected_bytes`"):
+    with pytest.raises(DecodeError, match="must set `expected_bytes`"):
         check_lengths({0: 4003}, 1, Broadcast(form.payload, 0))
 
 

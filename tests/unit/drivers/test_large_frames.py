@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from thinwire.core import Message, Payload
-from thinwire.drivers.sockets import Connection, Listener, Secret, talking
-from thinwire.drivers.sockets.authentication import Seal
+from thinwire.drivers.sockets import Connection, Listener, Secret, protocol
+from thinwire.drivers.sockets.authentication import FrameAuthenticator
 
 LOCAL = "127.0.0.1:0"
 SECRET = Secret(b"0123456789abcdef" * 4)
@@ -40,11 +40,11 @@ def made_slow(monkeypatch, owner, name):
 @pytest.mark.parametrize(
     ("owner", "name", "question", "answer"),
     [
-        (talking, "check_rest", LARGE, NOTHING),
-        (talking, "parse_rest", LARGE, NOTHING),
-        (Seal, "is_right", LARGE, NOTHING),
-        (Listener, "_frame", NOTHING, LARGE),
-        (Seal, "tag", NOTHING, LARGE),
+        (protocol, "check_rest", LARGE, NOTHING),
+        (protocol, "parse_rest", LARGE, NOTHING),
+        (FrameAuthenticator, "verify", LARGE, NOTHING),
+        (Listener, "_encode", NOTHING, LARGE),
+        (FrameAuthenticator, "tag", NOTHING, LARGE),
     ],
     ids=["checksum", "parsing", "tag of a question", "encoding of an answer", "tag of an answer"],
 )
@@ -53,7 +53,7 @@ def test_other_workers_are_served_while_a_large_frame_is_worked_on(owner, name, 
         return Message("ok", payload=answer if message.kind == "big" else NOTHING)
 
     with (
-        Listener(LOCAL, handle, secret=SECRET, heartbeat_s=0.05, silence_s=3.0) as listener,
+        Listener(LOCAL, handle, secret=SECRET, heartbeat_s=0.05, idle_timeout_s=3.0) as listener,
         Connection(listener.address, "big", secret=SECRET) as big,
         Connection(listener.address, "small", secret=SECRET) as small,
     ):
@@ -72,7 +72,7 @@ def test_other_workers_are_served_while_a_large_frame_is_worked_on(owner, name, 
         thread.join()
         if name != "tag":  # while a tag is made, no other frame may be sent over that connection
             assert listener.traffic.rows["~alive"].requests >= 5
-        assert big.connects == small.connects == 1 and not listener.refused
+        assert big.connects == small.connects == 1 and not listener.rejected
         assert took[0].startswith("thinwire-check")
 
 
@@ -81,7 +81,7 @@ def test_a_large_frame_that_is_damaged_is_refused_as_a_small_one_is():
         worker = Connection(listener.address, "w", secret=SECRET)
         with worker:
             assert torch.equal(worker.call(Message("push", payload=LARGE)).payload.parts[0], LARGE.parts[0])
-            real = worker._wire.line.outgoing
+            real = worker._socket.channel.sealed_pieces
 
             def damaged(frame, kind, payload_bytes=0):
                 pieces = real(frame, kind, payload_bytes)
@@ -90,6 +90,6 @@ def test_a_large_frame_that_is_damaged_is_refused_as_a_small_one_is():
                     pieces[0][2 << 20] ^= 1
                 return pieces
 
-            worker._wire.line.outgoing = damaged
-            assert worker.call(Message("push", payload=LARGE)).kind == "push"  # sent once more, over a new line
-        assert listener.refused == {"checksum": 1} and worker.connects == 2
+            worker._socket.channel.sealed_pieces = damaged
+            assert worker.call(Message("push", payload=LARGE)).kind == "push"  # sent once more, over a new connection
+        assert listener.rejected == {"checksum": 1} and worker.connects == 2

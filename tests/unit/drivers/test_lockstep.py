@@ -17,7 +17,8 @@ def finish():
 def test_ranks_that_ask_for_different_things_are_named_with_step_and_requests():
     wishes = [AllReduce(torch.zeros(1024), step=12), AllGather(Payload((torch.zeros(3),)), step=12)]
     with pytest.raises(
-        ProtocolError, match=r"step 12: .*rank 0 asks AllReduce\(sum\) of 1024 float32, 4096 B.*rank 1 asks AllGather"
+        ProtocolError,
+        match=r"step 12: .*rank 0 requests AllReduce\(sum\) of 1024 float32, 4096 B.*rank 1 requests AllGather",
     ):
         lockstep([ask(wish) for wish in wishes])
 
@@ -37,7 +38,7 @@ def test_sizes_types_steps_and_kinds_must_agree(other):
 
 
 def test_a_rank_that_has_finished_is_not_waited_for():
-    with pytest.raises(ProtocolError, match="rank 1 asks nothing, it has finished"):
+    with pytest.raises(ProtocolError, match="rank 1 requests nothing, it has finished"):
         lockstep([ask(AllReduce(torch.zeros(4))), finish()])
 
 
@@ -66,11 +67,11 @@ def test_the_meter_merges_old_steps_and_keeps_the_sum():
             yield AllReduce(torch.ones(5), step=step)
 
     lockstep([many(), many()], meters)
-    by_step = meters[0].by("step")
+    by_step = meters[0].sum_by("step")
     assert set(by_step) == {-1, 7, 8, 9}
     assert meters[0].total().requests == 10
     assert meters[0].total().sent_bytes == 10 * (20 + 16)
-    assert {kind: t.sent_bytes for kind, t in meters[0].by("kind").items()} == {"values": 200, "header": 160}
+    assert {kind: t.sent_bytes for kind, t in meters[0].sum_by("kind").items()} == {"values": 200, "header": 160}
 
 
 def test_a_broadcast_is_handed_over_by_its_root_alone():

@@ -47,7 +47,7 @@ def hang(driver, argument, tell):
 
 def test_results_come_in_rank_order_and_news_from_rank_zero():
     news = []
-    assert run_ranks(2, f"{HERE}:add_up", {"times": 3}, tell=news.append) == [3.0, 3.0]
+    assert run_ranks(2, f"{HERE}:add_up", {"times": 3}, on_progress=news.append) == [3.0, 3.0]
     assert news == [0, 1, 2]
 
 
@@ -73,7 +73,7 @@ def test_an_error_of_whoever_is_told_ends_the_run_with_that_error():
         raise KeyError(f"cannot make anything of {news}")
 
     with pytest.raises(KeyError, match="cannot make anything of 0"):
-        run_ranks(2, f"{HERE}:add_up", {"times": 2}, tell=refuse, timeout_s=60)
+        run_ranks(2, f"{HERE}:add_up", {"times": 2}, on_progress=refuse, timeout_s=60)
 
 
 @pytest.mark.parametrize(

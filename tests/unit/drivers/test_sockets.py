@@ -32,7 +32,7 @@ from thinwire.core import (
 from thinwire.drivers.sockets import Connection, Listener, Secret, Tls, read_secret
 
 SECRET = Secret(b"0123456789abcdef" * 4)  # 32 bytes as they are: no time goes into scrypt
-BRISK = {"silence_s": 0.4, "heartbeat_s": 0.1}
+BRISK = {"idle_timeout_s": 0.4, "heartbeat_s": 0.1}
 LOCAL = "127.0.0.1:0"
 
 
@@ -69,7 +69,7 @@ def test_what_is_asked_is_answered(address, secret, tmp_path):
             )
             assert (reply.kind, reply.sender, reply.round, reply.fields) == ("echo", "server", round_, {"n": round_})
             assert torch.equal(reply.payload.parts[0], big) and reply.payload.parts[1].dtype == torch.float16
-        assert worker.connects == 1 and worker.resent == 0 and not listener.refused
+        assert worker.connects == 1 and worker.resent == 0 and not listener.rejected
     assert not list(tmp_path.iterdir())
 
 
@@ -98,7 +98,7 @@ def test_handler_calls_never_overlap_and_every_worker_gets_its_own_answer():
             thread.start()
         for thread in threads:
             thread.join()
-        assert not wrong and not listener.refused
+        assert not wrong and not listener.rejected
         until(lambda: not listener.peers())
 
 
@@ -128,7 +128,7 @@ def test_an_error_of_the_handler_is_told_and_the_listener_goes_on(caplog):
         with pytest.raises(ProtocolError, match="3 parts expected"):
             worker.call(Message("odd"))
         with (
-            caplog.at_level(logging.CRITICAL, "thinwire.drivers.sockets.talking"),
+            caplog.at_level(logging.CRITICAL, "thinwire.drivers.sockets.protocol"),
             pytest.raises(ProtocolError) as caught,
         ):
             worker.call(Message("bug"))
@@ -136,7 +136,7 @@ def test_an_error_of_the_handler_is_told_and_the_listener_goes_on(caplog):
         with pytest.raises(ProtocolError, match="max_frame"):
             worker.call(Message("much"))
         assert worker.call(Message("fine")).kind == "ok" and worker.connects == 1
-        assert listener.refused == {"handler": 2, "error": 1}
+        assert listener.rejected == {"handler": 2, "error": 1}
 
 
 def test_a_message_that_is_too_long_for_the_server_is_not_sent():
@@ -155,7 +155,7 @@ def test_a_worker_with_another_fingerprint_is_told_so():
             pytest.raises(ConfigMismatch, match=r"other settings: fingerprint: 0+6 here, 0+5 there"),
         ):
             worker.call(Message("push"))
-        assert listener.refused == {"fingerprint": 1}
+        assert listener.rejected == {"fingerprint": 1}
 
 
 def test_a_worker_that_starts_anew_counts_from_one_and_takes_its_place():
@@ -188,7 +188,7 @@ def test_what_is_asked_again_while_it_is_handled_is_handled_once():
         return Message("ok")
 
     with Listener(LOCAL, slow) as listener:  # its heartbeat is slower than this worker's patience
-        with Connection(listener.address, "w", silence_s=0.2, heartbeat_s=0.1) as worker:
+        with Connection(listener.address, "w", idle_timeout_s=0.2, heartbeat_s=0.1) as worker:
             assert worker.call(Message("push")).kind == "ok"
             assert worker.connects > 1 and worker.resent > 0
         assert handled == [1] and listener.repeated > 0
@@ -200,7 +200,7 @@ def test_an_idle_worker_stays_connected():
         time.sleep(1.0)
         assert max(listener.peers().values()) < 0.4
         worker.call(Message("push"))
-        assert worker.connects == 1 and not listener.refused
+        assert worker.connects == 1 and not listener.rejected
 
 
 def test_an_answer_that_takes_too_long_is_an_error_even_if_the_server_lives():
@@ -280,11 +280,11 @@ time.sleep(60)
 )
 def test_a_worker_that_dies_or_hangs_is_noticed_and_named(blow, words):
     lost = []
-    with Listener(LOCAL, Echo(), silence_s=0.5, heartbeat_s=0.1, lost=lost.append) as listener:
+    with Listener(LOCAL, Echo(), idle_timeout_s=0.5, heartbeat_s=0.1, on_lost=lost.append) as listener:
         process = subprocess.Popen([sys.executable, "-c", WORKER, listener.address], stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout.readline() == "asked\n"
-            time.sleep(0.7)  # longer than silence_s: heartbeats have kept it
+            time.sleep(0.7)  # longer than idle_timeout_s: heartbeats have kept it
             assert not lost
             process.send_signal(blow)
             until(lambda: lost, 2.0)
@@ -298,7 +298,7 @@ def test_a_worker_that_dies_or_hangs_is_noticed_and_named(blow, words):
 
 def test_leaving_politely_is_no_loss():
     lost = []
-    with Listener(LOCAL, Echo(), lost=lost.append) as listener:
+    with Listener(LOCAL, Echo(), on_lost=lost.append) as listener:
         with Connection(listener.address, "w") as worker:
             worker.call(Message("push"))
         until(lambda: not listener.peers())

@@ -17,7 +17,7 @@ from thinwire.drivers.sockets import Connection, Listener, Secret, connection
 from thinwire.wire import encode_frame
 
 SECRET = Secret(b"0123456789abcdef" * 4)  # 32 bytes as they are: no time goes into scrypt
-BRISK = {"silence_s": 0.3, "heartbeat_s": 0.1}
+BRISK = {"idle_timeout_s": 0.3, "heartbeat_s": 0.1}
 
 
 class Ledger:
@@ -109,8 +109,8 @@ def test_harmed_frames_are_all_found_and_none_is_handled_twice(secret):
         assert ledger.rounds[1:] == expected  # once each, in order, with the right numbers
         assert sum(harm.fired.values()) >= MANY and all(harm.fired[way] > 2 for way in QUICK + SLOW), harm.fired
         assert worker.resent > MANY / 2 and listener.repeated > MANY / 20
-        assert listener.refused["checksum"] > MANY / 20
-        assert (listener.refused["forged"] > 3) == (secret is not None)
+        assert listener.rejected["checksum"] > MANY / 20
+        assert (listener.rejected["forged"] > 3) == (secret is not None)
 
 
 @pytest.mark.parametrize("up", [True, False], ids=["asking", "answering"])
@@ -165,7 +165,7 @@ def admitted(listener):
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)  # little is on its way at a time, as on a thin link
     sock.settimeout(5)
     sock.connect((host, int(port)))
-    fields = {"handshake": 2, "nonce": "0" * 32, "generation": "1" * 32}
+    fields = {"handshake": 3, "nonce": "0" * 32, "generation": "1" * 32}
     sock.sendall(encode_frame(Message("~hello", "w", fields=fields)) + encode_frame(Message("~proof", "w")))
     assert [kind_of(whole_frame(sock)) for _ in range(2)] == ["~challenge", "~ready"]
     return sock
@@ -183,13 +183,13 @@ def test_who_reads_slowly_but_steadily_is_not_taken_for_lost():
             read, began = b"", time.monotonic()
             while len(read) < 160 << 10 and (piece := sock.recv(4096)):
                 read += piece
-                time.sleep(0.05)  # 80 KB/s: no 64 KiB within silence_s
-        assert len(read) >= 160 << 10 and time.monotonic() - began > 3 * BRISK["silence_s"]
+                time.sleep(0.05)  # 80 KB/s: no 64 KiB within idle_timeout_s
+        assert len(read) >= 160 << 10 and time.monotonic() - began > 3 * BRISK["idle_timeout_s"]
 
 
 def test_who_reads_nothing_is_lost():
     lost = []
-    with Listener("127.0.0.1:0", long_answer, lost=lost.append, **BRISK) as listener:
+    with Listener("127.0.0.1:0", long_answer, on_lost=lost.append, **BRISK) as listener:
         listener._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
         with admitted(listener) as sock:
             sock.sendall(encode_frame(Message("pull", "w", 0, 1)))

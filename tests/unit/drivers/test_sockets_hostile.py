@@ -18,14 +18,14 @@ import torch
 from helpers.faulty_link import FaultyLink, exactly, kind_of, whole_frame
 from thinwire.core import AuthenticationError, FrameError, Message, Payload
 from thinwire.drivers.sockets import Connection, Listener, Secret
-from thinwire.drivers.sockets.authentication import Seal
-from thinwire.drivers.sockets.talking import Crossings, Line
+from thinwire.drivers.sockets.authentication import FrameAuthenticator
+from thinwire.drivers.sockets.protocol import ByteCounter, FrameChannel
 from thinwire.wire import decode_frame, encode_frame
 from thinwire.wire.frames import HEADER_BYTES
 
 SECRET, OTHER = Secret(b"0123456789abcdef" * 4), Secret(b"fedcba9876543210" * 4)  # 32 bytes: no time for scrypt
 LOCAL = "127.0.0.1:0"
-NONCES = {"handshake": 2, "nonce": "0" * 32, "generation": "1" * 32}
+NONCES = {"handshake": 3, "nonce": "0" * 32, "generation": "1" * 32}
 
 
 def ok(message):
@@ -57,7 +57,7 @@ def reasons(sock):
 
 
 def said_nothing_of_the_model(listener):
-    return set(listener.traffic.rows) <= {"~hello", "~challenge", "~proof", "~refused"}
+    return set(listener.traffic.rows) <= {"~hello", "~challenge", "~proof", "~rejected"}
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_without_the_right_secret_nothing_of_the_model_is_said(theirs, mine, rea
         with pytest.raises(AuthenticationError, match="secret"):
             worker.call(Message("push", payload=Payload((torch.ones(64),))))
         assert time.monotonic() - began < 5 and worker.connects == 1
-        assert listener.refused == {reason: 1} and said_nothing_of_the_model(listener)
+        assert listener.rejected == {reason: 1} and said_nothing_of_the_model(listener)
         assert "push" not in worker.traffic.rows
 
 
 def test_a_server_that_does_not_hold_the_secret_is_told_nothing():
     def fault(passing):  # a false server: it lets the worker in without a proof
-        return [bytes(encode_frame(Message("~ready", "server")))] if passing.kind == "~refused" else [passing.data]
+        return [bytes(encode_frame(Message("~ready", "server")))] if passing.kind == "~rejected" else [passing.data]
 
     with Listener(LOCAL, ok, secret=OTHER) as listener, FaultyLink(listener.address, fault) as link:
         with Connection(link.address, "w", secret=SECRET) as worker, pytest.raises(AuthenticationError, match="prove"):
@@ -96,7 +96,7 @@ def test_a_recorded_conversation_cannot_be_played_again():
         with raw(listener) as sock:
             sock.sendall(b"".join(recorded))
             assert reasons(sock) == ["~challenge", "forged"]
-        assert listener.refused == {"wrong secret": 1} and listener.traffic.rows["ok"].requests == handled
+        assert listener.rejected == {"wrong secret": 1} and listener.traffic.rows["ok"].requests == handled
 
 
 def changed_round(frame: bytes) -> bytes:
@@ -150,16 +150,16 @@ def test_a_frame_that_is_not_the_peers_own_next_one_is_refused_and_not_handled(a
             else:
                 worker.call(Message("push", round=2))
         assert rounds == ([1] if attack == "without tag" else [1, 2])
-        assert listener.refused == {"unauthenticated" if attack == "without tag" else "forged": 1}
+        assert listener.rejected == {"unauthenticated" if attack == "without tag" else "forged": 1}
 
 
 def test_none_of_ten_thousand_forged_frames_is_accepted():
     rng = random.Random(4)
     key = SECRET.session_key("a", "b")
     frame = encode_frame(Message("push", "w", 3, 4, payload=Payload((torch.ones(4),))), sealed=True)
-    right = Seal(key, is_server=False).tag(frame)
+    right = FrameAuthenticator(key, is_server=False).tag(frame)
     for number in range(10_000):
-        tag, sent, seal = bytearray(right), frame, Seal(key, is_server=True)
+        tag, sent, authenticator = bytearray(right), frame, FrameAuthenticator(key, is_server=True)
         way = number % 4
         if way == 0:
             tag = bytearray(rng.randbytes(32))
@@ -170,18 +170,20 @@ def test_none_of_ten_thousand_forged_frames_is_accepted():
                 Message("push", "w", rng.randrange(4, 10**6), 4, payload=Payload((torch.ones(4),))), sealed=True
             )
         else:
-            seal = Seal(OTHER.session_key("a", "b") if number % 8 == 3 else key, is_server=number % 8 == 3)
-        line = Line(0, Crossings())
-        line.seal = seal
-        reading = line.incoming(10_000)
+            authenticator = FrameAuthenticator(
+                OTHER.session_key("a", "b") if number % 8 == 3 else key, is_server=number % 8 == 3
+            )
+        channel = FrameChannel(0, ByteCounter())
+        channel.authenticator = authenticator
+        reading = channel.read_frame(10_000)
         next(reading)
         reading.send(sent[:HEADER_BYTES])
         reading.send(sent[HEADER_BYTES:])
         with pytest.raises(FrameError) as caught:
             reading.send(tag)
-        assert caught.value.reason == "forged" and line.astray
-    line.seal = Seal(key, is_server=True)  # and the right one is
-    reading = line.incoming(10_000)
+        assert caught.value.reason == "forged" and channel.lost_framing
+    channel.authenticator = FrameAuthenticator(key, is_server=True)  # and the right one is
+    reading = channel.read_frame(10_000)
     next(reading)
     reading.send(frame[:HEADER_BYTES])
     reading.send(frame[HEADER_BYTES:])
@@ -231,7 +233,7 @@ def test_garbage_is_refused_with_a_reason_and_honest_workers_go_on(data, reason)
             sock.sendall(data)
             assert reasons(sock)[-1] == reason
         assert time.monotonic() - began < 2
-        assert listener.refused == {reason: 1}
+        assert listener.rejected == {reason: 1}
         assert worker.call(Message("push")).kind == "ok" and worker.connects == 1
 
 
@@ -240,8 +242,8 @@ def test_a_handshake_that_is_cut_is_counted_and_forgotten(said):
     with Listener(LOCAL, ok) as listener:
         with raw(listener) as sock:
             sock.sendall(said)
-        until(lambda: listener.refused)
-        assert listener.refused == {"handshake cut": 1} and not listener.peers()
+        until(lambda: listener.rejected)
+        assert listener.rejected == {"handshake cut": 1} and not listener.peers()
 
 
 @pytest.mark.parametrize("said", [b"", hello()[:60], hello()], ids=["idle", "half", "hello"])
@@ -253,23 +255,26 @@ def test_a_handshake_that_stalls_ends_at_its_deadline(said):
             while sock.recv(4096):
                 pass
         assert 0.2 < time.monotonic() - began < 2
-        assert listener.refused == {"handshake too slow": 1}
+        assert listener.rejected == {"handshake too slow": 1}
 
 
 def test_a_slow_loris_cannot_stay_by_sending_a_byte_now_and_then():
-    with Listener(LOCAL, ok, handshake_s=0.4, silence_s=0.3, heartbeat_s=0.1) as listener, raw(listener) as sock:
+    with Listener(LOCAL, ok, handshake_s=0.4, idle_timeout_s=0.3, heartbeat_s=0.1) as listener, raw(listener) as sock:
         began = time.monotonic()
         with contextlib.suppress(ConnectionError):
             for byte in hello():
                 sock.sendall(bytes([byte]))
                 time.sleep(0.02)
         assert time.monotonic() - began < 2.0
-        assert listener.refused == {"handshake too slow": 1}
+        assert listener.rejected == {"handshake too slow": 1}
 
 
 def test_a_known_peer_that_announces_much_and_sends_little_is_lost_and_costs_nothing():
     lost = []
-    with Listener(LOCAL, ok, silence_s=0.3, heartbeat_s=0.1, lost=lost.append) as listener, raw(listener) as sock:
+    with (
+        Listener(LOCAL, ok, idle_timeout_s=0.3, heartbeat_s=0.1, on_lost=lost.append) as listener,
+        raw(listener) as sock,
+    ):
         sock.sendall(hello() + bytes(encode_frame(Message("~proof", "w"))))
         assert kind_of(whole_frame(sock)) == "~challenge" and kind_of(whole_frame(sock)) == "~ready"
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -293,13 +298,13 @@ def test_a_known_peer_that_says_what_is_out_of_place_is_refused(message, reason,
         whole_frame(sock), whole_frame(sock)
         sock.sendall(bytes(encode_frame(message)))
         assert decode_frame(whole_frame(sock)).fields == {"reason": reason}
-        assert listener.refused == {reason: 1}
+        assert listener.rejected == {reason: 1}
         sock.sendall(bytes(encode_frame(Message("push", "w", 0, 1))))
         assert (exactly(sock, 1) != b"") == stays
 
 
 def test_a_full_listener_says_so():
-    with Listener(LOCAL, ok, most_connections=2) as listener, contextlib.ExitStack() as stack:
+    with Listener(LOCAL, ok, max_connections=2) as listener, contextlib.ExitStack() as stack:
         workers = [stack.enter_context(Connection(listener.address, name)) for name in "abc"]
         for worker in workers[:2]:
             worker.call(Message("push"))
@@ -318,7 +323,7 @@ def test_what_strangers_send_before_they_are_asked_stays_outside():
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.send(hello()[:60] + bytes(400_000))
-        until(lambda: listener.refused.total() == 200)
+        until(lambda: listener.rejected.total() == 200)
         assert resident() - before < 16 << 20  # 200 times 256 KiB would be 50 MiB
 
 
@@ -328,7 +333,7 @@ def test_the_names_of_messages_cannot_fill_the_memory():
             with raw(listener) as sock:
                 sock.sendall(bytes(encode_frame(Message(f"{number:0240d}", "w"))))
                 assert reasons(sock) == ["handshake"]
-        assert set(listener.traffic.rows) == {"other", "~refused"} and listener.traffic.rows["other"].requests == 20
+        assert set(listener.traffic.rows) == {"other", "~rejected"} and listener.traffic.rows["other"].requests == 20
         worker.call(Message("push"))
         for number in range(200):
             worker.call(Message(f"{number:0240d}"))
@@ -388,16 +393,16 @@ def test_a_thousand_idle_sockets_do_not_keep_anybody_out(record_property):
         for _ in range(1000):
             stack.enter_context(raw(listener))
         gone = ("too many", "handshake too slow")  # a busy machine may take longer to come than a stranger is given
-        until(lambda: sum(listener.refused[why] for why in gone) >= 1000 - listener.most_connections, seconds=30)
+        until(lambda: sum(listener.rejected[why] for why in gone) >= 1000 - listener.max_connections, seconds=30)
         crowded = min(timed(worker) for _ in range(3))
         late = stack.enter_context(Connection(listener.address, "late", secret=SECRET))
         began = time.monotonic()
         assert late.call(Message("push")).kind == "ok" and time.monotonic() - began < 1.0
-        assert len(listener._strangers) <= listener.most_connections
+        assert len(listener._unauthenticated) <= listener.max_connections
         assert resident() - memory < 64 << 20
         record_property("alone_ms", 1e3 * alone)
         record_property("crowded_ms", 1e3 * crowded)
         print(f"an exchange takes {1e3 * alone:.2f} ms alone, {1e3 * crowded:.2f} ms among 1000 idle sockets")
         assert crowded < 2 * alone + 1e-3  # the goal is 1.1; a busy machine tells no more
-        until(lambda: sum(listener.refused[why] for why in gone) >= 1000, seconds=30)
+        until(lambda: sum(listener.rejected[why] for why in gone) >= 1000, seconds=30)
     until(lambda: open_files() <= files)

@@ -19,9 +19,9 @@ def test_queued_programs_keep_their_order(pool):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("collective", "rank 1 asks AllGather of (float32)"),
-        ("size", "rank 1 asks AllReduce(sum) of 5 float32"),
-        ("type", "rank 1 asks AllReduce(sum) of 4 float64"),
+        ("collective", "rank 1 requests AllGather of (float32)"),
+        ("size", "rank 1 requests AllReduce(sum) of 5 float32"),
+        ("type", "rank 1 requests AllReduce(sum) of 4 float64"),
         ("step", "(step 9)"),
     ],
 )
@@ -32,7 +32,7 @@ def test_a_disagreement_is_an_error_on_every_rank_that_names_ranks_and_requests(
     assert time.monotonic() - started < 15
     for name, text in caught.value.errors:
         assert name == "ProtocolError"
-        assert words in text and "ranks 0, 2 ask AllReduce(sum) of 4 float32, 16 B" in text
+        assert words in text and "ranks 0, 2 request AllReduce(sum) of 4 float32, 16 B" in text
 
 
 def test_partners_who_disagree_say_so_and_name_one_another(pool):
@@ -40,7 +40,9 @@ def test_partners_who_disagree_say_so_and_name_one_another(pool):
         pool.run(2, jobs.disagree, "swap")
     (first, text), (second, _) = caught.value.errors
     assert first == second == "ProtocolError"
-    assert "step 5: ranks disagree: rank 0 asks NeighborExchange of (float32), rank 1 asks something else" in text
+    assert (
+        "step 5: ranks disagree: rank 0 requests NeighborExchange of (float32), rank 1 requests something else" in text
+    )
 
 
 def test_other_compositions_on_other_ranks_are_found_at_the_first_step(pool):

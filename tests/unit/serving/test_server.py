@@ -172,6 +172,6 @@ def test_refusals_of_the_listener_and_of_the_server_add_up():
             assert connection.call(Message("nonsense")).fields["reason"] == "kind"
             connection._sequence += 1
             frame = encode_frame(Message("~ready", "w", 0, connection._sequence), connection._fingerprint)
-            connection._wire.send(frame, "~ready")
+            connection._socket.send(frame, "~ready")
             connection.call(Message("leave"))
         assert finished(server)["refused"] == {"kind": 2}

@@ -1,4 +1,4 @@
-"""Servers and their workers: framed, authenticated messages over sockets of our own. docs/frames.md."""
+"""Framed, authenticated messages between a server and its workers over TCP or Unix sockets (docs/frames.md)."""
 
 from .authentication import Secret, read_secret
 from .connection import Connection

@@ -1,4 +1,4 @@
-"""TLS, version 1.2 or later, for addresses outside of this machine."""
+"""TLS 1.2 or later for connections between machines."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from ...core import CompositionError, FrameError
 
 @dataclass(frozen=True)
 class Tls:
-    """Files in PEM form: our certificate (with its chain) and key, and the CA whose certificates we trust.
+    """PEM files: our certificate (with its chain) and key, and the CA whose certificates we trust.
 
-    A listener needs certificate and key, and with a CA it asks workers for certificates, too: then a worker may speak
-    only under a name that is in its certificate, as common name (CN) or subjectAltName (DNS or URI). A worker needs
-    the CA of the server (without it, the system's are trusted), and certificate and key if the server asks for them.
+    A listener needs certificate and key, and with a CA it requires certificates of workers, too: then a worker
+    may only use a name in its certificate, as common name (CN) or subjectAltName (DNS or URI). A worker
+    needs the CA of the server (without it, those of the system are trusted), and certificate and key if the server
+    requires them.
     """
 
     certificate: str | Path | None = None
@@ -26,11 +27,13 @@ class Tls:
 
     @property
     def is_mutual(self) -> bool:
+        """Whether both sides prove their identity."""
         return None not in (self.certificate, self.key, self.ca)
 
     def server_context(self) -> ssl.SSLContext:
+        """The context of a listener."""
         if self.certificate is None or self.key is None:
-            raise CompositionError("tls: a listener needs a certificate and its key")
+            raise CompositionError("tls: a listener needs a certificate and its key, got neither or one of them")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._fill(context)
         if self.ca is not None:
@@ -38,6 +41,7 @@ class Tls:
         return context
 
     def client_context(self) -> ssl.SSLContext:
+        """The context of a worker."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks the certificate and the host's name in it
         self._fill(context)
         if self.ca is None:
@@ -62,11 +66,11 @@ def certificate_names(certificate: Mapping[str, Any]) -> list[str]:
     return common + [value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "URI")]
 
 
-def check_name(sender: str, certificate: Mapping[str, Any]) -> None:
-    """Refuse a name that is not in the certificate: else each holder of one could speak as any other."""
+def check_certificate_name(sender: str, certificate: Mapping[str, Any]) -> None:
+    """Raise FrameError if a name is not in the certificate: otherwise a worker could use the name of another."""
     names = certificate_names(certificate)
     if sender not in names:
-        shown = ", ".join(f"{name!r:.70}" for name in names[:5]) or "nobody"
+        shown = ", ".join(f"{name!r:.70}" for name in names[:5]) or "no name"
         raise FrameError(
-            "certificate name", f"{sender!r:.70} is not in its certificate, which is for {shown}; use such a name"
+            "certificate name", f"{sender!r:.70} is not in its certificate, which is for {shown}; use a name from it"
         )

@@ -67,7 +67,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(option, value
 def test_every_turn_measures_every_way(ways):
     order = {"model": "gpt", "rate": "lo", "steps": 1, "ways": [vars(way) for way in ways], "device": "lo"}
     told = []
-    results = run_ranks(2, "thinwire_lab.bench.ddp:take_turns", json.loads(json.dumps(order)), tell=told.append)
+    results = run_ranks(2, "thinwire_lab.bench.ddp:take_turns", json.loads(json.dumps(order)), on_progress=told.append)
     assert len(told) == WARM_UPS + 1
     ours = {way.label for way in ways if "(" in way.sends}
     for rank in results:

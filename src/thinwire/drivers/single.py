@@ -1,4 +1,4 @@
-"""A world of one with the face of a driver, for scripts that may run without any process group."""
+"""A driver for a world of one rank: scripts that use thinwire run unchanged without a process group."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .meter import Meter
 T = TypeVar("T")
 
 
-class Alone:
-    """Answers every request with what it asked; counts what would have been handed over."""
+class SingleRank:
+    """Answers each request with its own data and counts the payload bytes that several ranks would hand over."""
 
-    clock = None  # runs repeat
+    clock = None  # no measured times, so that runs repeat bit for bit
 
     def __init__(self) -> None:
         self.world, self.meter = World(0, 1), Meter()
@@ -25,11 +25,12 @@ class Alone:
 
     @torch.no_grad()
     def run(self, program: Program[T]) -> T:
+        """Run a program to its end and return its result."""
         self._check_open()
         return drive(program, self._perform)
 
     def submit(self, program: Program[T], ahead: bool = False, after: Future[Any] | None = None) -> Future[T]:
-        """Done at once: there is no other rank to wait for."""
+        """Run the program at once and return a finished future: there is no other rank to wait for."""
         self._check_open()
         done: Future[T] = Future()
         try:
@@ -40,14 +41,17 @@ class Alone:
             done.set_exception(error)
         return done
 
-    def count_with(self, meter: Meter) -> Meter:
-        before, self.meter = self.meter, meter
-        return before
+    def set_meter(self, meter: Meter) -> Meter:
+        """Count with this meter from the next program on; return the previous one."""
+        previous, self.meter = self.meter, meter
+        return previous
 
     def barrier(self) -> None:
+        """Return at once."""
         self._check_open()
 
     def close(self) -> None:
+        """Refuse all later calls with ClosedError."""
         self.is_closed = True
 
     def _check_open(self) -> None:
