@@ -17,6 +17,14 @@ PARTS: dict[str, str] = {  # names in composition texts: "maxmin" -> "minmax"
     "ring_sum": "ring_all_reduce",
     "whole": "flatten",
     "server": "parameter_server",
+    "adaptive": "quantile_threshold",
+    "level_search": "level_threshold",
+    "square": "energy_sampling",
+    "greedy": "importance_topk",
+    "stochastic": "importance_sampling",
+    "maxmin": "minmax",
+    "power2": "nearest_power2",
+    "tt": "tensor_train",
 }
 SETTINGS: dict[str, str] = {  # of parts, by the part's present name: "switch.by" -> "controller"
     "parameter_server.down": "downlink",
@@ -44,6 +52,13 @@ SETTINGS: dict[str, str] = {  # of parts, by the part's present name: "switch.by
     "by_size.elements": "min_numel",
     "by_size.but": "exclude",
     "fixed.entries": "plan",
+    "quantile_threshold.sample": "sample_fraction",
+    "level_threshold.zeros": "sparsity",
+    "importance_topk.among": "pool_factor",
+    "importance_sampling.floor": "uniform_fraction",
+    "nearest_power2.rule": "metric",
+    "nearest_power2.ceiling": "max_exponent",
+    "tensor_train.error": "max_error",
 }
 ARGUMENTS: dict[str, str] = {  # of functions of the API: "attach.small" -> "dense_below"
     "attach.small": "dense_below",

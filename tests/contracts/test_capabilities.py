@@ -84,7 +84,7 @@ def test_every_capability_is_seen_on_some_part_of_the_catalog():
 
 STRIPPED = [
     *map(parse_compressor, ("identity()", "topk(density=0.1)", "randomk(density=0.25)", "threshold(tau=0.5)", "qsgd()")),
-    *map(parse_compressor, ("impk(density=0.1)", "stochastic(density=0.2, poisson=true)", "cp(rank=1, sweeps=3)")),
+    *map(parse_compressor, ("impk(density=0.1)", "importance_sampling(density=0.2, poisson=true)", "cp(rank=1, sweeps=3)")),
     *map(parse, ("dense()", "powersgd(rank=1)", "union(qsgd())", "vote()", "choco(topk(density=0.1), ring())")),
     *map(parse, ("gather(qsgd())", "switch(topk(density=0.1), dense())", "flatten(topk(density=0.1))")),
     *map(parse, ("ef(topk(density=0.1))", "ef21(topk(density=0.1))", "scam(topk(density=0.1))", "dgc(topk(k=3))")),
@@ -123,11 +123,11 @@ def test_a_scaled_compressor_without_the_flag_passes_where_it_must_not_and_is_ca
 
 
 def test_parts_that_multiply_what_they_keep_are_refused_for_moments():
-    for text in ("randomk(density=0.1)", "projection(rank=2)", "stochastic(density=0.2, poisson=true)"):
+    for text in ("randomk(density=0.1)", "projection(rank=2)", "importance_sampling(density=0.2, poisson=true)"):
         with pytest.raises(IncompatibleParts, match="multiplies what it sends"):
             Paired(parse_compressor(text))
     Paired(parse_compressor("randomk(density=0.1, scaled=false)"))
-    Paired(parse_compressor("stochastic(density=0.2)"))
+    Paired(parse_compressor("importance_sampling(density=0.2)"))
 
 
 def test_a_part_of_another_package_has_what_it_declares_and_nothing_more():

@@ -55,9 +55,17 @@ def test_natural_is_tight_between_powers_of_two():
 
 def test_nearest_powers_of_two_follow_their_rules():
     x = torch.tensor([1.49, 1.51, 1.41, 1.42, -3.1, 0.0, 5.0])
-    assert decode_again(parse_compressor("power2()"), x).tolist() == [1.0, 2.0, 1.0, 1.0, -4.0, 0.0, 4.0]
-    assert decode_again(parse_compressor('power2(rule="log")'), x).tolist() == [2.0, 2.0, 1.0, 2.0, -4.0, 0.0, 4.0]
-    assert decode_again(parse_compressor('power2(rule="log", ceiling=0)'), x).abs().max() == 1.0
+    assert decode_again(parse_compressor("nearest_power2()"), x).tolist() == [1.0, 2.0, 1.0, 1.0, -4.0, 0.0, 4.0]
+    assert decode_again(parse_compressor('nearest_power2(metric="log")'), x).tolist() == [
+        2.0,
+        2.0,
+        1.0,
+        2.0,
+        -4.0,
+        0.0,
+        4.0,
+    ]
+    assert decode_again(parse_compressor('nearest_power2(metric="log", max_exponent=0)'), x).abs().max() == 1.0
 
 
 def test_sign_is_tight_for_one_hot():

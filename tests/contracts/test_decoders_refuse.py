@@ -25,7 +25,7 @@ MORE_TEXTS = [  # compositions whose decoders nest, and widths at the ends of th
     "topk(density=0.3, values=sign())",
     "topk(density=0.5, values=topk(density=0.5))",
     "randomk(density=0.5, values=qsgd(bits=4, block=4))",
-    "randomk(density=0.5, values=topk(k=2, values=power2()))",
+    "randomk(density=0.5, values=topk(k=2, values=nearest_power2()))",
     "qsgd(bits=16, block=5)",
 ]
 TEXTS = [*COMPRESSOR_TEXTS, *MORE_TEXTS]

@@ -28,8 +28,8 @@ TEXTS = (
     "scheduled(topk(density=0.1), start=0.05, end=0.5, steps=4)",
     "sketch(topk(density=0.05))",
     "ef(union(topk(density=0.1)))",
-    "tt(rank=2)",
-    "tt(error=0.3, dims=(10, 4, 5, 6))",
+    "tensor_train(rank=2)",
+    "tensor_train(max_error=0.3, dims=(10, 4, 5, 6))",
     "st_hosvd(rank=3)",
     "svd(rank=2)",
 )  # fmt: skip

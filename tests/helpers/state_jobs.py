@@ -57,7 +57,7 @@ def change_importance(driver):
     handle = thinwire.attach(model, "ef(impk(density=0.05))")
     filled = handle.exchanger.importance
     filled["second.weight"] = torch.full((40, 40), 3.0)
-    dropped = handle.set_composition("ef(greedy(density=0.05))")
+    dropped = handle.set_composition("ef(importance_topk(density=0.05))")
     filled["third.weight"] = torch.ones(40, 40)  # as a Refresher would
     return dropped, sorted(handle.exchanger.importance)
 

@@ -18,7 +18,7 @@ HERE = {
     "PYTHONPATH": str(Path(__file__).parent.parent),
 }
 THERE = HERE | {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
-FACTORISED = ("powersgd", "svd", "projection", "tt", "cp(", "sketch", "union", "impk", "qsgd", "sign")
+FACTORISED = ("powersgd", "svd", "projection", "tensor_train", "cp(", "sketch", "union", "impk", "qsgd", "sign")
 
 
 def test_every_family_agrees_with_a_rank_that_has_another_kernel_path(tmp_path):

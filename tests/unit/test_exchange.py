@@ -199,7 +199,9 @@ def test_importance_may_be_flat_and_is_kept_in_the_layers_shape_and_type():
     assert exchanger.importance["d"].dtype == torch.float64
 
 
-@pytest.mark.parametrize("text", ['ef(impk(k=2, weights="plain"))', "scam(greedy(k=2))", "ef(stochastic(k=2))"])
+@pytest.mark.parametrize(
+    "text", ['ef(impk(k=2, weights="plain"))', "scam(importance_topk(k=2))", "ef(importance_sampling(k=2))"]
+)
 def test_a_run_with_importance_resumes_bit_for_bit(text):
     def run(exchanger, steps):
         return [sent_by(exchanger, step, draw("gaussian", (6,), seed=step)) for step in steps]

@@ -74,7 +74,7 @@ def test_what_is_dropped_is_named_with_layers_and_reason():
 
 
 def test_importance_goes_over_and_those_who_fill_it_go_on_filling_it():
-    old, new = (Exchanger(LAYERS, parse(f"ef({part}(density=0.1))")) for part in ("impk", "greedy"))
+    old, new = (Exchanger(LAYERS, parse(f"ef({part}(density=0.1))")) for part in ("impk", "importance_topk"))
     filled = old.importance  # as a Refresher holds it
     filled["w"] = torch.full((20, 30), 2.0)
     assert new.take_over(old, 0, World(0, 1)) == []

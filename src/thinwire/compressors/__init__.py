@@ -1,20 +1,22 @@
-"""One lossy map per file: settings, a contract, encode and decode. No memory, no collectives."""
+"""Compressors: one lossy map per file, with settings, a contract, encode and decode. No state, no communication."""
 
-from .adaptive_threshold import AdaptiveThreshold
 from .cast import Cast
 from .cp import CP
+from .energy_sampling import EnergySampling
 from .identity import Identity
-from .importance import Greedy, ImpK, Stochastic
-from .level_search import LevelSearch
-from .maxmin import MaxMin
+from .impk import ImpK
+from .importance_sampling import ImportanceSampling
+from .importance_topk import ImportanceTopK
+from .level_threshold import LevelThreshold
+from .minmax import MinMax
 from .natural import Natural
-from .power2 import PowerOfTwo
+from .nearest_power2 import NearestPower2
 from .projection import RandomProjection
 from .qsgd import QSGD
-from .randomised_svd import RandomisedSVD
+from .quantile_threshold import QuantileThreshold
+from .randomized_svd import RandomizedSVD
 from .randomk import RandomK
 from .sign import ScaledSign
-from .square_stochastic import SquareStochastic
 from .svd import TruncatedSVD
 from .tensor_train import TensorTrain
 from .ternary import Ternary
@@ -25,8 +27,8 @@ from .uniform import Uniform
 
 __all__ = [
     "Identity", "Cast",
-    "RandomK", "TopK", "Threshold", "AdaptiveThreshold", "LevelSearch", "SquareStochastic",
-    "ImpK", "Greedy", "Stochastic",
-    "QSGD", "MaxMin", "Uniform", "Ternary", "ScaledSign", "Natural", "PowerOfTwo",
-    "TruncatedSVD", "RandomisedSVD", "RandomProjection", "STHOSVD", "HOSVD", "TensorTrain", "CP",
+    "RandomK", "TopK", "Threshold", "QuantileThreshold", "LevelThreshold", "EnergySampling",
+    "ImpK", "ImportanceTopK", "ImportanceSampling",
+    "QSGD", "MinMax", "Uniform", "Ternary", "ScaledSign", "Natural", "NearestPower2",
+    "TruncatedSVD", "RandomizedSVD", "RandomProjection", "STHOSVD", "HOSVD", "TensorTrain", "CP",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What quantizers share that send a code of `bits` bits for every number and one magnitude for every block."""
+"""Base of block-wise quantizers: a code of `bits` bits for every value and one magnitude for every block."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch import Tensor
 
 from ..core import Key, Part, Payload, TensorSpec, cast_saturating
 from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
-from .blocks import block_count, errors_of_some_blocks
+from .blocks import block_count, estimate_errors_by_blocks
 
 
 class BlockQuantizer:
-    """b·d + 32·d/block bits. A subclass encodes, and says how codes and magnitudes are decoded."""
+    """Payload and sizes of b·d + 32·d/block bits. A subclass encodes, and decodes flat codes and magnitudes."""
 
     bits: int
     block: int
-    magnitudes: ClassVar[str]  # their name as a part of the payload
+    magnitudes: ClassVar[str]  # name of that part of the payload
 
     @property
     def levels(self) -> int:
-        """Above zero; as many are below it."""
+        """Number of levels above zero; as many are below."""
         return (1 << (self.bits - 1)) - 1
 
     def decode_flat(self, packed: Tensor, magnitudes: Tensor, count: int) -> Tensor:
@@ -50,11 +50,9 @@ class BlockQuantizer:
     def estimate_errors(
         self, tensor: Tensor, spec: TensorSpec, options: Sequence[Any], key: Key, exact: bool
     ) -> Sequence[float | None]:
-        """By some blocks of a large tensor, unless `exact` is asked."""
-        alike = [
-            option if isinstance(option, type(self)) and option.block == self.block else None for option in options
-        ]
-        return errors_of_some_blocks(tensor, self.block, alike, key, exact)
+        """Estimate errors of options of this kind and block length from a sample of blocks, unless `exact` is set."""
+        own = [option if isinstance(option, type(self)) and option.block == self.block else None for option in options]
+        return estimate_errors_by_blocks(tensor, self.block, own, key, exact)
 
     def _payload(self, packed: Tensor, magnitudes: Tensor, numel: int) -> Payload:
         codes = Part("levels", packed, float(self.bits * numel))

@@ -1,4 +1,4 @@
-"""Tensors cut into blocks that have a scale of their own, so that one large number does not drown all others."""
+"""Blocks of quantizers: each has a scale of its own, so that an outlier spoils one block only."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 from ..core import Capability, CompositionError, Key, TensorSpec
 from ..kernels import as_blocks, block_peaks, distinct_positions
 
-__all__ = ["QUANTIZES", "as_blocks", "block_count", "check_block", "errors_of_some_blocks"]
+__all__ = ["QUANTIZER", "as_blocks", "block_count", "check_block", "estimate_errors_by_blocks"]
 
-QUANTIZES = frozenset(
+QUANTIZER = frozenset(
     {Capability.EXPECTS_BYTES, Capability.FUSES_RESIDUAL, Capability.DECODES_MEAN, Capability.ESTIMATES_ERRORS}
-)  # what quantizers with a scale a block have in common
-ENOUGH = 1 << 16  # numbers that tell the error of a layer within a percent or so
+)  # capabilities of quantizers with one scale per block
+SAMPLE_NUMEL = 1 << 16  # values that give the error of a layer within about a percent
 
 
 def check_block(part: str, block: int) -> None:
@@ -29,30 +29,33 @@ def block_count(numel: int, block: int) -> int:
     return -(-numel // block)
 
 
-def errors_of_some_blocks(
-    tensor: Tensor, block: int, entries: Sequence[Any], key: Key, exact: bool
+def estimate_errors_by_blocks(
+    tensor: Tensor, block: int, options: Sequence[Any], key: Key, exact: bool
 ) -> Sequence[float | None]:
-    """What quantizers with blocks of this length would lose, by some blocks of the tensor, drawn by the key.
+    """Estimate the error norm of quantizers with this block length from a random sample of blocks.
 
-    The others are taken to lose as much for their largest magnitude: some have thousands of times the others' energy.
-    None for other entries, for all of a small tensor, and if it must be exact: these are tried out.
+    The sample is scaled up by the squared peaks of the blocks, since some have thousands of times the energy of others.
+
+    Returns:
+        One error per option. None where the option must be tried out instead: it is None, the tensor is small, or
+        `exact` is set.
     """
     count = tensor.numel() // block
-    some = max(1, ENOUGH // block)
-    if exact or count < 2 * some:
-        return [None] * len(entries)
+    num_sampled = max(1, SAMPLE_NUMEL // block)
+    if exact or count < 2 * num_sampled:
+        return [None] * len(options)
     flat = tensor.flatten()
-    drawn = distinct_positions(key, some, count, flat.device)
+    sampled = distinct_positions(key, num_sampled, count, flat.device)
     peaks = block_peaks(flat.float(), block).double().square()
-    shown = float(peaks[drawn].sum())
-    if not 0 < shown < math.inf:
-        return [None] * len(entries)
-    scale = math.sqrt(float(peaks.sum()) / shown)
-    sample = flat[: count * block].view(count, block)[drawn].flatten().float()
+    sampled_energy = float(peaks[sampled].sum())
+    if not 0 < sampled_energy < math.inf:
+        return [None] * len(options)
+    scale = math.sqrt(float(peaks.sum()) / sampled_energy)
+    sample = flat[: count * block].view(count, block)[sampled].flatten().float()
     spec = TensorSpec("", tuple(sample.shape), torch.float32, sample.device)
 
-    def error(entry: Any) -> float:
-        missed = sample - entry.decode(entry.encode(sample, key), spec, key)
-        return scale * float(torch.linalg.vector_norm(missed, dtype=torch.float64))
+    def error(option: Any) -> float:
+        lost = sample - option.decode(option.encode(sample, key), spec, key)
+        return scale * float(torch.linalg.vector_norm(lost, dtype=torch.float64))
 
-    return [None if entry is None else error(entry) for entry in entries]
+    return [None if option is None else error(option) for option in options]

@@ -1,4 +1,4 @@
-"""Half precision on the wire."""
+"""Half-precision communication, as torch's fp16 and bf16 hooks: send every value rounded to bf16, fp16 or fp32."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Cast:
-    """Send values rounded to fp32, fp16 or bf16: 32·d or 16·d bits. Too large a number becomes the type's largest.
+    """Send values rounded to bf16, fp16 or fp32: 16·d or 32·d bits. Too large a value becomes the largest of the type.
 
-    bf16 has fp32's range, so its relative error is below 2^-8 everywhere but at the ends of that range; fp16 turns
-    numbers below 6e-8 to zero, so it promises nothing for tensors of such numbers.
+    bf16 has the range of fp32, so its relative error is below 2^-8 except at the ends of that range. fp16 rounds values
+    below 6e-8 to zero, so it has no contract: a tensor of such values is lost.
+
+    Args:
+        dtype: "bf16", "fp16" or "fp32".
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.SENDS_EVERY_COORDINATE, Capability.EXPECTS_BYTES})
@@ -31,7 +34,7 @@ class Cast:
             raise CompositionError(f"Cast: dtype must be one of {', '.join(TYPES)}, got {self.dtype!r}")
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
-        del key  # deterministic: rounds to nearest
+        del key  # deterministic: rounds to the nearest
         flat = cast_saturating(tensor.flatten().contiguous(), TYPES[self.dtype])
         return Payload.of([Part("values", flat, 8.0 * flat.element_size() * flat.numel())])
 

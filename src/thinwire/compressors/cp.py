@@ -1,4 +1,4 @@
-"""A sum of few outer products."""
+"""CP decomposition by alternating least squares (Harshman, 1970; Kolda & Bader, 2009): send r vectors per mode."""
 
 from __future__ import annotations
 
@@ -23,23 +23,26 @@ from ..core import (
     tensor_dims,
 )
 from ..kernels import agreed_product, noise_matrix
-from .factored import Factored, at_ease, check_dims, check_rank
-from .subspaces import principal
+from .factored import FactoredCompressor, check_dims, check_rank, factorize_scaled
+from .subspaces import leading_singular_vectors
 
 
 @dataclass(frozen=True)
-class CP(Factored):
-    """Send r vectors a mode, whose outer products add up to nearly x, by least squares in turns: r·sum I_i·b bits.
+class CP(FactoredCompressor):
+    """Send r vectors per mode, whose outer products sum to nearly x, by alternating least squares: r·sum I_i·b bits.
 
-    The shortest form of a tensor with many modes, and the least reliable: no contract, as the best such sum may not
-    exist and the search may stop anywhere. Every turn solves for one mode with the others fixed, so no result is longer
-    than x. Starts from singular vectors, and from the key's noise where r is more than a mode has.
+    The shortest form of a tensor with many modes, and the least reliable: it has no contract, since a best sum may not
+    exist and the search may end in a local minimum. Each update solves for one mode with the others fixed, so
+    |C(x)| <= |x|. Starts from singular vectors, and from noise where r exceeds the size of a mode.
 
-    Written here, since a tensor library would bring a global switch of backends for the forty lines below.
+    Args:
+        rank: r, the number of outer products.
+        sweeps: number of times that every mode is updated.
+        dims: sizes of the modes for layers with that many elements; other layers keep their shape.
     """
 
     tunable = RANK
-    capabilities: ClassVar[Capabilities] = Factored.capabilities | {Capability.UNBOUNDED_BIAS}
+    capabilities: ClassVar[Capabilities] = FactoredCompressor.capabilities | {Capability.UNBOUNDED_BIAS}
 
     rank: int = 4
     sweeps: int = 8
@@ -51,59 +54,61 @@ class CP(Factored):
         if self.sweeps < 1:
             raise CompositionError(f"CP: sweeps must be at least 1, got {self.sweeps}; 8 is usual")
 
-    def fold(self, shape: Sequence[int]) -> Dims:
+    def fold_dims(self, shape: Sequence[int]) -> Dims:
         return tensor_dims(shape, self.dims)
 
-    def forms(self, dims: Dims) -> list[Dims]:
+    def factor_shapes(self, dims: Dims) -> list[Dims]:
         return [(self.rank, size) for size in dims]
 
-    def factors(self, block: Tensor, key: Key) -> list[Tensor]:
+    def factorize(self, block: Tensor, key: Key) -> list[Tensor]:
         resolution = torch.finfo(block.dtype).eps
-        return at_ease(block, lambda tensor: alternating(tensor, self.rank, self.sweeps, key, resolution))
+        return factorize_scaled(
+            block, lambda tensor: alternating_least_squares(tensor, self.rank, self.sweeps, key, resolution)
+        )
 
-    def product(self, factors: Sequence[Tensor], dims: Dims, key: Key, dtype: torch.dtype) -> Tensor:
+    def multiply(self, factors: Sequence[Tensor], dims: Dims, key: Key, dtype: torch.dtype) -> Tensor:
         first, *others = factors
-        return agreed_product(first.T.contiguous(), outer(others), dtype).view(dims)
+        return agreed_product(first.T.contiguous(), outer_products(others), dtype).view(dims)
 
-    def law(self, dims: Dims) -> Contract:
+    def factored_contract(self, dims: Dims) -> Contract:
         return Contract()
 
 
-def alternating(tensor: Tensor, rank: int, sweeps: int, key: Key, resolution: float) -> list[Tensor]:
-    """(r, size) of each mode. `resolution` of the numbers that will be sent bounds how far terms may cancel."""
+def alternating_least_squares(tensor: Tensor, rank: int, sweeps: int, key: Key, resolution: float) -> list[Tensor]:
+    """Return the factor (r, size) of each mode. `resolution` is that of the type sent; it bounds cancellation."""
     unfoldings = [tensor.movedim(mode, 0).reshape(size, -1).double() for mode, size in enumerate(tensor.shape)]
-    factors = [_start(unfolding, rank, derive_key(key, mode)) for mode, unfolding in enumerate(unfoldings)]
+    factors = [_initial_factor(unfolding, rank, derive_key(key, mode)) for mode, unfolding in enumerate(unfoldings)]
     for _ in range(sweeps):
         for mode, unfolding in enumerate(unfoldings):
-            others = [_units(factor) for at, factor in enumerate(factors) if at != mode]
+            others = [_normalize_rows(factor) for at, factor in enumerate(factors) if at != mode]
             overlaps = math.prod((factor @ factor.T for factor in others), start=torch.ones((), dtype=torch.float64))
             solve = torch.linalg.pinv(overlaps, rtol=resolution, hermitian=True)
-            factors[mode] = solve @ (outer(others) @ unfolding.T)
+            factors[mode] = solve @ (outer_products(others) @ unfolding.T)
     last = len(factors) - 1
-    return _shared([factor if at == last else _units(factor) for at, factor in enumerate(factors)])
+    return _spread_norms([factor if at == last else _normalize_rows(factor) for at, factor in enumerate(factors)])
 
 
-def _start(unfolding: Tensor, rank: int, key: Key) -> Tensor:
-    rows = principal(unfolding.float(), rank).double()
-    more = noise_matrix(rank - len(rows), unfolding.shape[0], key, unfolding.device)
-    return torch.cat((rows, more))
+def _initial_factor(unfolding: Tensor, rank: int, key: Key) -> Tensor:
+    rows = leading_singular_vectors(unfolding.float(), rank).double()
+    noise = noise_matrix(rank - len(rows), unfolding.shape[0], key, unfolding.device)
+    return torch.cat((rows, noise))
 
 
-def _units(factor: Tensor) -> Tensor:
-    lengths = torch.linalg.vector_norm(factor, dim=1, keepdim=True)
-    return factor / torch.where(lengths > 0, lengths, 1.0)
+def _normalize_rows(factor: Tensor) -> Tensor:
+    norms = torch.linalg.vector_norm(factor, dim=1, keepdim=True)
+    return factor / torch.where(norms > 0, norms, 1.0)
 
 
-def _shared(factors: list[Tensor]) -> list[Tensor]:
-    """The last mode's vectors carry all the length; each term's is spread evenly over its vectors."""
-    lengths = torch.linalg.vector_norm(factors[-1], dim=1, keepdim=True)
-    share = lengths ** (1 / len(factors))
-    rest = torch.where(lengths > 0, factors[-1] * (share / torch.where(lengths > 0, lengths, 1.0)), 0.0)
-    return [*(factor * share for factor in factors[:-1]), rest]
+def _spread_norms(factors: list[Tensor]) -> list[Tensor]:
+    """Spread the norm of each term, which its last vector has, evenly over all its vectors."""
+    norms = torch.linalg.vector_norm(factors[-1], dim=1, keepdim=True)
+    share = norms ** (1 / len(factors))
+    last = torch.where(norms > 0, factors[-1] * (share / torch.where(norms > 0, norms, 1.0)), 0.0)
+    return [*(factor * share for factor in factors[:-1]), last]
 
 
-def outer(factors: Sequence[Tensor]) -> Tensor:
-    """(r, product of sizes): each row an outer product of rows. Elementwise, so the same bits everywhere."""
+def outer_products(factors: Sequence[Tensor]) -> Tensor:
+    """Return outer products of corresponding rows, (r, product of sizes). Elementwise, so the same bits everywhere."""
     product, *others = factors
     for factor in others:
         product = saturate((product[:, :, None] * factor[:, None, :]).flatten(1))

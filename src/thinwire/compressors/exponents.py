@@ -1,4 +1,4 @@
-"""Signed powers of two on the wire: a plane of 8-bit exponents (float32's, 0 for zero) and a plane of sign bits."""
+"""Wire format of signed powers of two: 8-bit exponents as in float32 (0 for zero), then packed sign bits."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ LARGEST = 254  # 2^127; 255 would be infinity
 
 
 def encode_exponents(biased: Tensor, numbers: Tensor) -> Payload:
-    """Exponents of these numbers, and their signs."""
-    return planes(biased.to(torch.uint8), pack_signs(numbers))
+    """Return a payload of these biased exponents and the signs of the numbers."""
+    return exponent_payload(biased.to(torch.uint8), pack_signs(numbers))
 
 
-def planes(exponents: Tensor, signs: Tensor) -> Payload:
+def exponent_payload(exponents: Tensor, signs: Tensor) -> Payload:
     numel = exponents.numel()
     return Payload.of([Part("exponents", exponents, 8.0 * numel), Part("signs", signs, float(numel))])
 
 
-def decode_exponents(payload: Payload, spec: TensorSpec, who: str) -> Tensor:
-    return cast_saturating(exponents_decode(*expect_planes(payload, spec, who)), spec.dtype).view(spec.shape)
+def decode_exponents(payload: Payload, spec: TensorSpec, part: str) -> Tensor:
+    return cast_saturating(exponents_decode(*expect_planes(payload, spec, part)), spec.dtype).view(spec.shape)
 
 
-def expect_planes(payload: Payload, spec: TensorSpec, who: str) -> tuple[Tensor, Tensor]:
-    """Exponents and signs; else a DecodeError."""
-    exponents, signs = expect_parts(payload, 2, who)
-    exponents = expect_vector(exponents, torch.uint8, spec.numel, f"{who} exponents")
+def expect_planes(payload: Payload, spec: TensorSpec, part: str) -> tuple[Tensor, Tensor]:
+    """Return exponents and packed signs of a payload; raise DecodeError if they cannot be such."""
+    exponents, signs = expect_parts(payload, 2, part)
+    exponents = expect_vector(exponents, torch.uint8, spec.numel, f"{part} exponents")
     if exponents.numel() and int(exponents.amax()) > LARGEST:
-        raise DecodeError(f"{who}: exponent {LARGEST + 1} stands for infinity and is never sent")
+        raise DecodeError(f"{part}: exponent {LARGEST + 1} stands for infinity, which no encoder sends")
     return exponents, expect_packed(signs, spec.numel, 1)
 
 
-def exponents_nbytes(spec: TensorSpec) -> float:
+def exponents_num_bytes(spec: TensorSpec) -> float:
     return spec.numel + packed_bytes(spec.numel, 1)

@@ -1,4 +1,4 @@
-"""What all operators share that send factors of a layer: how it is folded, when that pays, at which scale."""
+"""Base of low-rank and tensor compressors: send factors of the folded layer, or the dense layer if that is shorter."""
 
 from __future__ import annotations
 
@@ -27,116 +27,118 @@ from ..core import (
 from ..wire import expect_parts, expect_vector
 
 
-class Factored:
-    """Base of all that send factors instead of values; a layer whose factors would be as long travels dense.
+class FactoredCompressor:
+    """Base of compressors that send factors. A layer whose factors would not be shorter than its values is sent dense.
 
-    Which layers do follows from their shapes; their bytes have the kind "dense" in every report. Contracts hold up to
-    the rounding of factors to the layer's type.
+    Which layers are sent dense follows from their shapes; their bytes have the kind "dense" in every report. Contracts
+    hold up to the rounding of factors to the layer's type.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.EXPECTS_BYTES})
 
     dims: Dims | None
 
-    def fold(self, shape: Sequence[int]) -> Dims:
-        """The dimensions in which a layer of this shape is factorised."""
+    def fold_dims(self, shape: Sequence[int]) -> Dims:
+        """Return the dimensions in which a layer of this shape is factorized."""
         return matrix_dims(shape, self.dims)
 
-    def forms(self, dims: Dims) -> list[Dims]:
-        """The shapes of the factors."""
+    def factor_shapes(self, dims: Dims) -> list[Dims]:
+        """Return the shapes of the factors."""
         raise NotImplementedError
 
-    def factors(self, block: Tensor, key: Key) -> Sequence[Tensor]:
-        """Of a folded layer, whatever its scale. Only the sender computes them, so any library may help."""
+    def factorize(self, block: Tensor, key: Key) -> Sequence[Tensor]:
+        """Factorize a folded layer of any scale. Only the sender does this, so any linear algebra library will do."""
         raise NotImplementedError
 
-    def product(self, factors: Sequence[Tensor], dims: Dims, key: Key, dtype: torch.dtype) -> Tensor:
-        """What the factors stand for: the same bits on every machine, and finite."""
+    def multiply(self, factors: Sequence[Tensor], dims: Dims, key: Key, dtype: torch.dtype) -> Tensor:
+        """Return the product of the factors: finite, and the same bits on every machine."""
         raise NotImplementedError
 
-    def law(self, dims: Dims) -> Contract:
-        """The contract of a layer that is factorised."""
+    def factored_contract(self, dims: Dims) -> Contract:
+        """Return the contract of a layer that is factorized."""
         raise NotImplementedError
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
-        dims = self.fold(tensor.shape)
-        if not pays(self.forms(dims), tensor.numel()):
-            return Payload.of([vector_part("dense", [tensor], tensor.dtype)])
-        return Payload.of([vector_part("factors", self.factors(folded(tensor, dims), key), tensor.dtype)])
+        dims = self.fold_dims(tensor.shape)
+        if not is_shorter(self.factor_shapes(dims), tensor.numel()):
+            return Payload.of([make_vector_part("dense", [tensor], tensor.dtype)])
+        return Payload.of([make_vector_part("factors", self.factorize(folded(tensor, dims), key), tensor.dtype)])
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         name = type(self).__name__
         (part,) = expect_parts(payload, 1, name)
-        dims = self.fold(spec.shape)
-        forms = self.forms(dims)
-        if not pays(forms, spec.numel):
+        dims = self.fold_dims(spec.shape)
+        shapes = self.factor_shapes(dims)
+        if not is_shorter(shapes, spec.numel):
             return expect_vector(part, spec.dtype, spec.numel, name).view(spec.shape)
-        vector = expect_vector(part, spec.dtype, total(forms), name)
-        factors = shaped(vector.to(spec.work_dtype), forms)
-        return unfolded(self.product(factors, dims, key, spec.dtype), spec)
+        vector = expect_vector(part, spec.dtype, total_numel(shapes), name)
+        factors = split_vector(vector.to(spec.work_dtype), shapes)
+        return unfolded(self.multiply(factors, dims, key, spec.dtype), spec)
 
     def contract(self, spec: TensorSpec) -> Contract:
-        dims = self.fold(spec.shape)
-        if not pays(self.forms(dims), spec.numel):
+        dims = self.fold_dims(spec.shape)
+        if not is_shorter(self.factor_shapes(dims), spec.numel):
             return Contract(delta=1.0, omega=0.0)
-        return self.law(dims)
+        return self.factored_contract(dims)
 
     def num_bytes(self, spec: TensorSpec) -> float:
-        return min(total(self.forms(self.fold(spec.shape))), spec.numel) * spec.dtype.itemsize
+        return min(total_numel(self.factor_shapes(self.fold_dims(spec.shape))), spec.numel) * spec.dtype.itemsize
 
 
-def pays(forms: Sequence[Dims], numel: int) -> bool:
-    return total(forms) < numel
+def is_shorter(shapes: Sequence[Dims], numel: int) -> bool:
+    """Whether factors of these shapes have fewer numbers than the layer."""
+    return total_numel(shapes) < numel
 
 
-def total(forms: Sequence[Dims]) -> int:
-    return sum(map(math.prod, forms))
+def total_numel(shapes: Sequence[Dims]) -> int:
+    return sum(map(math.prod, shapes))
 
 
-def vector_part(kind: str, tensors: Sequence[Tensor], dtype: torch.dtype) -> Part:
-    """Tensors one after the other, in the type that is sent."""
+def make_vector_part(kind: str, tensors: Sequence[Tensor], dtype: torch.dtype) -> Part:
+    """Concatenate tensors into one vector of the type that is sent."""
     flat = [cast_saturating(tensor, dtype).flatten() for tensor in tensors]
     vector = (torch.cat(flat) if len(flat) > 1 else flat[0]).contiguous()
     return Part(kind, vector, 8.0 * vector.element_size() * vector.numel())
 
 
-def shaped(vector: Tensor, forms: Sequence[Dims]) -> list[Tensor]:
-    pieces = torch.split(vector, [math.prod(form) for form in forms])
-    return [piece.view(form) for piece, form in zip(pieces, forms, strict=True)]
+def split_vector(vector: Tensor, shapes: Sequence[Dims]) -> list[Tensor]:
+    """Cut a vector into tensors of these shapes."""
+    pieces = torch.split(vector, [math.prod(shape) for shape in shapes])
+    return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 
-_EASY = 30  # numbers of at most 2^30 and at least 2^-30: their squares, sums and products are far from any limit
+_SAFE_EXPONENT = 30  # up to 2^30 and from 2^-30 on, squares, sums and products are far from overflow and underflow
 
 
-def at_ease(block: Tensor, factorise: Callable[[Tensor], Sequence[Tensor]]) -> list[Tensor]:
-    """factorise(block) for a block of any scale: worked at a moderate one, which the factors then share equally.
+def factorize_scaled(block: Tensor, factorize: Callable[[Tensor], Sequence[Tensor]]) -> list[Tensor]:
+    """Return factorize(block), computed at a moderate scale that is then spread evenly over the factors.
 
-    Half precision is worked in float32. Numbers that are not finite give factors of NaN, which decoders refuse.
+    Half precision is computed in float32. A block that is not finite gives factors of NaN, which decoders refuse.
     """
     if block.dtype != torch.float64:
         block = block.float()
-    least, most = (float(end) for end in torch.aminmax(block))
-    peak = max(-least, most)
+    low, high = (float(end) for end in torch.aminmax(block))
+    peak = max(-low, high)
     if not math.isfinite(peak):
-        return [torch.full_like(factor, math.nan) for factor in factorise(torch.zeros_like(block))]
+        return [torch.full_like(factor, math.nan) for factor in factorize(torch.zeros_like(block))]
     exponent = math.frexp(peak)[1]
-    if peak == 0 or abs(exponent) <= _EASY:
-        return balanced(factorise(block), 0)
-    exponent = max(exponent, -1000)  # the smallest doubles would need a factor that is none
-    return balanced(factorise((block.double() * 2.0**-exponent).to(block.dtype)), exponent)
+    if peak == 0 or abs(exponent) <= _SAFE_EXPONENT:
+        return balance_scales(factorize(block), 0)
+    exponent = max(exponent, -1000)  # 2^1074, for the smallest doubles, is not a double
+    return balance_scales(factorize((block.double() * 2.0**-exponent).to(block.dtype)), exponent)
 
 
-def balanced(factors: Sequence[Tensor], exponent: int) -> list[Tensor]:
-    """Factors times powers of two, which make 2^exponent together: their largest entries then differ by two at most.
+def balance_scales(factors: Sequence[Tensor], exponent: int) -> list[Tensor]:
+    """Multiply factors by powers of two whose product is 2^exponent, so that their peaks differ by at most two.
 
-    So half precision can hold them: the product of many may be longer than its largest number, or far below its least.
+    Half precision can then hold them also where it could not hold their product.
     """
     peaks = [math.frexp(float(factor.abs().amax())) for factor in factors]
     if any(mantissa == 0 for mantissa, _ in peaks):
         return [torch.zeros_like(factor) for factor in factors]
     share, spare = divmod(exponent + sum(own for _, own in peaks), len(factors))
-    turns = [share + (i < spare) - own for i, (_, own) in enumerate(peaks)]
-    return [factor.double() * math.ldexp(1.0, min(turn, 1000)) for factor, turn in zip(factors, turns, strict=True)]
+    shifts = [share + (i < spare) - own for i, (_, own) in enumerate(peaks)]
+    return [factor.double() * math.ldexp(1.0, min(shift, 1000)) for factor, shift in zip(factors, shifts, strict=True)]
 
 
 def check_rank(part: str, rank: int | None) -> None:
@@ -145,11 +147,11 @@ def check_rank(part: str, rank: int | None) -> None:
 
 
 def check_dims(part: str, dims: Dims | None, example: Dims = (14, 8)) -> None:
-    """Whole numbers above zero, at least two of them; exactly two if the example has two."""
+    """Raise CompositionError unless dims are two or more positive integers; exactly two if the example has two."""
     if dims is None:
         return
-    whole = all(type(n) is int and n > 0 for n in dims)
-    if not whole or len(dims) < 2 or (len(example) == 2 and len(dims) > 2):
+    are_positive = all(type(n) is int and n > 0 for n in dims)
+    if not are_positive or len(dims) < 2 or (len(example) == 2 and len(dims) > 2):
         raise CompositionError(
-            f"{part}: dims must be whole numbers such as {example}, got {dims}; without them, shapes decide"
+            f"{part}: dims must be positive integers such as {example}, got {dims}; without dims, shapes decide"
         )

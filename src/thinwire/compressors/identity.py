@@ -1,4 +1,4 @@
-"""Nothing is lost, nothing is saved."""
+"""No compression: send every value in its own type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..wire import expect_parts, expect_vector
 
 @dataclass(frozen=True)
 class Identity:
-    """Send every value as it is: b·d bits for d values of b bits. Exact."""
+    """Send every value as it is: b·d bits for d values of b bits. Lossless."""
 
     capabilities: ClassVar[Capabilities] = frozenset(
         {Capability.LOSSLESS, Capability.ADDITIVE, Capability.SENDS_EVERY_COORDINATE, Capability.EXPECTS_BYTES}

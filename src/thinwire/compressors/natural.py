@@ -1,4 +1,4 @@
-"""Stochastic rounding to powers of two: the mantissa becomes a probability."""
+"""Natural compression (Horváth et al., 2019): send sign and exponent, rounded stochastically to a power of two."""
 
 from __future__ import annotations
 
@@ -31,19 +31,22 @@ from ..kernels import (
     natural_mean,
 )
 from ..wire import expect_parts, expect_vector
-from .exponents import LARGEST, decode_exponents, encode_exponents, expect_planes, exponents_nbytes, planes
-from .rest import encode_and_subtract
+from .exponents import LARGEST, decode_exponents, encode_exponents, expect_planes, exponent_payload, exponents_num_bytes
+from .residual import encode_and_subtract
 
-_WINDOW = 16  # of 8 bits, 7 hold the exponent: 2^-110 ... 2^16 and zero
+_TOP = 16  # largest exponent with bits=8: seven bits hold the exponent: 2^-110 ... 2^16 and zero
 
 
 @dataclass(frozen=True)
 class Natural:
-    """Send sign and exponent of x, rounded at random to a power of two next to it: 9·d bits. Unbiased, omega = 1/8.
+    """Send sign and exponent of x, stochastically rounded to a power of two: 9·d bits. Unbiased, omega = 1/8.
 
-    Works on the bits of float32: noise is added below the exponent, and what carries over rounds up. With 9 bits,
-    numbers below 2^-126 become 0 or 2^-126 and those above 2^127 become 2^127; with bits=8, numbers below 2^-110 become
-    0 and those above 2^16 become 2^16. The bound on the variance holds in between.
+    Works on the bits of float32: noise is added to the mantissa, and a carry into the exponent rounds up. With 9 bits,
+    values below 2^-126 become 0 or 2^-126 and those above 2^127 become 2^127; with bits=8, values below 2^-110 become 0
+    and those above 2^16 become 2^16. The bound on the variance holds in between.
+
+    Args:
+        bits: bits per coordinate, 9 (the range of float32) or 8 (2^-110 to 2^16).
     """
 
     tunable = BITS
@@ -66,17 +69,17 @@ class Natural:
         flat = cast_saturating(tensor.flatten().contiguous(), torch.float32)
         if self.bits == 9:
             return encode_exponents(natural_encode(flat, key, 0, LARGEST), flat)
-        return self._payload(natural_encode_signed(flat, key, _WINDOW))
+        return self._payload(natural_encode_signed(flat, key, _TOP))
 
     def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
         if tensor.dtype != torch.float32:
             return encode_and_subtract(self, tensor, residual, key)
-        flat, before = tensor.flatten(), residual.flatten()
+        flat, old_residual = tensor.flatten(), residual.flatten()
         if self.bits == 9:
-            exponents, signs, rest = exponents_feedback(flat, before, key, LARGEST)
-            return planes(exponents, signs), rest.view(tensor.shape)
-        codes, rest = natural_feedback(flat, before, key, _WINDOW)
-        return self._payload(codes), rest.view(tensor.shape)
+            exponents, signs, new_residual = exponents_feedback(flat, old_residual, key, LARGEST)
+            return exponent_payload(exponents, signs), new_residual.view(tensor.shape)
+        codes, new_residual = natural_feedback(flat, old_residual, key, _TOP)
+        return self._payload(codes), new_residual.view(tensor.shape)
 
     def _payload(self, codes: Tensor) -> Payload:
         return Payload.of([Part("codes", codes, 8.0 * codes.numel())])
@@ -85,16 +88,16 @@ class Natural:
         del key
         if self.bits == 9:
             return decode_exponents(payload, spec, "Natural")
-        return cast_saturating(natural_decode_signed(self._codes(payload, spec), _WINDOW), spec.dtype).view(spec.shape)
+        return cast_saturating(natural_decode_signed(self._codes(payload, spec), _TOP), spec.dtype).view(spec.shape)
 
     def decode_mean(
         self, payloads: Sequence[Payload], spec: TensorSpec, keys: Sequence[Key], out: Tensor | None = None
     ) -> Tensor:
         del keys
         if self.bits == 9:
-            both = [expect_planes(payload, spec, "Natural") for payload in payloads]
-            return exponents_mean(out, [part for part, _ in both], [part for _, part in both]).view(spec.shape)
-        return natural_mean(out, [self._codes(payload, spec) for payload in payloads], _WINDOW).view(spec.shape)
+            planes = [expect_planes(payload, spec, "Natural") for payload in payloads]
+            return exponents_mean(out, [part for part, _ in planes], [part for _, part in planes]).view(spec.shape)
+        return natural_mean(out, [self._codes(payload, spec) for payload in payloads], _TOP).view(spec.shape)
 
     def _codes(self, payload: Payload, spec: TensorSpec) -> Tensor:
         (part,) = expect_parts(payload, 1, "Natural")
@@ -104,4 +107,4 @@ class Natural:
         return Contract(omega=1 / 8)
 
     def num_bytes(self, spec: TensorSpec) -> float:
-        return exponents_nbytes(spec) if self.bits == 9 else spec.numel
+        return exponents_num_bytes(spec) if self.bits == 9 else spec.numel

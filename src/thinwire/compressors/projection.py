@@ -1,4 +1,4 @@
-"""A random shadow of a matrix, on directions that both sides draw from the key."""
+"""Random projection (Johnson & Lindenstrauss, 1984): send P·A for r orthonormal directions P that the key gives."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from torch import Tensor
 
 from ..core import RANK, Capabilities, Capability, Contract, Dims, Key, all_finite, saturate
 from ..kernels import agreed_product, noise_matrix, orthonormal
-from .factored import Factored, check_dims, check_rank
+from .factored import FactoredCompressor, check_dims, check_rank
 
-_ADDS = Factored.capabilities | {Capability.ADDITIVE}
+_ADDS = FactoredCompressor.capabilities | {Capability.ADDITIVE}
+_MAX_CACHED = 1 << 15  # numbers of a basis
 
 
 @dataclass(frozen=True)
-class RandomProjection(Factored):
+class RandomProjection(FactoredCompressor):
     """Send P·A, r random directions of the longer side m of an m×p matrix: r·p·b bits, P from the key. omega = m/r - 1.
 
-    Decoded to (m/r) Pᵀ P A: unbiased and linear, so payloads add up on the wire. As much noise for as many bytes as
-    `randomk`, but spread over all coordinates. `scaled=False` leaves m/r out: biased, delta = r/m in expectation.
+    Decoded to (m/r) Pᵀ P A: unbiased and linear, so payloads can be summed on the wire. As much noise for as many bytes
+    as `randomk`, but spread over all coordinates.
+
+    Args:
+        rank: r, the number of directions.
+        dims: (rows, columns) for layers with that many elements; other layers are folded by their shape.
+        scaled: multiply by m/r. False is biased, delta = r/m in expectation.
     """
 
     tunable = RANK
@@ -39,29 +45,29 @@ class RandomProjection(Factored):
     def capabilities(self) -> Capabilities:  # type: ignore[override]
         return _ADDS | {Capability.SCALES_KEPT} if self.scaled else _ADDS
 
-    def forms(self, dims: Dims) -> list[Dims]:
+    def factor_shapes(self, dims: Dims) -> list[Dims]:
         return [(min(self.rank, max(dims)), min(dims))]
 
-    def factors(self, block: Tensor, key: Key) -> list[Tensor]:
+    def factorize(self, block: Tensor, key: Key) -> list[Tensor]:
         matrix = block if block.dtype == torch.float64 else block.float()
         matrix = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T  # (long, short)
-        basis = directions(key, self.rank, len(matrix), matrix.device)
-        shadow = basis.to(matrix.dtype) @ matrix
-        if all_finite(shadow):
-            return [shadow]
+        basis = draw_directions(key, self.rank, len(matrix), matrix.device)
+        projected = basis.to(matrix.dtype) @ matrix
+        if all_finite(projected):
+            return [projected]
         if not all_finite(matrix):
-            return [torch.full_like(shadow, math.nan)]  # decoders refuse it
-        scale = 1 / len(matrix)  # a sum may be too large though the numbers are not
+            return [torch.full_like(projected, math.nan)]  # decoders refuse it
+        scale = 1 / len(matrix)  # a sum may overflow though the numbers do not
         return [saturate((basis @ (matrix.double() * scale)) / scale)]
 
-    def product(self, factors: Sequence[Tensor], dims: Dims, key: Key, dtype: torch.dtype) -> Tensor:
-        (shadow,) = factors
-        basis = directions(key, self.rank, max(dims), shadow.device) * self._scale(dims)
+    def multiply(self, factors: Sequence[Tensor], dims: Dims, key: Key, dtype: torch.dtype) -> Tensor:
+        (projected,) = factors
+        basis = draw_directions(key, self.rank, max(dims), projected.device) * self._scale(dims)
         if dims[0] >= dims[1]:
-            return agreed_product(basis.T.contiguous(), shadow, dtype)
-        return agreed_product(shadow.T.contiguous(), basis, dtype)
+            return agreed_product(basis.T.contiguous(), projected, dtype)
+        return agreed_product(projected.T.contiguous(), basis, dtype)
 
-    def law(self, dims: Dims) -> Contract:
+    def factored_contract(self, dims: Dims) -> Contract:
         if self.scaled:
             return Contract(omega=self._scale(dims) - 1)
         return Contract(delta=min(self.rank, max(dims)) / max(dims))
@@ -70,14 +76,14 @@ class RandomProjection(Factored):
         return max(dims) / min(self.rank, max(dims)) if self.scaled else 1.0
 
 
-def directions(key: Key, rank: int, length: int, device: torch.device) -> Tensor:
-    """(r, length), float64: an orthonormal basis of a random subspace, the same bits on all ranks.
+def draw_directions(key: Key, rank: int, length: int, device: torch.device) -> Tensor:
+    """Draw an orthonormal basis of a random subspace, (r, length) in float64: the same bits on all ranks.
 
-    Noise of independent, symmetric numbers has no preferred coordinate and no preferred sign, so the mean of PᵀP is a
-    multiple of one, r/length. That is all that unbiasedness needs; nothing has to be normal.
+    The noise is independent and symmetric, so that E PᵀP = (r/length)·I. Unbiasedness needs no more than that; the
+    noise need not be normal.
     """
     rank = min(rank, length)
-    draw = _remembered if rank * length <= 1 << 15 else _draw
+    draw = _draw_cached if rank * length <= _MAX_CACHED else _draw
     return draw(key, rank, length, device)
 
 
@@ -85,4 +91,4 @@ def _draw(key: Key, rank: int, length: int, device: torch.device) -> Tensor:
     return orthonormal(noise_matrix(rank, length, key, device))
 
 
-_remembered = lru_cache(maxsize=128)(_draw)  # encoder and decoder ask alike; up to 32 MB of float64
+_draw_cached = lru_cache(maxsize=128)(_draw)  # encoder and decoder need the same basis; up to 32 MB of float64

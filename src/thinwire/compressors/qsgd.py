@@ -1,4 +1,4 @@
-"""Stochastic rounding to evenly spaced levels, block by block."""
+"""QSGD (Alistarh et al., 2017): send the norm of each block, and a stochastically rounded level of every value."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ from ..core import BITS, Capabilities, Capability, CompositionError, Contract, K
 from ..kernels import block_peaks, qsgd_decode, qsgd_encode, qsgd_feedback, qsgd_mean, tree_sum
 from ..kernels.codes import SMALLEST_NORM
 from .block_quantizer import BlockQuantizer
-from .blocks import QUANTIZES, as_blocks, check_block
-from .rest import encode_and_subtract
+from .blocks import QUANTIZER, as_blocks, check_block
+from .residual import encode_and_subtract
 
 
 @dataclass(frozen=True)
 class QSGD(BlockQuantizer):
-    """Send sign and a random one of two neighbouring levels of |x| / max|block|: b·d + 32·d/block bits. Unbiased.
+    """Send the sign and a stochastically rounded level of |x| / max|block|: b·d + 32·d/block bits. Unbiased.
 
-    s = 2^(bits-1) - 1 levels above zero. omega = (sqrt(1 + (block-1)/s^2) - 1) / 2, reached by one large and block-1
-    small numbers. The norm is the largest magnitude: order-free, so every implementation gives the same bits; or, with
-    norm="l2", a block's length as published (added in a fixed order): omega = min(block/s^2, sqrt(block)/s).
+    There are s = 2^(bits-1) - 1 levels above zero. omega = (sqrt(1 + (block-1)/s^2) - 1) / 2, reached by a block of one
+    large and block-1 small values. norm="l2" is the published form: omega = min(block/s^2, sqrt(block)/s). Its squares
+    are added in a fixed order, so that all implementations give the same bits; a maximum does not depend on the order.
+
+    Args:
+        bits: bits per coordinate, sign included, 2 to 16.
+        block: number of values that share a norm.
+        norm: "max", the largest magnitude of the block, or "l2", its Euclidean norm.
     """
 
     tunable = BITS
@@ -44,25 +49,25 @@ class QSGD(BlockQuantizer):
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        few = self.levels < (3 if self.norm == "max" else math.sqrt(self.block))  # then most coordinates become zero
-        return QUANTIZES if few else QUANTIZES | {Capability.SENDS_EVERY_COORDINATE}
+        makes_zeros = self.levels < (3 if self.norm == "max" else math.sqrt(self.block))  # of most coordinates
+        return QUANTIZER if makes_zeros else QUANTIZER | {Capability.SENDS_EVERY_COORDINATE}
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = cast_saturating(tensor.flatten(), torch.float32)
-        lengths = self._lengths(flat) if self.norm == "l2" and flat.numel() else None
-        return self._payload(*qsgd_encode(flat, self.bits, self.block, key, lengths), flat.numel())
+        norms = self._l2_norms(flat) if self.norm == "l2" and flat.numel() else None
+        return self._payload(*qsgd_encode(flat, self.bits, self.block, key, norms), flat.numel())
 
     def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
         if tensor.dtype != torch.float32 or self.norm != "max":
             return encode_and_subtract(self, tensor, residual, key)
-        packed, norms, rest = qsgd_feedback(tensor.flatten(), residual.flatten(), self.bits, self.block, key)
-        return self._payload(packed, norms, tensor.numel()), rest.view(tensor.shape)
+        packed, norms, new_residual = qsgd_feedback(tensor.flatten(), residual.flatten(), self.bits, self.block, key)
+        return self._payload(packed, norms, tensor.numel()), new_residual.view(tensor.shape)
 
-    def _lengths(self, flat: Tensor) -> Tensor:
-        """Of blocks scaled to 1, so no square overflows."""
+    def _l2_norms(self, flat: Tensor) -> Tensor:
+        """Return the norm of each block, computed of blocks scaled to 1, so that no square overflows."""
         peaks = block_peaks(flat, self.block).clamp(min=SMALLEST_NORM)
-        lengths = tree_sum((as_blocks(flat, self.block).abs() / peaks[:, None]).square()).sqrt()
-        return (peaks * lengths.clamp(min=1)).clamp(max=torch.finfo(torch.float32).max)
+        scaled = tree_sum((as_blocks(flat, self.block).abs() / peaks[:, None]).square()).sqrt()
+        return (peaks * scaled.clamp(min=1)).clamp(max=torch.finfo(torch.float32).max)
 
     def decode_flat(self, packed: Tensor, magnitudes: Tensor, count: int) -> Tensor:
         return qsgd_decode(packed, magnitudes, count, self.bits, self.block)

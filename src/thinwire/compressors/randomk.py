@@ -1,4 +1,4 @@
-"""Coordinates drawn at random from a key that both sides have: positions are never sent."""
+"""Rand-k (Stich et al., 2018): send k random coordinates; both sides draw the positions from a shared key."""
 
 from __future__ import annotations
 
@@ -21,14 +21,20 @@ from ..core import (
 )
 from ..kernels import distinct_positions, scatter
 from .identity import Identity
-from .sparse import check_count, kept_count, then, values_key, values_spec
+from .sparse import check_count, combine_contracts, count_kept, values_key, values_spec
 
 
 @dataclass(frozen=True)
 class RandomK:
     """Send k random coordinates, scaled by d/k: k·b bits, positions follow from the key. Unbiased, omega = d/k - 1.
 
-    `scaled=False` sends them as they are: biased, delta = k/d in expectation; what early papers plot.
+    Payloads of all ranks have the same positions, so they can be summed on the wire.
+
+    Args:
+        density: fraction of coordinates to send, in (0, 1]; give either this or k.
+        k: number of coordinates to send.
+        scaled: multiply by d/k. False sends values as they are: biased, delta = k/d in expectation.
+        values: compressor of the kept values.
     """
 
     tunable = DENSITY
@@ -43,17 +49,17 @@ class RandomK:
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        found = inherit_capabilities(self.values, Capability.ADDITIVE)
-        found |= {Capability.COUNTS_COORDINATES, Capability.EXPECTS_BYTES}
+        declared = inherit_capabilities(self.values, Capability.ADDITIVE)
+        declared |= {Capability.COUNTS_COORDINATES, Capability.EXPECTS_BYTES}
         if self.density == 1:  # all are kept, and the scale is 1
-            return found | inherit_capabilities(self.values, Capability.LOSSLESS)
-        return found | {Capability.SCALES_KEPT} if self.scaled else found
+            return declared | inherit_capabilities(self.values, Capability.LOSSLESS)
+        return declared | {Capability.SCALES_KEPT} if self.scaled else declared
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = tensor.flatten()
         kept = flat[distinct_positions(key, self.count(flat.numel()), flat.numel(), flat.device)]
         limit = torch.finfo(flat.dtype).max
-        scaled = (kept.double() * self._scale(flat.numel())).clamp(-limit, limit)  # doubles too may outgrow their type
+        scaled = (kept.double() * self._scale(flat.numel())).clamp(-limit, limit)  # float64 may overflow, too
         return self.values.encode(scaled.to(flat.dtype), values_key(key))
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
@@ -65,7 +71,7 @@ class RandomK:
         count = self.count(spec.numel)
         kept = values_spec(spec, count)
         if not self.scaled:
-            return then(count / max(1, spec.numel), self.values, kept)
+            return combine_contracts(count / max(1, spec.numel), self.values, kept)
         omega = self.values.contract(kept).omega
         scale = self._scale(spec.numel)
         return Contract(omega=None if omega is None else scale - 1 + omega * scale)
@@ -74,7 +80,7 @@ class RandomK:
         return self.values.num_bytes(values_spec(spec, self.count(spec.numel)))
 
     def count(self, numel: int) -> int:
-        return kept_count(self.density, self.k, numel)
+        return count_kept(self.density, self.k, numel)
 
     def _scale(self, numel: int) -> float:
         return numel / self.count(numel) if self.scaled and numel else 1.0

@@ -1,4 +1,4 @@
-"""To the nearest whole number, or to one of the two neighbours with chances that keep the mean."""
+"""Rounding to integers: to the nearest, or stochastic rounding, which keeps the mean."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def check_rounding(part: str, rounding: str) -> None:
         raise CompositionError(f"{part}: rounding must be one of {', '.join(ROUNDINGS)}, got {rounding!r}")
 
 
-def rounded(numbers: Tensor, rounding: str, key: Key) -> Tensor:
-    """Whole numbers as float32. Stochastic ones use 16 bits of noise: means are right to 2^-17 of a step."""
+def round_to_integers(numbers: Tensor, rounding: str, key: Key) -> Tensor:
+    """Round to integers, as float32. Stochastic rounding uses 16 random bits: means are exact to 2^-17 of a step."""
     if rounding == "nearest":
         return torch.round(numbers)
-    return torch.floor(numbers + uniform_noise(numbers, key))
+    return torch.floor(numbers + draw_uniform16(numbers, key))
 
 
-def uniform_noise(like: Tensor, key: Key) -> Tensor:
-    """One draw from (0, 1) for each element."""
+def draw_uniform16(like: Tensor, key: Key) -> Tensor:
+    """Draw one number in (0, 1) for each element, from 16 random bits, in the shape of `like`."""
     return (noise16(key, like.numel(), like.device).view_as(like) + 0.5) * 2.0**-16

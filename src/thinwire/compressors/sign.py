@@ -1,4 +1,4 @@
-"""One bit a coordinate."""
+"""Scaled sign (Karimireddy et al., 2019; 1-bit SGD, Seide et al., 2014): send the sign bits and the mean of |x|."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 from ..core import Capabilities, Capability, Contract, Key, Part, Payload, TensorSpec, cast_saturating
 from ..kernels import sign_decode, sign_encode, sign_feedback, sign_mean
 from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
-from .rest import encode_and_subtract
+from .residual import encode_and_subtract
 
 
 @dataclass(frozen=True)
 class ScaledSign:
-    """Send sign(x) and the mean of |x|: d + 32 bits. Biased, delta = 1/d at worst; pair it with error feedback."""
+    """Send sign(x) and the mean of |x|: d + 32 bits. Biased, delta = 1/d at worst; use with error feedback."""
 
     capabilities: ClassVar[Capabilities] = frozenset(
         {
@@ -36,8 +36,8 @@ class ScaledSign:
     def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
         if tensor.dtype != torch.float32:
             return encode_and_subtract(self, tensor, residual, key)
-        signs, scale, rest = sign_feedback(tensor.flatten(), residual.flatten())
-        return self._payload(signs, scale, tensor.numel()), rest.view(tensor.shape)
+        signs, scale, new_residual = sign_feedback(tensor.flatten(), residual.flatten())
+        return self._payload(signs, scale, tensor.numel()), new_residual.view(tensor.shape)
 
     def _payload(self, signs: Tensor, scale: Tensor, numel: int) -> Payload:
         return Payload.of([Part("signs", signs, float(numel)), Part("scale", scale.reshape(1), 32.0)])

@@ -1,4 +1,4 @@
-"""What all operators share that send some coordinates and not others: how many, and how the kept values travel."""
+"""Base of sparsifiers that select coordinates by value: send coded positions, then the values there by `values`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ from ..kernels import add_saturated, decode_positions, scatter, sparse_mean, sub
 from ..wire import encode_indices, expect_count, expected_index_bytes
 from .identity import Identity
 
+_VALUES = "values"  # frozen: makes the random bits of the second stage
+
 
 def check_count(part: str, density: float | None, k: int | None) -> None:
-    """Exactly one of density in (0, 1] and k >= 1."""
+    """Raise CompositionError unless exactly one of density in (0, 1] and k >= 1 is given."""
     if (density is None) == (k is None):
         raise CompositionError(
             f"{part}: give either density or k, got density={density}, k={k}; density=0.01 keeps one in a hundred"
@@ -43,9 +45,9 @@ def check_count(part: str, density: float | None, k: int | None) -> None:
         raise CompositionError(f"{part}: k must be at least 1, got {k}")
 
 
-@lru_cache  # a layer's is the same at every step
-def kept_count(density: float | None, k: int | None, numel: int) -> int:
-    """How many coordinates of `numel` are sent: at least one of a tensor that has any."""
+@lru_cache  # asked for the same layers at every step
+def count_kept(density: float | None, k: int | None, numel: int) -> int:
+    """Return how many of `numel` coordinates are sent: at least one of a tensor that is not empty."""
     if k is not None:
         return min(k, numel)
     assert density is not None
@@ -53,16 +55,17 @@ def kept_count(density: float | None, k: int | None, numel: int) -> int:
 
 
 def values_spec(spec: TensorSpec, count: int) -> TensorSpec:
-    """The kept values as a vector of their own, for the operator that encodes them."""
+    """The spec of the kept values, a vector that `values` encodes."""
     return TensorSpec(spec.name, (count,), spec.dtype, spec.device)
 
 
 def values_key(key: Key) -> Key:
-    return derive_key(key, "values")
+    """The key with which `values` encodes."""
+    return derive_key(key, _VALUES)
 
 
-class Sparse:
-    """Base of all that choose coordinates by looking at them: positions in the cheapest coding, then their values."""
+class SparseCompressor:
+    """Base of compressors that select coordinates by value: positions in the shortest coding, then the values."""
 
     capabilities: ClassVar[Capabilities] = frozenset(
         {Capability.SELECTS_COORDINATES, Capability.CODES_POSITIONS, Capability.FUSES_RESIDUAL, Capability.DECODES_MEAN}
@@ -74,7 +77,7 @@ class Sparse:
         raise NotImplementedError
 
     def bounds(self, numel: int) -> tuple[int, int]:
-        """How few and how many of `numel` coordinates are sent."""
+        """Return the least and the largest number of coordinates that may be sent."""
         return 0, numel
 
     def for_shard(self, num_shards: int) -> Compressor:
@@ -95,12 +98,13 @@ class Sparse:
         return self.values.encode(kept, values_key(key)).prepend(indices)
 
     def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
-        """Only what is sent differs from the target, so only there is anything subtracted."""
-        rest = add_saturated(tensor.flatten(), residual.flatten())
-        positions = self.select(rest, key)
-        payload = self.encode_at(self.take(rest, positions), positions, rest.numel(), key)
-        subtract_at(rest, positions, self._values(payload, TensorSpec.of("", rest), positions.numel(), key))
-        return payload, rest.view(tensor.shape)
+        """Encode tensor + residual; the new residual differs from the sum only where something was sent."""
+        target = add_saturated(tensor.flatten(), residual.flatten())
+        positions = self.select(target, key)
+        payload = self.encode_at(self.take(target, positions), positions, target.numel(), key)
+        sent = self._values(payload, TensorSpec.of("", target), positions.numel(), key)
+        subtract_at(target, positions, sent)  # in place: the target becomes the new residual
+        return payload, target.view(tensor.shape)
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         return self._decode(payload, spec, key, *self.bounds(spec.numel))
@@ -108,8 +112,8 @@ class Sparse:
     def decode_at(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         return self._decode(payload, spec, key, 0, spec.numel)
 
-    def _decode(self, payload: Payload, spec: TensorSpec, key: Key, least: int, most: int) -> Tensor:
-        kept = self._kept(payload, spec, key, least, most)
+    def _decode(self, payload: Payload, spec: TensorSpec, key: Key, min_count: int, max_count: int) -> Tensor:
+        kept = self._kept(payload, spec, key, min_count, max_count)
         positions = decode_positions(payload.parts[0], kept.numel(), spec.numel)
         return scatter(kept, positions, spec.numel).view(spec.shape)
 
@@ -120,16 +124,16 @@ class Sparse:
         kept = [self._kept(payload, spec, key, *bounds) for payload, key in zip(payloads, keys, strict=True)]
         return sparse_mean(out, kept, [payload.parts[0] for payload in payloads], spec.numel).view(spec.shape)
 
-    def _kept(self, payload: Payload, spec: TensorSpec, key: Key, least: int, most: int) -> Tensor:
-        """The values; whoever reads the positions sees to it that there are as many."""
+    def _kept(self, payload: Payload, spec: TensorSpec, key: Key, min_count: int, max_count: int) -> Tensor:
+        """Decode the values. The decoder of the positions checks that there are as many of them."""
         if not payload.parts:
-            raise DecodeError("indices and values expected, got no part")
-        if least < most:
-            return self._values(payload, spec, expect_count(payload.parts[0], least, most), key)
+            raise DecodeError(f"{type(self).__name__}: expected indices and values, got an empty payload")
+        if min_count < max_count:
+            return self._values(payload, spec, expect_count(payload.parts[0], min_count, max_count), key)
         try:
-            return self._values(payload, spec, least, key)
+            return self._values(payload, spec, min_count, key)
         except DecodeError:
-            expect_count(payload.parts[0], least, most)  # if there are others than agreed, that is what to say
+            expect_count(payload.parts[0], min_count, max_count)  # a wrong count is the more useful error
             raise
 
     def _values(self, payload: Payload, spec: TensorSpec, count: int, key: Key) -> Tensor:
@@ -137,11 +141,11 @@ class Sparse:
 
 
 @dataclass(frozen=True)
-class Counted(Sparse):
-    """Base of those that send a fixed number of coordinates: a density of the tensor, or k."""
+class FixedCountCompressor(SparseCompressor):
+    """Base of sparsifiers that send a fixed number of coordinates: a density of the tensor, or k."""
 
     tunable = DENSITY
-    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {
+    capabilities: ClassVar[Capabilities] = SparseCompressor.capabilities | {
         Capability.COUNTS_COORDINATES,
         Capability.EXPECTS_BYTES,
     }
@@ -154,7 +158,7 @@ class Counted(Sparse):
         check_count(type(self).__name__, self.density, self.k)
 
     def count(self, numel: int) -> int:
-        return kept_count(self.density, self.k, numel)
+        return count_kept(self.density, self.k, numel)
 
     def bounds(self, numel: int) -> tuple[int, int]:
         return self.count(numel), self.count(numel)
@@ -163,23 +167,23 @@ class Counted(Sparse):
         return super().for_shard(num_shards) if self.k is None else replace(self, k=-(-self.k // num_shards))  # type: ignore[return-value]
 
     def num_bytes(self, spec: TensorSpec) -> float:
-        return kept_nbytes(self.count(spec.numel), spec, self.values)
+        return estimate_num_bytes(self.count(spec.numel), spec, self.values)
 
 
-def kept_nbytes(count: int, spec: TensorSpec, values: Compressor) -> float:
-    """Expected size of `count` positions and values."""
+def estimate_num_bytes(count: int, spec: TensorSpec, values: Compressor) -> float:
+    """Return the expected size of `count` positions and values."""
     return expected_index_bytes(count, spec.numel) + values.num_bytes(values_spec(spec, count))
 
 
-def contraction_of_values(values: Compressor, spec: TensorSpec) -> float | None:
-    """delta of the second stage on the kept values; an unbiased one with omega < 1 leaves 1 - omega."""
+def delta_of_values(values: Compressor, spec: TensorSpec) -> float | None:
+    """Return delta of the second stage on the kept values; an unbiased one with omega < 1 has delta 1 - omega."""
     inner = values.contract(spec)
     if inner.delta is not None:
         return inner.delta
     return None if inner.omega is None or inner.omega >= 1 else 1 - inner.omega
 
 
-def then(delta: float, values: Compressor, spec: TensorSpec) -> Contract:
-    """Keep a share delta of the energy, then lose some of that in the second stage."""
-    inner = contraction_of_values(values, spec)
+def combine_contracts(delta: float, values: Compressor, spec: TensorSpec) -> Contract:
+    """Return the contract of a sparsifier that keeps a fraction delta of |x|², of which `values` loses some."""
+    inner = delta_of_values(values, spec)
     return Contract() if inner is None else Contract(delta=delta * inner)

@@ -1,4 +1,4 @@
-"""Leading singular vectors, for those who send them. Nobody else computes these, so the machine's libraries may."""
+"""Leading singular vectors for encoders. Only the sender computes them, so any linear algebra library will do."""
 
 from __future__ import annotations
 
@@ -6,44 +6,51 @@ import torch
 from torch import Tensor
 
 
-def principal(matrix: Tensor, most: int, spare: float | None = None) -> Tensor:
-    """Leading left singular vectors as rows: `most`, or as few of them as leave out an energy of at most `spare`.
+def leading_singular_vectors(matrix: Tensor, max_rank: int, max_energy_lost: float | None = None) -> Tensor:
+    """Return leading left singular vectors as rows.
 
-    A float32 matrix is seen through its Gram matrix of the shorter side, in float64: many times cheaper than its
-    singular value decomposition, and what that cannot resolve, 1e-8 of the largest singular value, float32 cannot hold
-    either. A float64 matrix is decomposed itself.
+    A float32 matrix is decomposed through the Gram matrix of its shorter side, in float64. That is many times cheaper
+    than an SVD; what it cannot resolve, 1e-8 of the largest singular value, float32 cannot hold either. A float64
+    matrix is decomposed by an SVD.
+
+    Args:
+        matrix: (rows, columns).
+        max_rank: the largest number of vectors.
+        max_energy_lost: take as few vectors as leave out at most this sum of squared singular values.
     """
     rows, columns = matrix.shape
     if matrix.dtype == torch.float64:
-        columns_of, values, _ = torch.linalg.svd(matrix, full_matrices=False)
-        vectors: Tensor = columns_of.T
-        return vectors[: enough(values.square(), most, spare)]
+        left, values, _ = torch.linalg.svd(matrix, full_matrices=False)
+        vectors: Tensor = left.T
+        return vectors[: choose_rank(values.square(), max_rank, max_energy_lost)]
     short = matrix if rows <= columns else matrix.T
-    energies, turned = torch.linalg.eigh(gram(short))  # ascending; vectors are columns
-    vectors = turned.T.flip(0)
-    basis = vectors[: enough(energies.flip(0).clamp(min=0), most, spare)]
+    energies, eigenvectors = torch.linalg.eigh(gram_matrix(short))  # ascending; vectors are columns
+    vectors = eigenvectors.T.flip(0)
+    basis = vectors[: choose_rank(energies.flip(0).clamp(min=0), max_rank, max_energy_lost)]
     if rows <= columns:
         return basis
-    images = matrix @ basis.to(matrix.dtype).T  # (rows, r): orthogonal but for rounding; those of nothing are anything
-    return row_basis(images.double().T)
+    images = (
+        matrix @ basis.to(matrix.dtype).T
+    )  # (rows, r): orthogonal up to rounding; arbitrary where the matrix is zero
+    return orthonormal_rows(images.double().T)
 
 
-def row_basis(rows: Tensor) -> Tensor:
-    """As many orthonormal rows, which span the given ones."""
+def orthonormal_rows(rows: Tensor) -> Tensor:
+    """Return as many orthonormal rows with the same span."""
     columns: Tensor = torch.linalg.qr(rows.T).Q
     return columns.T
 
 
-def enough(energies: Tensor, most: int, spare: float | None) -> int:
-    """How many of descending energies to keep, so that the others add up to at most `spare`; at least one."""
-    if spare is None:
-        return min(most, len(energies))
-    left_out = energies.flip(0).cumsum(0).flip(0)  # [r]: what keeping r leaves out
-    return max(1, min(most, len(energies), int((left_out > spare).sum())))
+def choose_rank(energies: Tensor, max_rank: int, max_energy_lost: float | None) -> int:
+    """Return how many of descending energies to keep, so that the others add up to at most the limit; at least one."""
+    if max_energy_lost is None:
+        return min(max_rank, len(energies))
+    lost = energies.flip(0).cumsum(0).flip(0)  # [r]: energy lost if r are kept
+    return max(1, min(max_rank, len(energies), int((lost > max_energy_lost).sum())))
 
 
-def gram(matrix: Tensor) -> Tensor:
-    """matrix @ matrix.T in float64, a few columns at a time: they stay in the cache while they are long."""
+def gram_matrix(matrix: Tensor) -> Tensor:
+    """Return matrix @ matrix.T in float64, a few columns at a time so that the float64 copies stay in the cache."""
     total = torch.zeros(len(matrix), len(matrix), dtype=torch.float64, device=matrix.device)
     for columns in torch.split(matrix, max(1, (1 << 18) // max(1, len(matrix))), dim=1):
         wide = columns.double()
@@ -51,8 +58,8 @@ def gram(matrix: Tensor) -> Tensor:
     return total
 
 
-def halved(basis: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of an orthonormal basis and their images, each pair with half of its singular value on either side."""
+def split_singular_values(basis: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale rows of an orthonormal basis and their images, so that each side has the root of the singular value."""
     values = torch.linalg.vector_norm(images.double(), dim=1, keepdim=True)
     roots = values.sqrt()
     return basis * roots, torch.where(values > 0, images / roots, 0.0)

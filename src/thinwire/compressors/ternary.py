@@ -1,4 +1,4 @@
-"""Three values: nothing, or plus or minus the largest."""
+"""TernGrad (Wen et al., 2017): send -1, 0 or +1 per value and the largest magnitude of each block."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from torch import Tensor
 from ..core import Capabilities, Capability, Contract, Key, Part, Payload, TensorSpec, cast_saturating
 from ..wire import expect_magnitudes, expect_parts, pack_trits, trits_bytes, unpack_trits
 from .blocks import as_blocks, block_count, check_block
-from .rounding import uniform_noise
+from .rounding import draw_uniform16
 
 
 @dataclass(frozen=True)
 class Ternary:
-    """Send sign(x)·max|block| with chance |x| / max|block|, else zero: 1.6·d + 32·d/block bits. Unbiased.
+    """Send sign(x)·max|block| with probability |x| / max|block|, else zero: 1.6·d + 32·d/block bits. Unbiased.
 
-    TernGrad with five trits in a byte. omega = (sqrt(block) - 1) / 2, reached by one large and block-1 small numbers.
+    Five ternary digits are packed into a byte. omega = (sqrt(block) - 1) / 2, reached by a block of one large and
+    block-1 small values.
+
+    Args:
+        block: number of values that share a scale.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.EXPECTS_BYTES})
@@ -33,8 +37,8 @@ class Ternary:
         flat = cast_saturating(tensor.flatten(), torch.float32)
         blocks = as_blocks(flat, self.block)
         peaks = blocks.abs().amax(dim=1) if blocks.numel() else flat
-        chosen = (blocks.abs() > uniform_noise(blocks, key) * peaks[:, None]).to(torch.int32)
-        trits = (1 + torch.where(blocks < 0, -chosen, chosen)).flatten()[: flat.numel()]
+        is_nonzero = (blocks.abs() > draw_uniform16(blocks, key) * peaks[:, None]).to(torch.int32)
+        trits = (1 + torch.where(blocks < 0, -is_nonzero, is_nonzero)).flatten()[: flat.numel()]
         return Payload.of(
             [
                 Part("trits", pack_trits(trits), math.log2(3) * flat.numel()),

@@ -1,4 +1,4 @@
-"""Hard thresholds: of a given level (Tolstobrov, 2022), or of a given mean count (Rethink-GS, Sahu et al., 2021)."""
+"""Hard threshold (Tolstobrov, 2022; by count: Rethink-GS, Sahu et al., 2021): send all |x| above a fixed level."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from torch import Tensor
 from ..core import Capabilities, Capability, CompositionError, Compressor, Contract, Key, TensorSpec
 from ..kernels import reaching
 from .identity import Identity
-from .sparse import Sparse, kept_nbytes
+from .sparse import SparseCompressor, estimate_num_bytes
 
 
 @dataclass(frozen=True)
-class Threshold(Sparse):
+class Threshold(SparseCompressor):
     """Send every |x| > tau with its position: k_t·(b + log2(d/k_t) + 1.5) bits. Error^2 <= (d - k_t)·tau^2, no delta.
 
-    Give tau, or a target `count`: then every |x| >= 1/(2 sqrt(count)) is sent, the hard threshold of Rethink-GS. How
-    many are sent varies, and may be none.
+    The number of coordinates sent varies and may be zero.
+
+    Args:
+        tau: send |x| > tau; give either this or count.
+        count: send |x| >= 1 / (2 sqrt(count)), the hard threshold of Rethink-GS. It is not a promise to send `count`.
+        values: compressor of the kept values.
     """
 
-    capabilities: ClassVar[Capabilities] = Sparse.capabilities | {Capability.VARIABLE_SIZE}
+    capabilities: ClassVar[Capabilities] = SparseCompressor.capabilities | {Capability.VARIABLE_SIZE}
 
     tau: float | None = None
     count: int | None = None
@@ -45,16 +49,16 @@ class Threshold(Sparse):
 
     def select(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
-        return reaching(scores, self.level if self.tau is None else _next_above(self.tau, scores.dtype))
+        return reaching(scores, self.level if self.tau is None else _next_float(self.tau, scores.dtype))
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()
 
     def num_bytes(self, spec: TensorSpec) -> float:
-        """As if numbers had unit variance, for want of better knowledge."""
-        return kept_nbytes(round(math.erfc(self.level / math.sqrt(2)) * spec.numel), spec, self.values)
+        """Return the size for values of unit variance; the true one depends on the tensor."""
+        return estimate_num_bytes(round(math.erfc(self.level / math.sqrt(2)) * spec.numel), spec, self.values)
 
 
-def _next_above(level: float, dtype: torch.dtype) -> float:
-    """The smallest number of this type above the level: what reaches it exceeds the level."""
+def _next_float(level: float, dtype: torch.dtype) -> float:
+    """Return the next number of this type: |x| > level is |x| >= this."""
     return torch.tensor(level, dtype=dtype).nextafter(torch.tensor(math.inf, dtype=dtype)).item()

@@ -1,4 +1,4 @@
-"""The k largest coordinates."""
+"""Top-k (Aji & Heafield, 2017; Stich et al., 2018): send the k largest magnitudes with their positions."""
 
 from __future__ import annotations
 
@@ -15,40 +15,45 @@ from ..kernels import largest_magnitudes, subtract_at, take_largest
 from ..wire import index_part
 from .cast import Cast
 from .identity import Identity
-from .sparse import Counted, then, values_spec
+from .sparse import FixedCountCompressor, combine_contracts, values_spec
 
 
 @dataclass(frozen=True)
-class TopK(Counted):
-    """Send the k largest |x| with their positions: k·(b + log2(d/k) + 1.5) bits. Biased, delta = k/d; wants feedback.
+class TopK(FixedCountCompressor):
+    """Send the k largest |x| with positions: k·(b + log2(d/k) + 1.5) bits. Biased, delta = k/d; use error feedback.
 
-    Exactly k are sent; among equal magnitudes the first. `values` encodes what was kept: "bf16", power2(), qsgd() ...
+    Exactly k are sent; among equal magnitudes the first.
+
+    Args:
+        density: fraction of coordinates to send, in (0, 1]; give either this or k.
+        k: number of coordinates to send.
+        values: compressor of the kept values, such as "bf16", nearest_power2() or qsgd().
     """
 
-    capabilities: ClassVar[Capabilities] = Counted.capabilities | {Capability.ESTIMATES_ERRORS}
+    capabilities: ClassVar[Capabilities] = FixedCountCompressor.capabilities | {Capability.ESTIMATES_ERRORS}
 
     def select(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
         return largest_magnitudes(scores, self.count(scores.numel()))
 
     def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
-        """The largest are taken out of the sum in one go; what their values lose on the way comes back."""
+        """Take the k largest out of the sum in one pass; then add back what `values` lost of them."""
         numel, count = tensor.numel(), self.count(tensor.numel())
-        rest, kept, positions, coded = take_largest(tensor.flatten(), residual.flatten(), count)
+        new_residual, kept, positions, coded = take_largest(tensor.flatten(), residual.flatten(), count)
         payload = self._payload(kept, index_part(coded, count, numel), key)
         if not isinstance(self.values, Identity):
-            arrived = self._values(payload, TensorSpec.of("", rest), count, key)
-            subtract_at(rest, positions, arrived - kept)
-        return payload, rest.view(tensor.shape)
+            arrived = self._values(payload, TensorSpec.of("", new_residual), count, key)
+            subtract_at(new_residual, positions, arrived - kept)
+        return payload, new_residual.view(tensor.shape)
 
     def contract(self, spec: TensorSpec) -> Contract:
         count = self.count(spec.numel)
-        return then(count / max(1, spec.numel), self.values, values_spec(spec, count))
+        return combine_contracts(count / max(1, spec.numel), self.values, values_spec(spec, count))
 
     def estimate_errors(
         self, tensor: Tensor, spec: TensorSpec, options: Sequence[Any], key: Key, exact: bool
     ) -> Sequence[float | None]:
-        """One selection prices all counts; the rounding of a cast is left out unless `exact` is asked."""
+        """Compute errors for all counts from one selection; the rounding of a cast is ignored unless `exact` is set."""
         del key
         lossless = (Identity,) if exact else (Identity, Cast)
         counts = [
@@ -58,9 +63,9 @@ class TopK(Counted):
         known = [count for count in counts if count is not None]
         if not known:
             return counts
-        flat, most = tensor.flatten(), max(known)
-        chosen = largest_magnitudes(flat, most)
-        rest = float(flat.index_fill(0, chosen, 0).double().square().sum())  # what no option would send
+        flat, max_count = tensor.flatten(), max(known)
+        chosen = largest_magnitudes(flat, max_count)
+        never_sent = float(flat.index_fill(0, chosen, 0).double().square().sum())  # by any option
         kept = flat[chosen].abs().sort().values.double().square()
-        left = torch.cat([kept.new_zeros(1), kept.cumsum(0)]) + rest  # ... and the smallest ones of those chosen
-        return [None if count is None else math.sqrt(float(left[most - count])) for count in counts]
+        errors2 = torch.cat([kept.new_zeros(1), kept.cumsum(0)]) + never_sent  # [i]: the i smallest of kept not sent
+        return [None if count is None else math.sqrt(float(errors2[max_count - count])) for count in counts]

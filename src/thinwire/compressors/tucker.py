@@ -1,4 +1,4 @@
-"""A small core and one basis a mode."""
+"""ST-HOSVD (Vannieuwenhoven et al., 2012) and HOSVD (De Lathauwer et al., 2000): send a Tucker core and its bases."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from torch import Tensor
 
 from ..core import RANK, Capabilities, Capability, CompositionError, Contract, Dims, Key, tensor_dims
 from ..kernels import agreed_product
-from .factored import Factored, at_ease, check_dims, check_rank
-from .subspaces import principal
+from .factored import FactoredCompressor, check_dims, check_rank, factorize_scaled
+from .subspaces import leading_singular_vectors
 
 
 @dataclass(frozen=True)
-class Tucker(Factored):
-    """Base of the two: a core and the bases of those modes that are shortened.
+class TuckerCompressor(FactoredCompressor):
+    """Base of both: a core, and a basis for each mode that is truncated.
 
-    `rank` is the most any mode keeps; `ranks` say it mode by mode, for layers that have as many modes. A mode at full
-    rank stays in the core and its basis is not sent.
+    A mode that keeps its full rank stays in the core, and its basis is not sent.
+
+    Args:
+        rank: the largest rank of any mode.
+        ranks: the rank of each mode, for layers with as many modes.
+        dims: sizes of the modes for layers with that many elements; other layers keep their shape.
     """
 
     tunable = RANK
@@ -39,43 +43,44 @@ class Tucker(Factored):
         if self.rank is None and self.ranks is None:
             raise CompositionError(f"{name}: give rank or ranks; rank=4 keeps at most four directions of each mode")
         if self.ranks is not None and not all(type(r) is int and r > 0 for r in self.ranks):
-            raise CompositionError(f"{name}: ranks must be whole numbers such as (1, 1, 2, 1, 1), got {self.ranks}")
+            raise CompositionError(f"{name}: ranks must be positive integers such as (1, 1, 2, 1, 1), got {self.ranks}")
         if self.ranks is not None and self.dims is not None and len(self.ranks) != len(self.dims):
-            raise CompositionError(f"{name}: as many ranks as dims are needed, got {self.ranks} for {self.dims}")
+            raise CompositionError(
+                f"{name}: ranks and dims must have the same length, got {self.ranks} and {self.dims}"
+            )
 
-    def fold(self, shape: Sequence[int]) -> Dims:
+    def fold_dims(self, shape: Sequence[int]) -> Dims:
         return tensor_dims(shape, self.dims)
 
-    def cuts(self, dims: Dims) -> list[tuple[int, int, int]]:
-        """(mode, rank, most that rank could be) of the modes that are shortened, in their order."""
+    def truncated_modes(self, dims: Dims) -> list[tuple[int, int, int]]:
+        """Return (mode, rank, largest rank it could have) of the modes that are truncated, in order."""
         if self.ranks is not None and len(self.ranks) == len(dims):
             ranks = self.ranks
         else:
             ranks = dims if self.rank is None else (self.rank,) * len(dims)
-        sizes, found = list(dims), []
+        sizes, truncated = list(dims), []
         for mode, rank in enumerate(ranks):
             full = min(dims[mode], math.prod(sizes[:mode] + sizes[mode + 1 :]))
             if rank < full:
-                found.append((mode, rank, full))
+                truncated.append((mode, rank, full))
                 if self.sequential:
                     sizes[mode] = rank
-        return found
+        return truncated
 
-    def forms(self, dims: Dims) -> list[Dims]:
-        cuts = self.cuts(dims)
-        kept = {mode: rank for mode, rank, _ in cuts}
+    def factor_shapes(self, dims: Dims) -> list[Dims]:
+        kept = {mode: rank for mode, rank, _ in self.truncated_modes(dims)}
         core = tuple(kept.get(mode, size) for mode, size in enumerate(dims))
         return [core, *((rank, dims[mode]) for mode, rank in kept.items())]
 
-    def factors(self, block: Tensor, key: Key) -> list[Tensor]:
+    def factorize(self, block: Tensor, key: Key) -> list[Tensor]:
         del key  # deterministic
-        cuts = [(mode, rank) for mode, rank, _ in self.cuts(tuple(block.shape))]
-        return at_ease(block, lambda tensor: tucker(tensor, cuts, self.sequential))
+        ranks = [(mode, rank) for mode, rank, _ in self.truncated_modes(tuple(block.shape))]
+        return factorize_scaled(block, lambda tensor: tucker_decompose(tensor, ranks, self.sequential))
 
-    def product(self, factors: Sequence[Tensor], dims: Dims, key: Key, dtype: torch.dtype) -> Tensor:
+    def multiply(self, factors: Sequence[Tensor], dims: Dims, key: Key, dtype: torch.dtype) -> Tensor:
         core, *bases = factors
-        modes = [mode for mode, _, _ in self.cuts(dims)]
-        for mode, basis in reversed(list(zip(modes, bases, strict=True))):  # the last product is that of the first mode
+        modes = [mode for mode, _, _ in self.truncated_modes(dims)]
+        for mode, basis in reversed(list(zip(modes, bases, strict=True))):  # the first mode comes last
             front = core.movedim(mode, 0)
             product = agreed_product(
                 basis.T.contiguous(), front.reshape(len(front), -1), dtype if mode == modes[0] else core.dtype
@@ -85,47 +90,60 @@ class Tucker(Factored):
 
 
 @dataclass(frozen=True)
-class STHOSVD(Tucker):
-    """Send a Tucker core and, mode by mode, the best basis for what is left: (prod r_i + sum I_i·r_i)·b bits. Biased.
+class STHOSVD(TuckerCompressor):
+    """Send a Tucker core and one basis per mode, each of what the last left: (prod r_i + sum I_i·r_i)·b bits. Biased.
 
-    Each mode keeps at least r_i / min(I_i, rest) of the energy that the modes before it left, where rest is the product
-    of the other modes' sizes at that time; delta is the product of these. A
-    projection: |x|² = |x - C(x)|² + |C(x)|². Vannieuwenhoven, Vandebril and Meerbergen 2012.
+    The sequentially truncated HOSVD (Vannieuwenhoven, Vandebril & Meerbergen, 2012). Each mode keeps at least
+    r_i / min(I_i, rest) of the energy that the modes before it left, where rest is the product of the other modes'
+    present sizes; delta is the product of these. A projection: |x|² = |x - C(x)|² + |C(x)|².
+
+    Args:
+        rank: the largest rank of any mode.
+        ranks: the rank of each mode, for layers with as many modes.
+        dims: sizes of the modes for layers with that many elements; other layers keep their shape.
     """
 
     sequential: ClassVar[bool] = True
 
-    def law(self, dims: Dims) -> Contract:
-        return Contract(delta=math.prod(rank / full for _, rank, full in self.cuts(dims)))
+    def factored_contract(self, dims: Dims) -> Contract:
+        return Contract(delta=math.prod(rank / full for _, rank, full in self.truncated_modes(dims)))
 
 
 @dataclass(frozen=True)
-class HOSVD(Tucker):
+class HOSVD(TuckerCompressor):
     """Send a Tucker core and each mode's best basis for the whole tensor: (prod r_i + sum I_i·r_i)·b bits. No delta.
 
-    Modes do not know of one another, so together they may keep next to nothing; `st_hosvd` costs less and does not. A
-    projection, so |C(x)| <= |x|. error² is at most the sum of what each mode alone would lose: a promise only where
-    little is cut.
+    The higher-order SVD (De Lathauwer, De Moor & Vandewalle, 2000). The bases are chosen independently, so together
+    they may keep next to nothing; `st_hosvd` is cheaper and has a bound. A projection, so |C(x)| <= |x|. error² is at
+    most the sum of what each mode alone would lose, which is a bound only where little is truncated.
+
+    Args:
+        rank: the largest rank of any mode.
+        ranks: the rank of each mode, for layers with as many modes.
+        dims: sizes of the modes for layers with that many elements; other layers keep their shape.
     """
 
-    capabilities: ClassVar[Capabilities] = Tucker.capabilities | {Capability.UNBOUNDED_BIAS}
+    capabilities: ClassVar[Capabilities] = TuckerCompressor.capabilities | {Capability.UNBOUNDED_BIAS}
 
     sequential: ClassVar[bool] = False
 
-    def law(self, dims: Dims) -> Contract:
-        delta = 1 - sum(1 - rank / full for _, rank, full in self.cuts(dims))
+    def factored_contract(self, dims: Dims) -> Contract:
+        delta = 1 - sum(1 - rank / full for _, rank, full in self.truncated_modes(dims))
         return Contract(delta=delta if delta > 0 else None)
 
 
-def tucker(tensor: Tensor, cuts: Sequence[tuple[int, int]], sequential: bool) -> list[Tensor]:
-    """The core, then for each (mode, rank) its basis, (rank, size): one after the other, or each from the tensor."""
+def tucker_decompose(tensor: Tensor, ranks: Sequence[tuple[int, int]], sequential: bool) -> list[Tensor]:
+    """Return the core, then a basis (rank, size) for each (mode, rank).
+
+    sequential: each basis is found in the core that the modes before it left, else in the whole tensor.
+    """
     core, bases = tensor, []
-    for mode, rank in cuts:
-        basis = principal(_unfolding(core if sequential else tensor, mode), rank).to(tensor.dtype)
+    for mode, rank in ranks:
+        basis = leading_singular_vectors(_unfold(core if sequential else tensor, mode), rank).to(tensor.dtype)
         core = torch.tensordot(basis, core, ([1], [mode])).movedim(0, mode)
         bases.append(basis)
     return [core, *bases]
 
 
-def _unfolding(tensor: Tensor, mode: int) -> Tensor:
+def _unfold(tensor: Tensor, mode: int) -> Tensor:
     return tensor.movedim(mode, 0).reshape(tensor.shape[mode], -1)

@@ -1,4 +1,4 @@
-"""Evenly spaced levels around zero, block by block."""
+"""Uniform quantization in blocks (block-wise: Dettmers et al., 2022): send integers and the peak of each block."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 from ..core import BITS, Capabilities, Capability, CompositionError, Contract, Key, Payload, TensorSpec, cast_saturating
 from ..kernels import uniform_decode, uniform_encode, uniform_feedback, uniform_mean
 from .block_quantizer import BlockQuantizer
-from .blocks import QUANTIZES, check_block
-from .rest import encode_and_subtract
+from .blocks import QUANTIZER, check_block
+from .residual import encode_and_subtract
 from .rounding import check_rounding
 
 
@@ -22,8 +22,14 @@ from .rounding import check_rounding
 class Uniform(BlockQuantizer):
     """Send round(x / s) with s = max|block| / (2^(bits-1) - 1): b·d + 32·d/block bits. Nearest: |error| <= s/2.
 
-    rounding="nearest" is deterministic and biased; "stochastic" is unbiased, with omega = (block-1) / (4 levels^2) at
-    worst. One level less than the bits allow, so that levels are symmetric around zero.
+    rounding="nearest" is deterministic and biased; "stochastic" is unbiased, with
+    omega = (sqrt(1 + (block-1)/levels^2) - 1) / 2. One level less than the bits allow, so that levels are symmetric
+    around zero.
+
+    Args:
+        bits: bits per coordinate, sign included, 2 to 8.
+        block: number of values that share a scale.
+        rounding: "nearest" or "stochastic".
     """
 
     tunable = BITS
@@ -41,22 +47,24 @@ class Uniform(BlockQuantizer):
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        few = self.levels < 3  # then most coordinates become zero
-        return QUANTIZES if few else QUANTIZES | {Capability.SENDS_EVERY_COORDINATE}
+        makes_zeros = self.levels < 3  # then most coordinates become zero
+        return QUANTIZER if makes_zeros else QUANTIZER | {Capability.SENDS_EVERY_COORDINATE}
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = cast_saturating(tensor.flatten(), torch.float32)
-        return self._payload(*uniform_encode(flat, self.bits, self.block, self._by_chance, key), flat.numel())
+        return self._payload(*uniform_encode(flat, self.bits, self.block, self._is_stochastic, key), flat.numel())
 
     def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
         if tensor.dtype != torch.float32:
             return encode_and_subtract(self, tensor, residual, key)
-        flat, before = tensor.flatten(), residual.flatten()
-        packed, peaks, rest = uniform_feedback(flat, before, self.bits, self.block, self._by_chance, key)
-        return self._payload(packed, peaks, tensor.numel()), rest.view(tensor.shape)
+        flat, old_residual = tensor.flatten(), residual.flatten()
+        packed, peaks, new_residual = uniform_feedback(
+            flat, old_residual, self.bits, self.block, self._is_stochastic, key
+        )
+        return self._payload(packed, peaks, tensor.numel()), new_residual.view(tensor.shape)
 
     @property
-    def _by_chance(self) -> bool:
+    def _is_stochastic(self) -> bool:
         return self.rounding == "stochastic"
 
     def decode_flat(self, packed: Tensor, magnitudes: Tensor, count: int) -> Tensor:
@@ -68,10 +76,10 @@ class Uniform(BlockQuantizer):
         return uniform_mean(out, packed, magnitudes, count, self.bits, self.block)
 
     def contract(self, spec: TensorSpec) -> Contract:
-        """Tight for one large number, which is exact, and block-1 small ones that fall between two steps."""
+        """Return bounds that are tight for a block of one large value, which is exact, and block-1 small ones."""
         length = max(1, min(self.block, spec.numel))
         spread = (length - 1) / self.levels**2
         if self.rounding == "stochastic":
             return Contract(omega=((1 + spread) ** 0.5 - 1) / 2)
-        worst = spread / 4 / (1 + spread / 4)  # one large number, all others half a step
+        worst = spread / 4 / (1 + spread / 4)  # one large value, all others half a step
         return Contract(delta=1 - worst)

@@ -25,7 +25,9 @@ class LayerImportance(MutableMapping[str, Tensor]):
         if spec is None:
             raise KeyError(f"importance: no layer is called {name!r}; there are {list(self._layers)}")
         if not self._wanted:
-            raise IncompatibleParts("no part of this composition takes an importance; use impk, greedy or stochastic")
+            raise IncompatibleParts(
+                "no part of this composition takes an importance; use impk, importance_topk or importance_sampling"
+            )
         if w.numel() != spec.numel or tuple(w.shape) not in (spec.shape, (spec.numel,)):
             raise ValueError(f"importance of {name}: {spec.shape} or ({spec.numel},) is needed, got {tuple(w.shape)}")
         w = w.detach().to(spec.device, spec.work_dtype, copy=True).reshape(spec.shape)

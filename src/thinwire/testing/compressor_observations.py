@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..compressors.rest import encode_and_subtract
+from ..compressors.residual import encode_and_subtract
 from ..compressors.sparse import values_key
 from ..core import Capability, Compressor, Payload, TensorSpec
 from ..wire import encode_indices

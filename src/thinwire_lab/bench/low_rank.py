@@ -25,10 +25,16 @@ CASES = (
     *((text, shape) for shape in MATRICES for text in ("svd(rank=4)", "rsvd(rank=4)", "projection(rank=4)")),
     *(
         (text, CONVOLUTION)
-        for text in ("st_hosvd(rank=4)", "hosvd(rank=4)", "tt(rank=8)", "tt(error=0.1)", "cp(rank=4)")
+        for text in (
+            "st_hosvd(rank=4)",
+            "hosvd(rank=4)",
+            "tensor_train(rank=8)",
+            "tensor_train(max_error=0.1)",
+            "cp(rank=4)",
+        )
     ),
-    ("tt(rank=8, dims=(8, 8, 8, 8, 8, 72))", MATRICES[1]),
-    ("tt(rank=8, dims=(16, 32, 64, 72))", MATRICES[1]),
+    ("tensor_train(rank=8, dims=(8, 8, 8, 8, 8, 72))", MATRICES[1]),
+    ("tensor_train(rank=8, dims=(16, 32, 64, 72))", MATRICES[1]),
 )
 
 

@@ -26,10 +26,10 @@ TEXTS = {
     "dense": "dense()",
     "TopK": "topk(density=0.2)",
     "RandK": "randomk(density=0.2, scaled=false)",
-    "MD Stochastic": "stochastic(density=0.2)",
-    "MD Greedy": "greedy(density=0.2)",
-    "MD Greedy Weighted": 'greedy(density=0.2, weights="normalised")',
-    "MD Weighted Greedy": 'impk(density=0.2, weights="normalised")',
+    "MD Stochastic": "importance_sampling(density=0.2)",
+    "MD Greedy": "importance_topk(density=0.2)",
+    "MD Greedy Weighted": 'importance_topk(density=0.2, weights="normalized")',
+    "MD Weighted Greedy": 'impk(density=0.2, weights="normalized")',
 }
 
 

@@ -40,7 +40,11 @@ PUBLISHED = {"mean": 0.90, "least": 0.73}
 KINDS = ("uniform", "Bernoulli")
 MESSAGES = 300
 LOOKS = (0, 30, 300)  # messages of Top-k after which w and g are looked at
-METHODS = {"TopK": f"topk(k=44{Q})", "RandK, plain": f"randomk(k=44, scaled=false{Q})", "MD Greedy": f"greedy(k=44{Q})"}
+METHODS = {
+    "TopK": f"topk(k=44{Q})",
+    "RandK, plain": f"randomk(k=44, scaled=false{Q})",
+    "MD Greedy": f"importance_topk(k=44{Q})",
+}
 BINS = 24
 SHOWN = {"w": "w / mean w - 1", "|g|": "|g| / largest |g|"}
 

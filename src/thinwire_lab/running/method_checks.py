@@ -65,5 +65,6 @@ def _check_method(experiment: Experiment, group: RunGroup, task: Any, method: Me
             raise ConfigError(f"layer {spec.name} is given entry {entry} of a menu of {len(menu.options)}, from 0 on")
     if method.importance is not None and not any(takes_importance(part) for part in parts):
         raise ConfigError(
-            f"importance: no part of {method.composition} takes one; use impk, greedy or stochastic, or leave it out"
+            f"importance: no part of {method.composition} takes one; use impk, importance_topk or "
+            "importance_sampling, or leave it out"
         )

@@ -12,7 +12,7 @@ from thinwire.core import Contract, derive_key, selects_coordinates, takes_impor
 
 KEY = derive_key("importance")
 SHAPES = ((1,), (7,), (33, 5), (600,))
-OPERATORS = ("impk", "greedy", "stochastic")
+OPERATORS = ("impk", "importance_topk", "importance_sampling")
 
 
 def through(compressor, x, key=KEY):
@@ -40,7 +40,9 @@ def test_operators_choose_and_take_w(name):
     assert part.with_importance(torch.ones(4)) == part
 
 
-@pytest.mark.parametrize("text", ["impk(density=0.1)", "greedy(density=0.1)", 'impk(density=0.1, weights="plain")'])
+@pytest.mark.parametrize(
+    "text", ["impk(density=0.1)", "importance_topk(density=0.1)", 'impk(density=0.1, weights="plain")']
+)
 @pytest.mark.parametrize("given", [False, True])
 def test_without_w_or_with_ones_it_is_top_k(text, given):
     for x, _ in cases():
@@ -80,7 +82,7 @@ def test_unweighted_operators_send_x_itself_so_they_are_never_longer(name):
         assert part.select(x.flatten(), KEY).numel() == math.ceil(0.1 * x.numel())
 
 
-@pytest.mark.parametrize("name", ("impk", "greedy"))
+@pytest.mark.parametrize("name", ("impk", "importance_topk"))
 def test_clamped_weights_never_lead_away_from_x_whatever_w_is(name):
     for x, w in cases():
         for importance in (w, w * 1e-20, w**8, torch.zeros_like(w)):
@@ -91,53 +93,62 @@ def test_clamped_weights_never_lead_away_from_x_whatever_w_is(name):
 def test_weights_say_how_values_are_scaled():
     x, w = torch.tensor([1.0, -1.0, 2.0, 0.5]), torch.tensor([0.5, 3.0, 0.25, 0.1])
     for weights, sent in {
-        "none": [1, -1, 0, 0], "plain": [0.5, -3, 0, 0], "normalised": [2 / 7, -12 / 7, 0, 0], "clamped": [2 / 7, -12 / 7, 0, 0]
+        "none": [1, -1, 0, 0], "plain": [0.5, -3, 0, 0], "normalized": [2 / 7, -12 / 7, 0, 0], "clamped": [2 / 7, -12 / 7, 0, 0]
     }.items():  # fmt: skip
         c = through(parse_compressor(f'impk(k=2, weights="{weights}")').with_importance(w), x)
         torch.testing.assert_close(c, torch.tensor(sent) * 1.0)  # |w x| = 0.5, 3, 0.5, 0.05: of equals the first
-    three = parse_compressor('greedy(k=3, weights="clamped")').with_importance(torch.tensor([8.0, 0.5, 0.5, 0.0]))
+    three = parse_compressor('importance_topk(k=3, weights="clamped")').with_importance(
+        torch.tensor([8.0, 0.5, 0.5, 0.0])
+    )
     torch.testing.assert_close(through(three, torch.ones(4)), torch.tensor([2.0, 1 / 6, 1 / 6, 0.0]))  # 8/3 became 2
 
 
 def test_values_are_weighed_first_and_encoded_then():
-    part = parse_compressor('impk(k=1, weights="plain", values=power2())').with_importance(torch.tensor([1.5, 1.0]))
+    part = parse_compressor('impk(k=1, weights="plain", values=nearest_power2())').with_importance(
+        torch.tensor([1.5, 1.0])
+    )
     assert through(part, torch.tensor([1.2, 1.0])).tolist() == [2.0, 0.0]  # 1.8; rounded before it would be 1.5
 
 
 def test_greedy_takes_the_largest_w_and_of_equals_the_largest_x():
     x, w = torch.tensor([1.0, -5.0, 3.0, 4.0, 9.0]), torch.tensor([2.0, 1.0, 2.0, 2.0, 0.0])
-    choose = parse_compressor("greedy(k=2)").with_importance(w).select
+    choose = parse_compressor("importance_topk(k=2)").with_importance(w).select
     assert choose(x, KEY).tolist() == [2, 3]
-    assert parse_compressor("greedy(k=4)").with_importance(w).select(x, KEY).tolist() == [0, 1, 2, 3]
-    assert parse_compressor("greedy(k=2)").with_importance(torch.zeros(5)).select(x, KEY).tolist() == [1, 4]
+    assert parse_compressor("importance_topk(k=4)").with_importance(w).select(x, KEY).tolist() == [0, 1, 2, 3]
+    assert parse_compressor("importance_topk(k=2)").with_importance(torch.zeros(5)).select(x, KEY).tolist() == [1, 4]
 
 
 def test_greedy_among_looks_at_the_largest_x_only():
     x, w = torch.tensor([1.0, -5.0, 3.0, 4.0, 9.0]), torch.tensor([9.0, 1.0, 8.0, 2.0, 0.0])
-    assert parse_compressor("greedy(k=1, among=2)").with_importance(w).select(x, KEY).tolist() == [1]
-    assert parse_compressor("greedy(k=2, among=2)").with_importance(w).select(x, KEY).tolist() == [2, 3]
-    assert parse_compressor("greedy(k=1)").with_importance(w).select(x, KEY).tolist() == [0]
+    assert parse_compressor("importance_topk(k=1, pool_factor=2)").with_importance(w).select(x, KEY).tolist() == [1]
+    assert parse_compressor("importance_topk(k=2, pool_factor=2)").with_importance(w).select(x, KEY).tolist() == [2, 3]
+    assert parse_compressor("importance_topk(k=1)").with_importance(w).select(x, KEY).tolist() == [0]
 
 
 def test_stochastic_draws_in_proportion_to_w_and_zeros_last():
     w, draws = torch.tensor([1.0, 2.0, 0.0, 5.0]), 4000
-    part = parse_compressor("stochastic(k=1)").with_importance(w)
+    part = parse_compressor("importance_sampling(k=1)").with_importance(w)
     counts = torch.zeros(4)
     for i in range(draws):
         counts[part.select(torch.ones(4), derive_key(i))] += 1
     assert counts[2] == 0
     assert bool(((counts / draws - w / 8).abs() < 4 * (0.25 / draws) ** 0.5).all())
-    assert parse_compressor("stochastic(k=4)").with_importance(w).select(torch.ones(4), KEY).tolist() == [0, 1, 2, 3]
+    assert parse_compressor("importance_sampling(k=4)").with_importance(w).select(torch.ones(4), KEY).tolist() == [
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
 def test_poisson_draws_are_unbiased_with_the_stated_variance_for_a_w_that_is_zero_in_places():
     x, w = draw("gaussian", (40,), torch.float64), some_w((40,), seed=5) ** 3
-    part = parse_compressor("stochastic(k=10, poisson=true, floor=0.2)").with_importance(w)
-    assert bool((w == 0).any()) and part.chances(x).min() == pytest.approx(0.2 * 10 / 40)
+    part = parse_compressor("importance_sampling(k=10, poisson=true, uniform_fraction=0.2)").with_importance(w)
+    assert bool((w == 0).any()) and part.probabilities(x).min() == pytest.approx(0.2 * 10 / 40)
     ys = torch.stack([through(part, x, derive_key("poisson", i)) for i in range(6000)])
     spread = ys.std(0) / math.sqrt(len(ys))
     assert bool(((ys.mean(0) - x).abs() <= 5 * spread + 1e-9).all())
-    p = part.chances(x)
+    p = part.probabilities(x)
     expected = float(((1 / p - 1) * x.square()).sum())
     assert float((ys - x).square().sum(1).mean()) == pytest.approx(expected, rel=0.05)
     assert expected <= part.contract(TensorSpec.of("x", x)).omega * float(x.square().sum())
@@ -146,16 +157,23 @@ def test_poisson_draws_are_unbiased_with_the_stated_variance_for_a_w_that_is_zer
 
 def test_only_what_holds_for_every_w_is_promised():
     spec = TensorSpec("x", (100,))
-    for text in ("impk(k=10)", "greedy(k=10)", "stochastic(k=10)", "stochastic(k=10, poisson=true, values=sign())"):
+    for text in (
+        "impk(k=10)",
+        "importance_topk(k=10)",
+        "importance_sampling(k=10)",
+        "importance_sampling(k=10, poisson=true, values=sign())",
+    ):
         assert parse_compressor(text).contract(spec) == Contract()
-    assert parse_compressor("stochastic(k=10, poisson=true, floor=0.5)").contract(spec).omega == pytest.approx(19)
+    assert parse_compressor("importance_sampling(k=10, poisson=true, uniform_fraction=0.5)").contract(
+        spec
+    ).omega == pytest.approx(19)
 
 
 def test_wrong_settings_are_refused():
     for text, words in (
-        ('impk(k=1, weights="some")', "weights must be one of none, plain, normalised, clamped"),
-        ("greedy(k=1, among=0.5)", "among must be at least 1"),
-        ("stochastic(k=1, floor=0.0)", "floor must be in"),
+        ('impk(k=1, weights="some")', "weights must be one of none, plain, normalized, clamped"),
+        ("importance_topk(k=1, pool_factor=0.5)", "pool_factor must be at least 1"),
+        ("importance_sampling(k=1, uniform_fraction=0.0)", "uniform_fraction must be in"),
         ("impk()", "give either density or k"),
     ):
         with pytest.raises(CompositionError, match=words):
@@ -171,8 +189,8 @@ def test_w_of_another_layer_is_refused():
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float16, torch.bfloat16, torch.float64), ids=str)
 def test_finite_in_gives_finite_out_for_large_and_tiny_w(dtype):
-    for text in ('impk(density=0.3, weights="plain")', 'greedy(density=0.3, weights="normalised")',
-                 "stochastic(density=0.3)", "stochastic(density=0.3, poisson=true)"):  # fmt: skip
+    for text in ('impk(density=0.3, weights="plain")', 'importance_topk(density=0.3, weights="normalized")',
+                 "importance_sampling(density=0.3)", "importance_sampling(density=0.3, poisson=true)"):  # fmt: skip
         for kind in KINDS:
             for scale in (0.0, 1e-38, 1.0, 1e30):
                 x = draw(kind, (9, 5), dtype)
@@ -182,12 +200,12 @@ def test_finite_in_gives_finite_out_for_large_and_tiny_w(dtype):
 
 COMPOSITIONS = (
     'ef(impk(density=0.2, weights="plain"))',
-    "ef(greedy(density=0.2))",
-    'ef(two_hop(impk(density=0.2, weights="normalised")))',
-    "ef(stochastic(density=0.2))",
+    "ef(importance_topk(density=0.2))",
+    'ef(two_hop(impk(density=0.2, weights="normalized")))',
+    "ef(importance_sampling(density=0.2))",
     'scam(impk(density=0.2, weights="plain"))',
     'scam(two_hop(impk(density=0.2, weights="clamped")))',
-    'scam(greedy(density=0.2, weights="normalised", among=2.0))',
+    'scam(importance_topk(density=0.2, weights="normalized", pool_factor=2.0))',
     'ef(scheduled(impk(density=0.5), start=0.5, end=0.1, steps=10))',
     'ef(switch(impk(density=0.2), dense()))',
 )  # fmt: skip
@@ -215,7 +233,7 @@ def test_memories_lose_nothing_when_each_rank_has_a_w_of_its_own(text, size):
 
 def test_two_hops_weigh_with_the_w_of_the_whole_layer_and_once():
     spec, size = TensorSpec("w", (11,), torch.float64), 3
-    for weights in ("plain", "normalised"):
+    for weights in ("plain", "normalized"):
         exchangers = [Exchanger([spec], parse(f'two_hop(impk(k=11, weights="{weights}"))')) for _ in range(size)]
         tensors = [draw("gaussian", (11,), torch.float64, r) for r in range(size)]
         ws = [some_w((11,), 0.5, 1.5, seed=r) for r in range(size)]

@@ -12,10 +12,10 @@ from helpers.cases import KINDS, draw
 from helpers.other_cpu import digest, ordinary_product, run_elsewhere
 from thinwire import CompositionError, Exchanger, Meter, TensorSpec, World, lockstep, parse
 from thinwire.catalog import parse_compressor
-from thinwire.compressors.factored import balanced
-from thinwire.compressors.projection import directions
-from thinwire.compressors.randomised_svd import normal, randomised_svd
-from thinwire.compressors.subspaces import enough, gram, principal
+from thinwire.compressors.factored import balance_scales
+from thinwire.compressors.projection import draw_directions
+from thinwire.compressors.randomized_svd import draw_normal, randomized_svd
+from thinwire.compressors.subspaces import choose_rank, gram_matrix, leading_singular_vectors
 from thinwire.compressors.svd import truncated_svd
 from thinwire.core import Payload, derive_key
 from thinwire.wire import as_bytes, from_bytes
@@ -122,11 +122,11 @@ def test_factors_of_half_precision_stay_far_from_the_ends_of_its_range():
 
 def test_balanced_factors_have_equal_peaks_and_the_same_product():
     factors = [torch.full((2,), scale, dtype=torch.float64) for scale in (1e-20, 3.0, 1e35)]
-    out = balanced(factors, 7)
+    out = balance_scales(factors, 7)
     peaks = [float(factor.abs().max()) for factor in out]
     assert max(peaks) <= 4 * min(peaks)
     assert math.prod(peaks) == pytest.approx(1e-20 * 3e35 * 2**7, rel=1e-12)
-    assert not any(factor.any() for factor in balanced([torch.zeros(2), torch.ones(3)], 5))
+    assert not any(factor.any() for factor in balance_scales([torch.zeros(2), torch.ones(3)], 5))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_balanced_factors_have_equal_peaks_and_the_same_product():
         "rsvd(rank=1)",
         "st_hosvd(rank=1)",
         "hosvd(rank=1)",
-        "tt(rank=1)",
+        "tensor_train(rank=1)",
         "cp(rank=1)",
         "projection(rank=1)",
     ],
@@ -155,24 +155,28 @@ def test_numbers_that_are_not_finite_make_a_payload_that_decoders_refuse(text):
 def test_singular_vectors_of_a_gram_matrix_are_those_of_the_matrix(shape):
     x = draw("heavy tails", shape)
     for rank in (1, 3):
-        rows = principal(x, rank)
+        rows = leading_singular_vectors(x, rank)
         assert rows.shape == (rank, shape[0]) and rows.dtype == torch.float64
         torch.testing.assert_close(rows @ rows.T, torch.eye(rank, dtype=torch.float64))
         expected = float(torch.linalg.svdvals(x.double())[:rank].square().sum())
         assert energy(rows @ x.double()) == pytest.approx(expected, rel=1e-9)
-    torch.testing.assert_close(gram(x), x.double() @ x.double().T)
+    torch.testing.assert_close(gram_matrix(x), x.double() @ x.double().T)
 
 
 def test_rank_deficient_matrices_have_bases_all_the_same():
     for x in (torch.zeros(5, 9), torch.zeros(9, 5), torch.ones(9, 5), with_spectrum([1.0, 1e-3], 9, 5)):
-        rows = principal(x, 4)
+        rows = leading_singular_vectors(x, 4)
         torch.testing.assert_close(rows @ rows.T, torch.eye(4, dtype=torch.float64))
 
 
 def test_as_few_are_kept_as_the_allowance_permits():
     energies = torch.tensor([9.0, 4.0, 1.0, 0.0])
-    assert [enough(energies, 4, spare) for spare in (0.0, 0.9, 1.0, 4.9, 5.0, 14.0)] == [3, 3, 2, 2, 1, 1]
-    assert enough(energies, 2, 0.0) == 2 and enough(energies, 3, None) == 3 and enough(energies, 9, None) == 4
+    assert [choose_rank(energies, 4, spare) for spare in (0.0, 0.9, 1.0, 4.9, 5.0, 14.0)] == [3, 3, 2, 2, 1, 1]
+    assert (
+        choose_rank(energies, 2, 0.0) == 2
+        and choose_rank(energies, 3, None) == 3
+        and choose_rank(energies, 9, None) == 4
+    )
 
 
 # randomised SVD
@@ -192,7 +196,7 @@ def test_random_probes_keep_their_share_in_the_mean(spectrum, settings):
     along_axes[range(6), range(6)] = torch.tensor(values, dtype=torch.float64)
     for x in (along_axes, with_spectrum(values, 6, 9, dtype=torch.float64)):
         for rank in (1, 4):
-            pairs = [randomised_svd(x, rank, *settings, derive_key(i)) for i in range(100)]
+            pairs = [randomized_svd(x, rank, *settings, derive_key(i)) for i in range(100)]
             kept = [energy(left.T @ right) / energy(x) for left, right in pairs]
             spread = float(torch.tensor(kept).std()) / math.sqrt(len(kept))
             assert sum(kept) / len(kept) >= rank / 6 - 4 * spread - 1e-9
@@ -207,7 +211,7 @@ def test_random_probes_come_near_the_best_where_there_is_something_to_find():
 
 
 def test_probes_are_normal_numbers():
-    x = normal(100, 1000, KEY, torch.device("cpu"))
+    x = draw_normal(100, 1000, KEY, torch.device("cpu"))
     assert float(x.mean()) == pytest.approx(0, abs=0.02)
     assert [float((x**k).mean()) for k in (2, 4)] == pytest.approx([1, 3], rel=0.05)
 
@@ -221,7 +225,7 @@ def test_the_mean_projection_is_a_multiple_of_one():
     for rank, length in ((1, 5), (3, 8)):
         total = torch.zeros(length, length, dtype=torch.float64)
         for i in range(draws):
-            basis = directions(derive_key("mean", i), rank, length, torch.device("cpu"))
+            basis = draw_directions(derive_key("mean", i), rank, length, torch.device("cpu"))
             total += basis.T @ basis
         wanted = torch.eye(length, dtype=torch.float64) * rank / length
         assert float((total / draws - wanted).abs().max()) < 4.5 * 0.5 / math.sqrt(draws)
@@ -298,11 +302,11 @@ def test_given_dimensions_are_for_layers_they_fit():
     ("text", "words"),
     [
         ("svd(rank=0)", "rank must be at least 1, got 0"),
-        ("svd(dims=(14,))", r"dims must be whole numbers such as \(14, 8\), got \(14,\)"),
-        ("rsvd(dims=(7, 4, 4))", "dims must be whole numbers"),
-        ("projection(dims=(7, 0))", "dims must be whole numbers"),
+        ("svd(dims=(14,))", r"dims must be positive integers such as \(14, 8\), got \(14,\)"),
+        ("rsvd(dims=(7, 4, 4))", "dims must be positive integers"),
+        ("projection(dims=(7, 0))", "dims must be positive integers"),
         ("rsvd(oversampling=-1)", "at least 0"),
-        ("svd(dims=(2.5, 3))", "dims must be whole numbers"),
+        ("svd(dims=(2.5, 3))", "dims must be positive integers"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(text, words):
@@ -320,8 +324,8 @@ TEXTS = [
     "projection(rank=2, scaled=false)",
     "st_hosvd(rank=2)",
     "hosvd(rank=2)",
-    "tt(rank=3)",
-    "tt(error=0.5)",
+    "tensor_train(rank=3)",
+    "tensor_train(max_error=0.5)",
     "cp(rank=3)",
 ]
 CASES = [

@@ -1,4 +1,4 @@
-"""Tensors sent as factors: st_hosvd, hosvd, tt, cp."""
+"""Tensors sent as factors: st_hosvd, hosvd, tensor_train, cp."""
 
 import math
 
@@ -8,9 +8,9 @@ import torch
 from helpers.cases import KINDS, draw
 from thinwire import CompositionError, DecodeError, TensorSpec
 from thinwire.catalog import parse_compressor, to_text
-from thinwire.compressors.cp import alternating, outer
-from thinwire.compressors.tensor_train import carriages, joined, train, trimmed
-from thinwire.compressors.tucker import tucker
+from thinwire.compressors.cp import alternating_least_squares, outer_products
+from thinwire.compressors.tensor_train import core_shapes, decompose_by_error, decompose_by_ranks, multiply_cores
+from thinwire.compressors.tucker import tucker_decompose
 from thinwire.core import Payload, derive_key
 
 KEY = derive_key("tensors")
@@ -34,15 +34,17 @@ def kept(text, x):
 def outer_product(sizes, seed=0, terms=1):
     """A sum of outer products of random vectors."""
     return (
-        outer([draw("gaussian", (terms, n), torch.float64, seed + i) for i, n in enumerate(sizes)]).sum(0).view(sizes)
+        outer_products([draw("gaussian", (terms, n), torch.float64, seed + i) for i, n in enumerate(sizes)])
+        .sum(0)
+        .view(sizes)
     )
 
 
 PROJECTIONS = [
     "st_hosvd(rank=2)",
     "hosvd(rank=2)",
-    "tt(rank=2)",
-    "tt(error=0.7)",
+    "tensor_train(rank=2)",
+    "tensor_train(max_error=0.7)",
     f"st_hosvd({PUBLISHED})",
     f"hosvd({PUBLISHED})",
 ]
@@ -60,7 +62,7 @@ def test_what_arrives_and_what_is_lost_are_at_right_angles(text, kind):
 
 
 @pytest.mark.parametrize(
-    "text", ["st_hosvd(rank=9)", "hosvd(rank=9)", "tt(rank=99)", "st_hosvd(ranks=(4, 5, 6), dims=(4, 5, 6))"]
+    "text", ["st_hosvd(rank=9)", "hosvd(rank=9)", "tensor_train(rank=99)", "st_hosvd(ranks=(4, 5, 6), dims=(4, 5, 6))"]
 )
 def test_full_rank_travels_dense_and_arrives_whole(text):
     x = draw("gaussian", (4, 5, 6))
@@ -68,7 +70,9 @@ def test_full_rank_travels_dense_and_arrives_whole(text):
     assert torch.equal(through(text, x), x)
 
 
-@pytest.mark.parametrize("text", ["st_hosvd(rank=1)", "hosvd(rank=1)", "tt(rank=1)", "tt(error=0.001)", "cp(rank=1)"])
+@pytest.mark.parametrize(
+    "text", ["st_hosvd(rank=1)", "hosvd(rank=1)", "tensor_train(rank=1)", "tensor_train(max_error=0.001)", "cp(rank=1)"]
+)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-12)], ids=str)
 def test_an_outer_product_arrives_whole(text, dtype, tolerance):
     for sizes in ((5, 6, 7), (8, 4, 3, 3), (9, 20)):
@@ -83,7 +87,7 @@ def test_an_outer_product_arrives_whole(text, dtype, tolerance):
 @pytest.mark.parametrize("sequential", [True, False])
 def test_a_core_and_orthonormal_bases_of_full_rank_are_the_tensor(sequential):
     x = draw("gaussian", (4, 5, 6), torch.float64)
-    core, *bases = tucker(x, [(0, 4), (1, 5), (2, 6)], sequential)
+    core, *bases = tucker_decompose(x, [(0, 4), (1, 5), (2, 6)], sequential)
     for basis in bases:
         torch.testing.assert_close(basis @ basis.T, torch.eye(len(basis), dtype=torch.float64))
     torch.testing.assert_close(torch.einsum("abc,ai,bj,ck->ijk", core, *bases), x)
@@ -118,11 +122,11 @@ def test_modes_at_full_rank_stay_in_the_core():
     spec = TensorSpec("x", (112,))
     for name in ("st_hosvd", "hosvd"):
         part = parse_compressor(f"{name}({PUBLISHED})")
-        assert part.forms(part.fold(spec.shape)) == [(1, 1, 2, 1, 1), (1, 7), (1, 2), (1, 2), (1, 2)]
+        assert part.factor_shapes(part.fold_dims(spec.shape)) == [(1, 1, 2, 1, 1), (1, 7), (1, 2), (1, 2), (1, 2)]
         assert part.num_bytes(spec) == 4 * 15
     conv = TensorSpec("conv", (64, 32, 3, 3))
     part = parse_compressor("st_hosvd(rank=4)")
-    assert part.forms(part.fold(conv.shape)) == [(4, 4, 3, 3), (4, 64), (4, 32)]
+    assert part.factor_shapes(part.fold_dims(conv.shape)) == [(4, 4, 3, 3), (4, 64), (4, 32)]
     assert parse_compressor("st_hosvd(rank=4)").num_bytes(TensorSpec("m", (50, 60))) == 4 * 4 * (50 + 60)  # as svd
 
 
@@ -140,7 +144,7 @@ def test_hosvd_promises_what_is_left_where_little_is_cut():
 
 def test_ranks_are_for_layers_with_as_many_modes_and_others_have_rank():
     only, both = parse_compressor("st_hosvd(ranks=(1, 2, 1))"), parse_compressor("st_hosvd(rank=3, ranks=(1, 2, 1))")
-    assert only.forms((4, 5, 6))[0] == both.forms((4, 5, 6))[0] == (1, 2, 1)
+    assert only.factor_shapes((4, 5, 6))[0] == both.factor_shapes((4, 5, 6))[0] == (1, 2, 1)
     assert only.encode(torch.ones(30, 20), KEY).kinds == ("dense",)
     assert both.num_bytes(TensorSpec("x", (30, 20))) == 4 * 3 * 50
 
@@ -161,14 +165,14 @@ def unfolding_tails(x, ranks):
 @pytest.mark.parametrize("dims", [(4, 5, 6), (7, 2, 2, 2, 2), (6, 5, 3, 3), (9, 11)], ids=str)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_a_train_loses_at_most_the_sum_of_its_unfoldings_tails(dims, rank):
-    part = parse_compressor(f"tt(rank={rank}, dims={dims})")
-    ranks = [r for r, _ in part._cuts(dims)]
+    part = parse_compressor(f"tensor_train(rank={rank}, dims={dims})")
+    ranks = [r for r, _ in part._truncations(dims)]
     for seed in range(5):
         x = draw("gaussian", dims, torch.float64, seed)
-        error = energy(x - joined(train(x, ranks), torch.float64).view(dims))
+        error = energy(x - multiply_cores(decompose_by_ranks(x, ranks), torch.float64).view(dims))
         tails = unfolding_tails(x, ranks)
         assert max(tails) - 1e-9 <= error <= sum(tails) + 1e-9  # so within N - 1 times the best
-        assert energy(x) - error >= part.law(dims).delta * energy(x) - 1e-9
+        assert energy(x) - error >= part.factored_contract(dims).delta * energy(x) - 1e-9
 
 
 @pytest.mark.parametrize("error", [0.5, 0.1, 0.01, 1e-3])
@@ -177,9 +181,9 @@ def test_a_promised_error_is_kept_and_ranks_are_no_larger_than_needed(error, dty
     dims = (8, 6, 5, 4)
     x = outer_product(dims, terms=3).to(dtype) + 0.003 * draw("gaussian", dims, dtype)
     ranks = []
-    cores = trimmed(x, error, ranks)
+    cores = decompose_by_error(x, error, ranks)
     assert len(ranks) == 3
-    y = joined(cores, dtype).view(dims)
+    y = multiply_cores(cores, dtype).view(dims)
     assert energy(x - y) <= (error**2 + 1e-11) * energy(x)
     for place, rank in enumerate(ranks):  # one less at any place would break the share of that cut
         tails = unfolding_tails(x, [rank - 1 if at == place and rank > 1 else 0 for at in range(3)])
@@ -188,45 +192,45 @@ def test_a_promised_error_is_kept_and_ranks_are_no_larger_than_needed(error, dty
 
 def test_the_message_grows_as_the_promise_gets_stricter_and_ends_dense():
     x = outer_product((16, 12, 10), terms=2).float() + 0.05 * draw("gaussian", (16, 12, 10))
-    parts = [parse_compressor(f"tt(error={error})").encode(x, KEY) for error in (0.9, 0.3, 0.1, 0.001)]
+    parts = [parse_compressor(f"tensor_train(max_error={error})").encode(x, KEY) for error in (0.9, 0.3, 0.1, 0.001)]
     sizes = [payload.num_bytes for payload in parts]
     assert sizes == sorted(sizes) and sizes[0] < sizes[1] < sizes[-1] == 4 * x.numel() + 8
     assert [payload.kinds[1] for payload in parts] == ["factors", "factors", parts[2].kinds[1], "dense"]
-    assert torch.equal(through("tt(error=0.001)", x), x)
+    assert torch.equal(through("tensor_train(max_error=0.001)", x), x)
     assert parts[1].parts[0].dtype == torch.int32
 
 
 def test_zeros_make_the_shortest_train():
-    payload = parse_compressor("tt(error=0.1)").encode(torch.zeros(8, 8, 8), KEY)
+    payload = parse_compressor("tensor_train(max_error=0.1)").encode(torch.zeros(8, 8, 8), KEY)
     assert payload.parts[0].tolist() == [1, 1] and not payload.parts[1].any()
     assert payload.num_bytes == 8 + 4 * 24
 
 
 @pytest.mark.parametrize("ranks", [[-1, 0], [8, 0], [9, 0], [0, 8], [3, 24], [2**31 - 1, 1], [7, 7]], ids=str)
 def test_ranks_that_no_encoder_writes_are_refused(ranks):
-    part, spec = parse_compressor("tt(error=0.1)"), TensorSpec("x", (8, 8, 8))
+    part, spec = parse_compressor("tensor_train(max_error=0.1)"), TensorSpec("x", (8, 8, 8))
     body = torch.ones(100)
     with pytest.raises(DecodeError):
         part.decode(Payload((torch.tensor(ranks, dtype=torch.int32), body)), spec, KEY)
 
 
 def test_modes_stay_together_where_a_cut_would_cut_nothing():
-    assert carriages((7, 2, 2, 2, 2), [2, 0, 0, 0]) == [(1, 7, 2), (2, 16, 1)]
-    assert carriages((4, 5, 6), [0, 2]) == [(1, 20, 2), (2, 6, 1)]
-    assert carriages((4, 5), [0]) == [(1, 20, 1)]
-    part = parse_compressor("tt(rank=4)")
-    assert part.forms((64, 32, 3, 3)) == [(1, 64, 4), (4, 32, 4), (4, 9, 1)]
+    assert core_shapes((7, 2, 2, 2, 2), [2, 0, 0, 0]) == [(1, 7, 2), (2, 16, 1)]
+    assert core_shapes((4, 5, 6), [0, 2]) == [(1, 20, 2), (2, 6, 1)]
+    assert core_shapes((4, 5), [0]) == [(1, 20, 1)]
+    part = parse_compressor("tensor_train(rank=4)")
+    assert part.factor_shapes((64, 32, 3, 3)) == [(1, 64, 4), (4, 32, 4), (4, 9, 1)]
     assert part.num_bytes(TensorSpec("m", (50, 60))) == 4 * 4 * (50 + 60)  # as svd
 
 
 def test_a_train_is_the_same_from_whichever_end_it_is_joined():
     for sizes in ((3, 4, 5, 6), (50, 2, 2, 3), (2, 3, 2, 50), (5, 7)):
         ranks = [min(2, *sizes)] * (len(sizes) - 1)
-        cores = [draw("gaussian", form, torch.float64, i) for i, form in enumerate(carriages(sizes, ranks))]
+        cores = [draw("gaussian", form, torch.float64, i) for i, form in enumerate(core_shapes(sizes, ranks))]
         expected = cores[0]
         for core in cores[1:]:
             expected = torch.tensordot(expected, core, 1)
-        torch.testing.assert_close(joined(cores, torch.float64).view(sizes), expected.view(sizes))
+        torch.testing.assert_close(multiply_cores(cores, torch.float64).view(sizes), expected.view(sizes))
 
 
 # CP
@@ -236,8 +240,8 @@ def test_least_squares_in_turns_never_get_worse_and_never_longer_than_the_tensor
     x = draw("gaussian", (6, 7, 8), torch.float64)
     errors = []
     for sweeps in (1, 2, 4, 8, 16):
-        first, *others = alternating(x, 3, sweeps, KEY, 1e-12)
-        y = (first.T @ outer(others)).view(x.shape)
+        first, *others = alternating_least_squares(x, 3, sweeps, KEY, 1e-12)
+        y = (first.T @ outer_products(others)).view(x.shape)
         errors.append(energy(x - y))
         assert energy(y) + errors[-1] == pytest.approx(energy(x))  # the last turn is a projection
     assert errors == sorted(errors, reverse=True)
@@ -261,7 +265,7 @@ def test_nothing_gets_longer_even_where_the_best_sum_does_not_exist(kind, dtype)
 
 def test_cp_may_have_more_terms_than_a_mode_has_places():
     x = draw("gaussian", (2, 3, 40))
-    assert parse_compressor("cp(rank=4)").forms((2, 3, 40)) == [(4, 2), (4, 3), (4, 40)]
+    assert parse_compressor("cp(rank=4)").factor_shapes((2, 3, 40)) == [(4, 2), (4, 3), (4, 40)]
     assert kept("cp(rank=4)", x) > kept("cp(rank=1)", x)
 
 
@@ -273,12 +277,12 @@ def test_cp_may_have_more_terms_than_a_mode_has_places():
     [
         ("hosvd()", "give rank or ranks"),
         ("st_hosvd(rank=0)", "rank must be at least 1"),
-        ("st_hosvd(ranks=(1, 0))", "ranks must be whole numbers"),
-        ("st_hosvd(dims=(7, 16), ranks=(1, 1, 1))", "as many ranks as dims"),
-        ("tt()", "give either rank or error"),
-        ("tt(rank=2, error=0.1)", "give either rank or error"),
-        ("tt(error=1)", r"error must be in \(0, 1\)"),
-        ("tt(rank=2, dims=(5,))", "dims must be whole numbers"),
+        ("st_hosvd(ranks=(1, 0))", "ranks must be positive integers"),
+        ("st_hosvd(dims=(7, 16), ranks=(1, 1, 1))", "ranks and dims must have the same length"),
+        ("tensor_train()", "give either rank or max_error"),
+        ("tensor_train(rank=2, max_error=0.1)", "give either rank or max_error"),
+        ("tensor_train(max_error=1)", r"max_error must be in \(0, 1\)"),
+        ("tensor_train(rank=2, dims=(5,))", "dims must be positive integers"),
         ("cp(sweeps=0)", "sweeps must be at least 1"),
         ("cp(rank=2, dims=7)", "expected none or tuple, got 7"),
     ],
@@ -289,6 +293,10 @@ def test_settings_that_mean_nothing_are_refused(text, words):
 
 
 def test_settings_that_are_tuples_are_read_and_written():
-    for text in ("svd(rank=1, dims=(14, 8))", "hosvd(ranks=(1, 1, 2, 1, 1), dims=(7, 2, 2, 2, 2))", "tt(error=0.1)"):
+    for text in (
+        "svd(rank=1, dims=(14, 8))",
+        "hosvd(ranks=(1, 1, 2, 1, 1), dims=(7, 2, 2, 2, 2))",
+        "tensor_train(max_error=0.1)",
+    ):
         assert to_text(parse_compressor(text)) == text
     assert math.prod(parse_compressor("svd(rank=1, dims=(14, 8))").dims) == 112

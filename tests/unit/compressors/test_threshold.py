@@ -46,5 +46,5 @@ def test_a_threshold_given_by_a_count_keeps_what_meets_it():
 
 def test_an_adaptive_threshold_is_the_smallest_magnitude_that_is_sent():
     """Its contract, delta = k/d, counts on at least k: of equal numbers none exceeds the others."""
-    assert kept("adaptive(density=0.5)", torch.ones(8)) == list(range(8))
-    assert kept("adaptive(density=0.5)", torch.tensor([3.0, -1.0, 2.0, 0.5])) == [0, 2]
+    assert kept("quantile_threshold(density=0.5)", torch.ones(8)) == list(range(8))
+    assert kept("quantile_threshold(density=0.5)", torch.tensor([3.0, -1.0, 2.0, 0.5])) == [0, 2]

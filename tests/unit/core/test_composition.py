@@ -6,7 +6,7 @@ import torch
 
 from thinwire import parse
 from thinwire.aggregators.options import with_setting
-from thinwire.compressors import Greedy, ImpK, TopK
+from thinwire.compressors import ImpK, ImportanceTopK, TopK
 from thinwire.core import parts_of, rebuilt, with_importance
 
 
@@ -45,8 +45,8 @@ def test_the_walk_enters_only_what_it_may():
 
 def test_importance_reaches_every_part_that_takes_one_and_is_no_setting():
     w = torch.rand(2, 3)
-    given = with_importance(parse("ef(switch(impk(k=1), greedy(k=1), topk(k=1)))"), w)
-    takers = [part for part in parts_of(given) if isinstance(part, ImpK | Greedy)]
+    given = with_importance(parse("ef(switch(impk(k=1), importance_topk(k=1), topk(k=1)))"), w)
+    takers = [part for part in parts_of(given) if isinstance(part, ImpK | ImportanceTopK)]
     assert len(takers) == 2 and all(torch.equal(part.importance, w.flatten()) for part in takers)
-    assert given == parse("ef(switch(impk(k=1), greedy(k=1), topk(k=1)))")
+    assert given == parse("ef(switch(impk(k=1), importance_topk(k=1), topk(k=1)))")
     assert "importance" not in repr(given)

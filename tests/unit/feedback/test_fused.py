@@ -13,7 +13,7 @@ from thinwire.aggregators.gather_mean import GatherMean
 from thinwire.aggregators.scheduled import Scheduled
 from thinwire.aggregators.switch import Switch
 from thinwire.catalog import parse_compressor
-from thinwire.compressors.rest import encode_and_subtract
+from thinwire.compressors.residual import encode_and_subtract
 from thinwire.core import Capability, Context, Payload, decodes_mean, derive_key, encodes_with_residual, has
 from thinwire.feedback.error_feedback import ErrorFeedback
 
@@ -94,7 +94,7 @@ def some_steps(aggregator, size, dtype=torch.float32):
     return found
 
 
-@pytest.mark.parametrize("text", [*FUSED, "power2()", 'cast(dtype="bf16")'])
+@pytest.mark.parametrize("text", [*FUSED, "nearest_power2()", 'cast(dtype="bf16")'])
 def test_error_feedback_does_not_tell_one_form_from_the_other(text):
     inner = GatherMean(parse_compressor(text))
     assert has(inner, Capability.FUSES_RESIDUAL) and not has(Plain(inner), Capability.FUSES_RESIDUAL)

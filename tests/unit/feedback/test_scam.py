@@ -25,7 +25,7 @@ def steps(aggregator, count, seed=0, spec=SPEC):
         state = out.state
 
 
-@pytest.mark.parametrize("text", ["scam(topk(density=0.1))", "scam(threshold(tau=2.0))", "scam(square(k=5))"])
+@pytest.mark.parametrize("text", ["scam(topk(density=0.1))", "scam(threshold(tau=2.0))", "scam(energy_sampling(k=5))"])
 def test_published_form_loses_nothing_over_a_thousand_steps(text):
     given = sent = torch.zeros(SPEC.shape, dtype=SPEC.dtype)
     for tensor, _, out in steps(parse(text), 1000):
@@ -46,7 +46,9 @@ def test_published_form_leaves_the_residual_as_it_was_where_it_sent():
         assert torch.equal(out.state.residual[there], before[there])
 
 
-@pytest.mark.parametrize("inner", ["topk(k=5)", "square(k=5)", "adaptive(density=0.1, sample=0.5)"])
+@pytest.mark.parametrize(
+    "inner", ["topk(k=5)", "energy_sampling(k=5)", "quantile_threshold(density=0.1, sample_fraction=0.5)"]
+)
 def test_reset_selected_clears_the_residual_where_it_sent_and_only_there(inner):
     for tensor, before, out in steps(parse(f"scam({inner}, reset_selected=true)"), 50):
         there = out.sent != 0

@@ -47,7 +47,7 @@ def test_a_descent_ends_where_it_is_told():
     assert descend(Bowl(), "dense()", ones, 0.5, Stop(messages=1)).figures()["reached"] is False
     exploded = descend(Bowl(), "dense()", ones, 4.0, Stop(explosion=10))
     assert not exploded.reached and exploded.norms[-1] == 27
-    counted = descend(Bowl(), "power2()", ones / 16, 1e-3, Stop(bits=24))
+    counted = descend(Bowl(), "nearest_power2()", ones / 16, 1e-3, Stop(bits=24))
     assert counted.bits[-1] == 24 and counted.iterations == 1  # 2^-4 has p = 4, three bits each
 
 

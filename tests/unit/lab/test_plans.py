@@ -48,7 +48,7 @@ def test_two_equal_runs_make_the_same_plans():
         ("topk(density=0.01)", "topk(density=0.01)"),
         ("powersgd(dims=(14, 8))", "powersgd(rank=4, dims=(14, 8))"),
         ("dense()", "dense()"),
-        ("adaptive(values=uniform(bits=4))", "adaptive(density=0.01, values=uniform(bits=4))"),
+        ("quantile_threshold(values=uniform(bits=4))", "quantile_threshold(density=0.01, values=uniform(bits=4))"),
         ("qsgd(bits=8)", "qsgd(bits=8)"),
     ],
 )

@@ -19,8 +19,8 @@ TABLE = {
     "command": "a test", "machine": "a machine",
     "rows": [
         *row("uniform(bits=8)", 0.02, 0.26, 1.0), *row("topk(density=0.01)", 0.9, 0.014, 1.0),
-        *row("tt(rank=4)", 0.01, 0.05, 500.0), *row("sketch(topk(density=0.1))", 0.3, 0.15, 4.0),
-        *row("tt(rank=3, dims=(4, 4))", 0.0, 0.001, 0.0, general=False),
+        *row("tensor_train(rank=4)", 0.01, 0.05, 500.0), *row("sketch(topk(density=0.1))", 0.3, 0.15, 4.0),
+        *row("tensor_train(rank=3, dims=(4, 4))", 0.0, 0.001, 0.0, general=False),
     ],
 }  # fmt: skip
 
@@ -32,7 +32,7 @@ def chosen(**asked):
 def test_the_quickest_that_is_tolerated_is_chosen():
     assert chosen(hosts=2, link="100mbit", tolerated_error=0.05) == "uniform(bits=8)"
     assert chosen(hosts=2, link="100mbit", tolerated_error=1.0) == "topk(density=0.01)"
-    assert chosen(hosts=2, link="100kbit", tolerated_error=0.015) == "tt(rank=4)"
+    assert chosen(hosts=2, link="100kbit", tolerated_error=0.015) == "tensor_train(rank=4)"
     assert chosen(hosts=2, link="100mbit", tolerated_error=0.0) == "dense()"
 
 

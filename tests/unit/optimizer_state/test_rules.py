@@ -94,7 +94,9 @@ def test_decoded_moments_are_sound(text, size):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", [t for t in TEXTS if "(" in t and t.split("(")[0] in ("uniform", "topk", "tt", "svd")])
+@pytest.mark.parametrize(
+    "text", [t for t in TEXTS if "(" in t and t.split("(")[0] in ("uniform", "topk", "tensor_train", "svd")]
+)
 def test_v_is_not_lost_where_there_was_one(text, kind):
     pair, spec = moments(kind), TensorSpec("x", (2, 40, 30))
     way = for_one_host(parse_moments(text))
@@ -169,7 +171,7 @@ def test_bad_texts_say_what_would_do(text, says):
         parse_moments(text)
 
 
-@pytest.mark.parametrize("text", ("uniform(bits=4)", "topk(density=0.1)", "tt(rank=2)"))
+@pytest.mark.parametrize("text", ("uniform(bits=4)", "topk(density=0.1)", "tensor_train(rank=2)"))
 def test_broken_payloads_are_refused(text):
     pair, spec = moments("gaussian"), TensorSpec("x", (2, 40, 30))
     way = for_one_host(parse_moments(text))

@@ -26,7 +26,7 @@ from ..descent import Stop, Trace, descend, telling
 from .tables import claims, curves, outcome, time_spent
 
 RIDGE, SMOOTHNESS = 0.1, 2.5
-Q = ', values=power2(rule="log", ceiling=0)'
+Q = ', values=nearest_power2(metric="log", max_exponent=0)'
 WITH_Q, WITHOUT_Q = Stop(messages=2000, bits=300_000), Stop(messages=1500)  # 300,000 bits are S0's
 PUBLISHED = {"iterations": 1126, "legacy_bits": 111_178}
 SOLVERS = {
@@ -54,22 +54,22 @@ OPERATORS = (
     Operator("TopK, step (d/k)/L", "topk(k=22{q})", step=112 / 22),  # as long as scaled RandK's
     Operator("RandK, plain", "randomk(k=22, scaled=false{q})"),
     Operator("RandK, scaled", "randomk(k=22{q})"),
-    Operator("SquareStochastic", "square(k=22{q})"),
-    Operator("MD Stochastic", "stochastic(k=22{q})", "simplex"),
-    Operator("MD Poisson", "stochastic(k=22, poisson=true{q})", "simplex"),
-    Operator("MD Greedy", "greedy(k=22{q})", "simplex"),
-    Operator("TopK then MD Greedy", "greedy(k=22, among=2{q})", "simplex"),
-    Operator("MD Greedy Weighted", 'greedy(k=22, weights="normalised"{q})', "simplex"),
-    Operator("MD Greedy Weighted, s = 1", 'greedy(k=22, weights="plain"{q})', "simplex"),
+    Operator("SquareStochastic", "energy_sampling(k=22{q})"),
+    Operator("MD Stochastic", "importance_sampling(k=22{q})", "simplex"),
+    Operator("MD Poisson", "importance_sampling(k=22, poisson=true{q})", "simplex"),
+    Operator("MD Greedy", "importance_topk(k=22{q})", "simplex"),
+    Operator("TopK then MD Greedy", "importance_topk(k=22, pool_factor=2{q})", "simplex"),
+    Operator("MD Greedy Weighted", 'importance_topk(k=22, weights="normalized"{q})', "simplex"),
+    Operator("MD Greedy Weighted, s = 1", 'importance_topk(k=22, weights="plain"{q})', "simplex"),
     Operator("MD Weighted Greedy, unscaled", 'impk(k=22, weights="none"{q})', "simplex"),
-    Operator("MD Weighted Greedy", 'impk(k=22, weights="normalised"{q})', "simplex"),
+    Operator("MD Weighted Greedy", 'impk(k=22, weights="normalized"{q})', "simplex"),
     Operator("MD Weighted Greedy, s = 1", 'impk(k=22, weights="plain"{q})', "simplex"),
-    Operator("GD Greedy", "greedy(k=22{q})", "box"),
-    Operator("GD Greedy Weighted", 'greedy(k=22, weights="normalised"{q})', "box"),
-    Operator("GD Weighted Greedy", 'impk(k=22, weights="normalised"{q})', "box"),
-    Operator("GD Greedy, step 2/L", "greedy(k=22{q})", "box", 2.0),
-    Operator("GD Greedy Weighted, step 2/L", 'greedy(k=22, weights="normalised"{q})', "box", 2.0),
-    Operator("GD Weighted Greedy, step 2/L", 'impk(k=22, weights="normalised"{q})', "box", 2.0),
+    Operator("GD Greedy", "importance_topk(k=22{q})", "box"),
+    Operator("GD Greedy Weighted", 'importance_topk(k=22, weights="normalized"{q})', "box"),
+    Operator("GD Weighted Greedy", 'impk(k=22, weights="normalized"{q})', "box"),
+    Operator("GD Greedy, step 2/L", "importance_topk(k=22{q})", "box", 2.0),
+    Operator("GD Greedy Weighted, step 2/L", 'importance_topk(k=22, weights="normalized"{q})', "box", 2.0),
+    Operator("GD Weighted Greedy, step 2/L", 'impk(k=22, weights="normalized"{q})', "box", 2.0),
 )
 
 

@@ -20,7 +20,7 @@ from ...running.build_jobs import build_run_plan
 from ...testbed.network import may_build
 from .tables import findings, numbers
 
-SPARSE = "adaptive(density=0.05)"
+SPARSE = "quantile_threshold(density=0.05)"
 LITERAL = (
     Method("1: p = 1", 'local(every=1, payload="weights", overlap=true)'),
     Method("2: p = 1, gossip", "gossip(identity(), rotating())"),

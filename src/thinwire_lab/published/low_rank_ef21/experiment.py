@@ -48,7 +48,7 @@ OPERATORS = (
     Operator("projection 3", "projection(rank=3, dims=(14, 8))", "projection(rank=3, dims=(14, 8), scaled=false)"),
     Operator("HOSVD", f"hosvd({FIVE}, ranks=(1, 1, 2, 1, 1))"),
     Operator("ST-HOSVD", f"st_hosvd({FIVE}, ranks=(1, 1, 2, 1, 1))"),
-    Operator("tensor train 1", f"tt(rank=1, {FIVE})"),
+    Operator("tensor train 1", f"tensor_train(rank=1, {FIVE})"),
     Operator("PowerSGD 1", "powersgd(rank=1, dims=(14, 8), min_saving=1.0)"),
 )
 UNFIT = (  # unbiased with omega above 1: no contraction

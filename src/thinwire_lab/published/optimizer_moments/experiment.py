@@ -57,8 +57,8 @@ MOMENTS = {
     "Top-k 1 to 10 %": "scheduled(topk(density=0.1), start=0.01, end=0.1, steps=20)",
     "Top-k 10 to 1 %": "scheduled(topk(density=0.1), start=0.1, end=0.01, steps=20)",
     "sketch of Top-k 2 %": "sketch(topk(density=0.02))",
-    "tensor train, error 0.3": "tt(error=0.3)",
-    "tensor train, rank 4": "tt(rank=4)",
+    "tensor train, error 0.3": "tensor_train(max_error=0.3)",
+    "tensor train, rank 4": "tensor_train(rank=4)",
     "ST-HOSVD, rank 4": "st_hosvd(rank=4)",
     "Top-k 10 %, no rules": 'moments(topk(density=0.1), transmit="v", mask=false, floor=false)',
 }

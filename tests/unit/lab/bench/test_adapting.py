@@ -4,7 +4,7 @@ import torch
 
 from thinwire.catalog import parse
 from thinwire.compressors import QSGD, Uniform
-from thinwire.compressors.blocks import ENOUGH
+from thinwire.compressors.blocks import SAMPLE_NUMEL
 from thinwire.controllers.estimates import compute_errors
 from thinwire.core import Key, TensorSpec
 from thinwire_lab.bench import adapting
@@ -20,7 +20,7 @@ def test_a_family_is_priced_for_a_small_model():
 
 
 def test_some_blocks_tell_the_error_of_all_within_a_few_percent():
-    layer = torch.randn(1024, 8 * ENOUGH // 1024) * torch.randn(1024, 1).exp()  # rows of different sizes
+    layer = torch.randn(1024, 8 * SAMPLE_NUMEL // 1024) * torch.randn(1024, 1).exp()  # rows of different sizes
     spec = TensorSpec.of("layer", layer)
     for kind in (QSGD, Uniform):
         entries = [parse(f"gather({kind.__name__.lower()}(bits={bits}))") for bits in (2, 4, 8)]

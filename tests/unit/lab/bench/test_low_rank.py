@@ -4,7 +4,7 @@ from thinwire_lab.bench import low_rank
 def test_costs_are_measured_in_copies_of_the_layer():
     rows = [
         low_rank.measure(text, shape, 0.01)
-        for text, shape in (("rsvd(rank=2)", (40, 60)), ("tt(rank=2)", (8, 6, 3, 3)))
+        for text, shape in (("rsvd(rank=2)", (40, 60)), ("tensor_train(rank=2)", (8, 6, 3, 3)))
     ]
     assert all(row.encode > 0 and row.decode > 0 and row.copy_ms > 0 and row.saving > 1 for row in rows)
     assert rows[0].saving == 2400 / 200

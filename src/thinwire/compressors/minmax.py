@@ -1,4 +1,4 @@
-"""Evenly spaced levels between a block's smallest and largest number."""
+"""Min-max quantization (CGX, Markov et al., 2022): send min and max of each block, and a level for every value."""
 
 from __future__ import annotations
 
@@ -23,15 +23,20 @@ from ..core import (
 )
 from ..wire import expect_parts, expect_vector, pack_bits, packed_bytes, unpack_bits
 from .blocks import as_blocks, block_count, check_block
-from .rounding import check_rounding, rounded
+from .rounding import check_rounding, round_to_integers
 
 
 @dataclass(frozen=True)
-class MaxMin:
+class MinMax:
     """Send the level of x between min and max of its block: b·d + 64·d/block bits. Unbiased, E err^2 <= d·u^2/4.
 
-    u = (max - min) / (2^bits - 1). With rounding="nearest" biased, |error| <= u/2. Absolute bounds only: a block of
-    one far-off value has none relative to its length. As CGX quantises.
+    u = (max - min) / (2^bits - 1) is the distance of two levels. With rounding="nearest" it is biased, |error| <= u/2.
+    The bounds are absolute: there is no delta or omega, since one outlier in a block makes u as large as it likes.
+
+    Args:
+        bits: bits per coordinate, 1 to 16.
+        block: number of values that share a min and a max.
+        rounding: "stochastic" (unbiased) or "nearest".
     """
 
     tunable = BITS
@@ -43,9 +48,9 @@ class MaxMin:
 
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= 16:
-            raise CompositionError(f"MaxMin: bits must be 1 to 16, got {self.bits}; 4 is usual")
-        check_block("MaxMin", self.block)
-        check_rounding("MaxMin", self.rounding)
+            raise CompositionError(f"MinMax: bits must be 1 to 16, got {self.bits}; 4 is usual")
+        check_block("MinMax", self.block)
+        check_rounding("MinMax", self.rounding)
 
     @property
     def levels(self) -> int:
@@ -55,9 +60,10 @@ class MaxMin:
         flat = cast_saturating(tensor.flatten(), torch.float32)
         low, high = self._bounds(flat)
         blocks = as_blocks(flat, self.block).double() if flat.numel() else flat.view(0, 1).double()
-        width = (high.double() - low.double())[:, None]  # in double: the width of a block may overflow its type
+        width = (high.double() - low.double())[:, None]  # in double, since max - min may overflow float32
         places = torch.where(width > 0, (blocks - low.double()[:, None]) / width, 0.0).clamp(0, 1)
-        codes = rounded((places * self.levels).float(), self.rounding, key).clamp(0, self.levels).to(torch.int32)
+        levels = round_to_integers((places * self.levels).float(), self.rounding, key)
+        codes = levels.clamp(0, self.levels).to(torch.int32)
         return Payload.of(
             [
                 Part("levels", pack_bits(codes.flatten()[: flat.numel()], self.bits), float(self.bits * flat.numel())),
@@ -67,13 +73,13 @@ class MaxMin:
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
-        packed, bounds = expect_parts(payload, 2, "MaxMin")
+        packed, bounds = expect_parts(payload, 2, "MinMax")
         count = block_count(spec.numel, self.block)
-        low, high = expect_vector(bounds, torch.float32, 2 * count, "MaxMin bounds").double().view(2, count)
+        low, high = expect_vector(bounds, torch.float32, 2 * count, "MinMax bounds").double().view(2, count)
         if bool((high < low).any()):
-            raise DecodeError("MaxMin: a block's largest number is below its smallest")
+            raise DecodeError("MinMax: the max of a block is below its min")
         places = as_blocks(unpack_bits(packed, spec.numel, self.bits).double() / self.levels, self.block)
-        blocks = low[:, None] * (1 - places) + high[:, None] * places  # ends are met exactly, nothing overflows
+        blocks = low[:, None] * (1 - places) + high[:, None] * places  # min and max are exact, and nothing overflows
         return cast_saturating(blocks.flatten()[: spec.numel], spec.dtype).view(spec.shape)
 
     def contract(self, spec: TensorSpec) -> Contract:
@@ -83,7 +89,7 @@ class MaxMin:
         return packed_bytes(spec.numel, self.bits) + 8 * block_count(spec.numel, self.block)
 
     def _bounds(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """Smallest and largest of each block; what fills up the last block is not counted."""
+        """Return the smallest and the largest value of each block, without the padding of the last one."""
         if flat.numel() == 0:
             return flat, flat
         blocks = as_blocks(flat, self.block)
