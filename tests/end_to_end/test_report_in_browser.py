@@ -16,10 +16,10 @@ from helpers.sample_result import made_result
 from thinwire.core import format_bytes
 from thinwire_lab.reporting import write_report
 from thinwire_lab.reporting.charts import Size
-from thinwire_lab.reporting.plots import MEASURES, Line, Plot, group_plot
+from thinwire_lab.reporting.plots import MEASURES, Plot, PlotLine, build_group_plot
 from thinwire_lab.reporting.scales import Axis, format_number, format_seconds
-from thinwire_lab.reporting.seeds import gather_groups, method_styles
-from thinwire_lab.reporting.tables import target_of
+from thinwire_lab.reporting.seeds import assign_styles, group_runs
+from thinwire_lab.reporting.tables import read_target
 
 PROGRAM = find_chromium()
 pytestmark = pytest.mark.skipif(
@@ -139,14 +139,14 @@ def odd_plots() -> list[Plot]:
     log, linear = (
         {name: Axis(name, unit, log=log) for name, unit in (("a", "bytes"), ("b", "seconds"))} for log in (True, False)
     )
-    wild = Line(
+    wild = PlotLine(
         "wild", 1, {"a": [0, 1, 2, 3, 4], "b": [1.0, 3.0, 1e5, 1e9, 1e30]}, {"b": [0.1, 5.0, None, 1e9, 1e30]}, 3
     )
-    calm = Line("calm", 0, {"a": [0, 10, 20], "b": [2.0, None, 0.02]}, {"b": [0.0, None, 0.5]}, 2)
-    edges = Line("edges", 2, {"a": [0.1, 1, 10, 100], "b": [0.5, 0.0, 0.5, None]}, steps=True)
-    marks = Line("marks " * 20, 3, {"a": [5, 6], "b": [0.1, -1.0]}, points=True)
-    alone = Line("alone", 45, {"a": [7], "b": [7.0]})
-    nothing = Line("nothing", 5, {"a": [], "b": [1.0]})
+    calm = PlotLine("calm", 0, {"a": [0, 10, 20], "b": [2.0, None, 0.02]}, {"b": [0.0, None, 0.5]}, 2)
+    edges = PlotLine("edges", 2, {"a": [0.1, 1, 10, 100], "b": [0.5, 0.0, 0.5, None]}, steps=True)
+    marks = PlotLine("marks " * 20, 3, {"a": [5, 6], "b": [0.1, -1.0]}, points=True)
+    alone = PlotLine("alone", 45, {"a": [7], "b": [7.0]})
+    nothing = PlotLine("nothing", 5, {"a": [], "b": [1.0]})
     drawn = ([wild, calm], [edges], [marks, nothing, calm], [alone], [nothing], [])
     return [
         Plot("odd", axes, axes, lines, {"b": 0.3}, capped)
@@ -158,8 +158,8 @@ def odd_plots() -> list[Plot]:
 
 def test_the_script_draws_what_python_draws(page: Page) -> None:
     made = made_result()
-    groups = gather_groups(made["runs"])
-    plot = group_plot("group-0", groups["4 workers, iid"], method_styles(groups), target_of(made))
+    groups = group_runs(made["runs"])
+    plot = build_group_plot("group-0", groups["4 workers, iid"], assign_styles(groups), read_target(made))
     assert plot
     for one, x, y in [*((plot, x, y) for x in plot.xs for y in plot.ys), *((odd, "a", "b") for odd in odd_plots())]:
         view = {"x": {"key": x, **vars(one.xs[x])}, "y": {"key": y, **vars(one.ys[y])}}

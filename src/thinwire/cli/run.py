@@ -78,13 +78,13 @@ def resume(options: argparse.Namespace) -> int:
 def _finish(plan: RunPlan, folder: RunFolder, options: argparse.Namespace) -> int:
     from thinwire_lab.reporting import write_report
     from thinwire_lab.reporting.live import LiveView
-    from thinwire_lab.reporting.terminal import print_result, write_figures_of
+    from thinwire_lab.reporting.terminal import print_result, write_tables_json
     from thinwire_lab.running.run_jobs import run_jobs
 
     if options.tensorboard:
-        from thinwire_lab.reporting.tensorboard import check_extra
+        from thinwire_lab.reporting.tensorboard import require_tensorboard
 
-        check_extra()
+        require_tensorboard()
     try:
         with LiveView() as view:
             result = run_jobs(plan, folder, view, options.processes)
@@ -98,6 +98,6 @@ def _finish(plan: RunPlan, folder: RunFolder, options: argparse.Namespace) -> in
 
         write_scalars(result, options.tensorboard)
     if options.json:
-        write_figures_of(result, options.json)
+        write_tables_json(result, options.json)
     print(f"Folder: {folder.path}\nReport: {folder.path / 'report.html'}  (open it in a browser)")
     return 0 if all(check["holds"] for check in result["checks"]) else 1

@@ -44,25 +44,25 @@ def _result(path: Path) -> dict[str, Any]:
 
 @needs_laboratory("show")
 def show(options: argparse.Namespace) -> int:
-    from thinwire_lab.reporting.terminal import print_result, write_figures_of
+    from thinwire_lab.reporting.terminal import print_result, write_tables_json
 
     result = _result(options.folder)
     print_result(result)
     if options.json:
-        write_figures_of(result, options.json)
+        write_tables_json(result, options.json)
     return 0
 
 
 @needs_laboratory("compare")
 def compare(options: argparse.Namespace) -> int:
     from thinwire_lab.measuring.folder import write_json
-    from thinwire_lab.reporting.comparing import comparison
-    from thinwire_lab.reporting.exhibits import table_view
-    from thinwire_lab.reporting.terminal import shown, wide_console
+    from thinwire_lab.reporting.comparison import compare_results
+    from thinwire_lab.reporting.result_tables import build_table
+    from thinwire_lab.reporting.terminal import make_console, to_rich_table
 
     one, other = options.folders
-    table = comparison(_result(one), _result(other), str(one), str(other))
-    wide_console().print(shown(table_view(table)))
+    table = compare_results(_result(one), _result(other), str(one), str(other))
+    make_console().print(to_rich_table(build_table(table)))
     if options.json:
         write_json(options.json, table)
     return 0

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..reporting.charts import LARGE, Curve, line_chart
+from ..reporting.charts import LARGE, Curve, render_line_chart
 from ..reporting.scales import Axis
-from ..reporting.svg import standalone
+from ..reporting.svg import to_standalone
 from ..testbed.network import rate_bits
 
 
@@ -26,4 +26,4 @@ def draw_steps(found: Sequence[Mapping[str, Any]], model: str, file: Path) -> No
         seconds = [row["step_ms"]["median"] / 1e3 for _, row in points]
         curves.append(Curve(label, style, [bits / 1e6 for bits, _ in points], seconds))
     axes = Axis("link (Mbit/s)", "number", True), Axis(f"a step of {model}", "seconds", True)
-    file.write_text(standalone(line_chart(curves, *axes, size=LARGE, key=True)), encoding="utf-8")
+    file.write_text(to_standalone(render_line_chart(curves, *axes, size=LARGE, key=True)), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""One self-contained page from one result file, and the same pictures as files."""
+"""Reports: one self-contained HTML page from one result file, Markdown, and the same pictures as files."""
 
 from .figures import write_figures
 from .page import render_report, write_report
-from .words import write_markdown
+from .text_tables import write_markdown
 
 __all__ = ["render_report", "write_report", "write_figures", "write_markdown"]

@@ -1,4 +1,4 @@
-"""What runs and how far it is: a table that is redrawn on a terminal, plain lines elsewhere."""
+"""Progress of running jobs: a table that is redrawn on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINE_EVERY_S = 5.0
 
 
 class LiveView:
-    """Hears what jobs tell. Without a terminal it prints a line every five seconds, and one for each job that ends."""
+    """Shows the progress of jobs. Without a terminal it prints at most one line every five seconds."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
@@ -27,28 +27,28 @@ class LiveView:
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self._table) if self._terminal else None
         self._lock = threading.Lock()
         self._jobs: Sequence[Job] = ()
-        self._running: dict[str, dict[str, Any]] = {}  # by key, in the order in which they began
+        self._running: dict[str, dict[str, Any]] = {}  # by key, in the order in which they started
         self._done = self._before = 0
-        self._began = self._spoken = time.monotonic()
+        self._began = self._printed = time.monotonic()
 
     def on_start(self, jobs: Sequence[Job], done: int) -> None:
         self._jobs, self._done, self._before = jobs, done, done
         if done and not self._terminal:
-            print(f"{done} of {len(jobs)} jobs are done already", flush=True)
+            print(f"{done} of {len(jobs)} jobs were done before", flush=True)
 
     def on_progress(self, job: Job, progress: dict[str, Any]) -> None:
         with self._lock:
             self._running.setdefault(job.key, {"title": job.title, "began": time.monotonic()}).update(progress)
-        if not self._terminal and time.monotonic() - self._spoken > LINE_EVERY_S:
-            self._spoken = time.monotonic()
-            print(f"{self._done} of {len(self._jobs)} done; {line(self._running[job.key])}", flush=True)
+        if not self._terminal and time.monotonic() - self._printed > LINE_EVERY_S:
+            self._printed = time.monotonic()
+            print(f"{self._done} of {len(self._jobs)} done; {format_line(self._running[job.key])}", flush=True)
 
     def on_finish(self, job: Job, result: dict[str, Any]) -> None:
         with self._lock:
             self._running.pop(job.key, None)
             self._done += 1
-        if not self._terminal and time.monotonic() - self._spoken > LINE_EVERY_S:
-            self._spoken = time.monotonic()
+        if not self._terminal and time.monotonic() - self._printed > LINE_EVERY_S:
+            self._printed = time.monotonic()
             print(f"{self._done} of {len(self._jobs)} done; last {job.title}", flush=True)
 
     def _table(self) -> Table:
@@ -60,17 +60,19 @@ class LiveView:
                 loss = job.get("loss")
                 steps = f"{job.get('step', 0):,} / {job.get('steps', 0):,}"
                 shown = "" if loss is None else f"{loss:.4g}"
-                table.add_row(Text(job["title"]), steps, shown, sent(job), left(job))
-            table.add_row(Text(f"{self._done} of {len(self._jobs)} jobs done", style="bold"), "", "", "", self._left())
+                table.add_row(Text(job["title"]), steps, shown, format_sent(job), format_time_left(job))
+            table.add_row(
+                Text(f"{self._done} of {len(self._jobs)} jobs done", style="bold"), "", "", "", self._format_time_left()
+            )
         return table
 
-    def _left(self) -> str:
-        """Of all jobs, by those that are done."""
-        done, shares = self._done - self._before, sum(share(job) for job in self._running.values())
+    def _format_time_left(self) -> str:
+        """Estimate the time left for all jobs from the share that is done."""
+        done, shares = self._done - self._before, sum(compute_share(job) for job in self._running.values())
         if done + shares < 0.05:
             return ""
         rest = len(self._jobs) - self._done - shares
-        return duration((time.monotonic() - self._began) / (done + shares) * rest)
+        return format_duration((time.monotonic() - self._began) / (done + shares) * rest)
 
     def __enter__(self) -> LiveView:
         if self._live is not None:
@@ -84,29 +86,34 @@ class LiveView:
             self._live.stop()
 
 
-def share(job: dict[str, Any]) -> float:
+def compute_share(job: dict[str, Any]) -> float:
+    """Return the share of a job's steps that are done."""
     return float(job.get("step", 0) / max(1, job.get("steps", 1)))
 
 
-def left(job: dict[str, Any]) -> str:
-    done = share(job)
-    return duration((time.monotonic() - job["began"]) * (1 / done - 1)) if done > 0.02 else ""
+def format_time_left(job: dict[str, Any]) -> str:
+    """Return the estimated time left for one job, or nothing while it is too early to tell."""
+    done = compute_share(job)
+    return format_duration((time.monotonic() - job["began"]) * (1 / done - 1)) if done > 0.02 else ""
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
+    """Return seconds as m:ss or h:mm:ss."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def sent(job: dict[str, Any]) -> str:
+def format_sent(job: dict[str, Any]) -> str:
     from thinwire.core import format_bytes
 
     return format_bytes(job["bytes"]) if job.get("bytes") else ""
 
 
-def line(job: dict[str, Any]) -> str:
+def format_line(job: dict[str, Any]) -> str:
+    """Return the progress of one job as a line of text."""
     loss = "" if job.get("loss") is None else f", loss {job['loss']:.4g}"
-    size = f", sent {sent(job)}" if job.get("bytes") else ""
-    time_left = f", {left(job)} left" if left(job) else ""
+    size = f", sent {format_sent(job)}" if job.get("bytes") else ""
+    remaining = format_time_left(job)
+    time_left = f", {remaining} left" if remaining else ""
     return f"{job['title']}: step {job.get('step', 0)} of {job.get('steps', 0)}{loss}{size}{time_left}"

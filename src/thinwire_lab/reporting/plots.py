@@ -1,4 +1,4 @@
-"""Line plots with a choice of axes: the data that script.js draws from, and their pictures without any script."""
+"""Line plots with a choice of axes: the data that script.js draws, and their SVG without a script."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .charts import SMALL, Curve, Size, line_chart
-from .scales import Axis, finite, short
-from .seeds import Column, Run, mean_curve
-from .tables import Target
+from .charts import SMALL, Curve, Size, render_line_chart
+from .scales import Axis, to_finite, to_json_number
+from .seeds import Column, Run, average_curves
+from .tables import TargetLevel
 
 MEASURES = {
     "loss": Axis("loss", "number", log=True),
@@ -32,8 +32,8 @@ SIMULATED = Axis("seconds of the simulation, all workers in one process", "secon
 
 
 @dataclass(frozen=True)
-class Line:
-    """One curve in all its columns; `spreads` are standard deviations over that many seeds."""
+class PlotLine:
+    """One curve with all its columns; `spreads` are standard deviations over `seeds` seeds."""
 
     label: str
     style: int
@@ -46,18 +46,18 @@ class Line:
 
 @dataclass(frozen=True)
 class Plot:
-    """Curves and the axes they may be drawn on; the first of each is what is seen first."""
+    """Curves and the axes they may be drawn on; the first axis of each kind is the default."""
 
     name: str
     xs: Mapping[str, Axis]
     ys: Mapping[str, Axis]
-    lines: Sequence[Line]
+    lines: Sequence[PlotLine]
     targets: Mapping[str, float] = field(default_factory=dict)
     capped: bool = True
 
     def svg(self, x: str, y: str, size: Size = SMALL, key: bool = False) -> str:
-        """Draw one choice of axes."""
-        return line_chart(
+        """Return the chart for one choice of axes."""
+        return render_line_chart(
             [_curve(line, x, y) for line in self.lines],
             self.xs[x],
             self.ys[y],
@@ -74,15 +74,15 @@ class Plot:
             curve = _curve(line, x, y)
             spreads = curve.spread or [None] * len(curve.ys)
             rows += [
-                [line.label, short(a), short(b), short(c), line.seeds]
+                [line.label, to_json_number(a), to_json_number(b), to_json_number(c), line.seeds]
                 for a, b, c in zip(curve.xs, curve.ys, spreads, strict=False)
             ]
         return ["curve", x, y, f"{y}_std", "seeds"], rows
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "xs": {key: _plain(axis) for key, axis in self.xs.items()},
-            "ys": {key: _plain(axis) for key, axis in self.ys.items()},
+            "xs": {key: _axis_to_json(axis) for key, axis in self.xs.items()},
+            "ys": {key: _axis_to_json(axis) for key, axis in self.ys.items()},
             "targets": self.targets,
             "capped": self.capped,
             "lines": [
@@ -92,35 +92,35 @@ class Plot:
                     "points": line.points,
                     "steps": line.steps,
                     "seeds": line.seeds,
-                    "columns": self._short(line.columns),
-                    "spreads": self._short(line.spreads),
+                    "columns": self._to_columns(line.columns),
+                    "spreads": self._to_columns(line.spreads),
                 }
                 for line in self.lines
             ],
         }
 
-    def _short(self, columns: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | int | None]]:
+    def _to_columns(self, columns: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | int | None]]:
         used = {*self.xs, *self.ys}
-        return {name: [short(value) for value in column] for name, column in columns.items() if name in used}
+        return {name: [to_json_number(value) for value in column] for name, column in columns.items() if name in used}
 
 
-def _curve(line: Line, x: str, y: str) -> Curve:
+def _curve(line: PlotLine, x: str, y: str) -> Curve:
     xs, ys = line.columns.get(x, []), line.columns.get(y, [])
     return Curve(line.label, line.style, xs, ys, line.points, line.steps, line.spreads.get(y, ()))
 
 
-def _plain(axis: Axis) -> dict[str, Any]:
+def _axis_to_json(axis: Axis) -> dict[str, Any]:
     return {"title": axis.title, "unit": axis.unit, "log": axis.log}
 
 
-def group_plot(
-    name: str, members: Mapping[str, Sequence[Run]], styles: Mapping[str, int], target: Target | None
+def build_group_plot(
+    name: str, members: Mapping[str, Sequence[Run]], styles: Mapping[str, int], target: TargetLevel | None
 ) -> Plot | None:
     """Return the plot of a group's training curves, None if it has none."""
     lines = []
     for label, runs in members.items():
-        columns, spreads = mean_curve(runs)
-        lines.append(Line(label, styles[label], columns, spreads, len(runs)))
+        columns, spreads = average_curves(runs)
+        lines.append(PlotLine(label, styles[label], columns, spreads, len(runs)))
     present = {key for line in lines for key, column in line.columns.items() if any(v is not None for v in column)}
     sent = any(any(value for value in line.columns.get("wire_bytes", [])) for line in lines)
     costs = [key for key in COSTS if key in present and (sent or key != "wire_bytes")]
@@ -133,8 +133,8 @@ def group_plot(
     return Plot(name, xs, ys, lines, {target.measure: target.value} if target else {})
 
 
-def first_measures(plot: Plot) -> list[str]:
-    """Return what the two charts of a group show first: a loss, and what people care for, if both are there."""
+def choose_measures(plot: Plot) -> list[str]:
+    """Return the default measures of a group's two charts: a loss, and accuracy or perplexity if present."""
     order = ("loss", "train_loss", "grad_norm"), ("accuracy", "perplexity", "train_loss", "grad_norm")
     chosen: list[str] = []
     for keys in order:
@@ -142,17 +142,19 @@ def first_measures(plot: Plot) -> list[str]:
     return chosen or list(plot.ys)[:1]
 
 
-def histogram_plots(name: str, members: Mapping[str, Sequence[Run]], styles: Mapping[str, int]) -> dict[str, Plot]:
+def build_histogram_plots(
+    name: str, members: Mapping[str, Sequence[Run]], styles: Mapping[str, int]
+) -> dict[str, Plot]:
     """Return a plot per quantity ("w", "|g|") of a group: the share of coordinates in each bin, of each method."""
-    lines: dict[str, list[Line]] = {}
+    lines: dict[str, list[PlotLine]] = {}
     for label, runs in members.items():
         # bins need not agree between seeds, so one seed is shown: the first that has any
-        held: Mapping[str, Any] = next((run["histograms"] for run in runs if run.get("histograms")), {})
-        for quantity, bins in held.items():
-            shares = bin_shares(bins["counts"])
-            edges = [finite(edge) for edge in bins["edges"]]
+        histograms: Mapping[str, Any] = next((run["histograms"] for run in runs if run.get("histograms")), {})
+        for quantity, bins in histograms.items():
+            shares = normalize_counts(bins["counts"])
+            edges = [to_finite(edge) for edge in bins["edges"]]
             columns = {"x": edges, "y": [*shares, None]}
-            lines.setdefault(quantity, []).append(Line(label, styles[label], columns, steps=True))
+            lines.setdefault(quantity, []).append(PlotLine(label, styles[label], columns, steps=True))
     plots: dict[str, Plot] = {}
     for quantity, found in lines.items():
         known = [edge for line in found for edge in line.columns["x"] if edge is not None]
@@ -162,8 +164,8 @@ def histogram_plots(name: str, members: Mapping[str, Sequence[Run]], styles: Map
     return plots
 
 
-def bin_shares(counts: Sequence[object]) -> Column:
+def normalize_counts(counts: Sequence[object]) -> Column:
     """Return counts as shares of their sum."""
-    numbers = [finite(count) or 0.0 for count in counts]
+    numbers = [to_finite(count) or 0.0 for count in counts]
     total = sum(numbers)
     return [number / total if total else None for number in numbers]

@@ -79,13 +79,13 @@ const drawable = (value, log) => value !== null && value !== undefined && Number
 
 // ---- one chart ----------------------------------------------------------------------------------------------------
 const escaped = (words) => words.replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
-const colour = (style) => `var(--series-${style % look.colours.length},${look.colours[style % look.colours.length]})`;
+const cssColor = (style) => `var(--series-${style % look.colors.length},${look.colors[style % look.colors.length]})`;
 const textWidth = (words) => 0.64 * 11 * words.length;
 const heading = (axis) => axis.title + (axis.log ? " (log scale)" : "");
 
 function stroke(style) {
   const dash = look.dashes[style % look.dashes.length];
-  return `style="stroke:${colour(style)}"` + (dash ? ` stroke-dasharray="${dash}"` : "");
+  return `style="stroke:${cssColor(style)}"` + (dash ? ` stroke-dasharray="${dash}"` : "");
 }
 
 function line(x1, y1, x2, y2, more) {
@@ -95,7 +95,7 @@ function line(x1, y1, x2, y2, more) {
 
 const text = (x, y, words, anchor, more = "") =>
   `<text x="${x.toFixed(1)}" y="${y.toFixed(1)}" text-anchor="${anchor}" fill="currentColor" ${more}>${escaped(words)}</text>`;
-const mark = (x, y, style) => `<circle cx="${x.toFixed(1)}" cy="${y.toFixed(1)}" r="3.5" style="fill:${colour(style)}"/>`;
+const mark = (x, y, style) => `<circle cx="${x.toFixed(1)}" cy="${y.toFixed(1)}" r="3.5" style="fill:${cssColor(style)}"/>`;
 
 function cut(rows, keep) {  // rows in pieces, ended by each row that is not kept
   const pieces = [[]];
@@ -177,7 +177,7 @@ function drawCurve(entry, pieces, across, down) {
       ...piece.map(([x, y, std]) => [across(x), down(y - std)]).reverse()]) + "Z").join("");
   const [x, y] = placed.at(-1).at(-1);
   return `<g class="curve" ${stroke(entry.style)} fill="none" stroke-linejoin="round">` +
-    (area && `<path class="band" d="${area}" style="fill:${colour(entry.style)}" fill-opacity="0.16" stroke="none" stroke-opacity="0"/>`) +
+    (area && `<path class="band" d="${area}" style="fill:${cssColor(entry.style)}" fill-opacity="0.16" stroke="none" stroke-opacity="0"/>`) +
     `<path class="line" d="${placed.map(pathData).join("")}" stroke-width="2"/>` +
     `<circle cx="${x.toFixed(1)}" cy="${y.toFixed(1)}" r="1.5" stroke-width="3" stroke-dasharray="none"/></g>`;
 }
@@ -318,7 +318,7 @@ function setUpChart(figure) {
     svg.append(group);
     tell(make("table", {}, make("tbody", {}, ...listed.map((one) => {
       const [x, y, std] = one.row, row = make("tr", {className: one === close ? "near" : ""});
-      row.innerHTML = `<td><i style="display:inline-block;width:9px;height:9px;border-radius:5px;background:${colour(one.entry.style)}"></i></td>`;
+      row.innerHTML = `<td><i style="display:inline-block;width:9px;height:9px;border-radius:5px;background:${cssColor(one.entry.style)}"></i></td>`;
       row.append(make("td", {className: "name", textContent: one.entry.label}),
         make("td", {textContent: UNITS[view.y.unit](y) + (std ? ` ± ${formatNumber(view.y.unit === "percent" ? 100 * std : std, 2)}` : "")}),
         make("td", {textContent: `${plot.xs[view.x.key].unit === "number" ? `${view.x.title} ` : ""}${UNITS[view.x.unit](x)}`}));

@@ -1,4 +1,4 @@
-"""Runs by group and label, and what several seeds of one method say together: mean ± standard deviation."""
+"""Runs by group and label, and statistics over seeds: mean ± standard deviation."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 from thinwire.core import format_bytes
 
-from .scales import UNITS, factor_of, finite, format_number, format_seconds
+from .scales import UNITS, choose_unit, format_number, format_seconds, to_finite
 
-Run: TypeAlias = Mapping[str, Any]  # one entry of the result's "runs", as json.load gives it
+Run: TypeAlias = Mapping[str, Any]  # one entry of the result's "runs", as json.load returns it
 Groups: TypeAlias = dict[str, dict[str, list[Run]]]  # title of the group -> label -> its seeds
 Column: TypeAlias = list[float | None]
 
 
-SHORTLY: dict[str, Callable[[float], str]] = {  # as tables write a number that stands alone
+CELL_FORMATS: dict[str, Callable[[float], str]] = {  # of a mean in a table
     "number": lambda value: format_number(value, pad=True),
     "percent": lambda value: f"{100 * value:.1f} %",
     "steps": lambda value: f"{value:,.0f}",
@@ -25,34 +25,34 @@ SHORTLY: dict[str, Callable[[float], str]] = {  # as tables write a number that 
 
 
 class Spread(NamedTuple):
-    """What the seeds gave; the mean exists only if every one of them gave a finite number."""
+    """Statistics over seeds; the mean exists only if every seed has a finite value."""
 
     mean: float | None
     std: float | None  # of the sample, n - 1 below; None for a single seed
     values: tuple[float | None, ...]
 
 
-def gather_groups(runs: Sequence[Run]) -> Groups:
-    """Return the runs by group and label, all in the order of the file; a group over several links is one per link."""
+def group_runs(runs: Sequence[Run]) -> Groups:
+    """Return the runs by group and label in file order; a group with several links becomes one group per link."""
     links: dict[str, dict[str, None]] = {}
     for run in runs:
-        links.setdefault(run["group"], {})[_link(run)] = None
+        links.setdefault(run["group"], {})[_link_name(run)] = None
     groups: Groups = {}
     for run in runs:
-        title, link = run["group"], _link(run)
+        title, link = run["group"], _link_name(run)
         if len(links[title]) > 1:
             title += f", link {link}"
         groups.setdefault(title, {}).setdefault(run["label"], []).append(run)
     return groups
 
 
-def _link(run: Run) -> str:
+def _link_name(run: Run) -> str:
     return str(run.get("link") or "none")
 
 
-def spread(values: Sequence[object]) -> Spread:
+def compute_spread(values: Sequence[object]) -> Spread:
     """Return mean and standard deviation over seeds."""
-    numbers = tuple(finite(value) for value in values)
+    numbers = tuple(to_finite(value) for value in values)
     known = [number for number in numbers if number is not None]
     if not numbers or len(known) < len(numbers):
         return Spread(None, None, numbers)
@@ -62,32 +62,32 @@ def spread(values: Sequence[object]) -> Spread:
     return Spread(mean, math.sqrt(math.fsum((n - mean) ** 2 for n in known) / (len(known) - 1)), numbers)
 
 
-def write_spread(found: Spread, unit: str) -> tuple[str, str]:
-    """Write the mean and, in the same unit, "± standard deviation", which is nothing if all seeds are equal.
+def format_spread(found: Spread, unit: str) -> tuple[str, str]:
+    """Return the mean and, in the same unit, "± standard deviation", empty if all seeds are equal.
 
-    Without a mean these are a dash and how many seeds have a number.
+    Without a mean, return a dash and how many seeds have a finite value.
     """
     if found.mean is None:
         count = sum(value is not None for value in found.values)
-        did = "reach it" if unit == "steps" else "finite"
-        return "–", f"{count} of {len(found.values)} {did}" if len(found.values) > 1 and count else ""
+        state = "reach it" if unit == "steps" else "finite"
+        return "–", f"{count} of {len(found.values)} {state}" if len(found.values) > 1 and count else ""
     if not found.std:
-        return SHORTLY[unit](found.mean), ""
-    return SHORTLY[unit](found.mean), f"± {format_number(found.std / factor_of(unit, found.mean)[0], 2)}"
+        return CELL_FORMATS[unit](found.mean), ""
+    return CELL_FORMATS[unit](found.mean), f"± {format_number(found.std / choose_unit(unit, found.mean)[0], 2)}"
 
 
-def tell_seeds(found: Spread, unit: str) -> str:
-    """Write what each seed gave, for who points at a cell; exactly, if these are bytes."""
+def format_seeds(found: Spread, unit: str) -> str:
+    """Return each seed's value for a tooltip; bytes exactly."""
     write = UNITS.get(unit, UNITS["number"]) if unit != "bytes" else lambda value: f"{value:,.0f} bytes"
-    told = [None if value is None else write(value) for value in found.values]
-    if all(value is None for value in told):
+    texts = [None if value is None else write(value) for value in found.values]
+    if all(value is None for value in texts):
         return ""
-    if len(told) == 1:
-        return told[0] or ""
-    return f"{len(told)} seeds: " + "; ".join(value or "–" for value in told)
+    if len(texts) == 1:
+        return texts[0] or ""
+    return f"{len(texts)} seeds: " + "; ".join(value or "–" for value in texts)
 
 
-def mean_curve(runs: Sequence[Run]) -> tuple[dict[str, Column], dict[str, Column]]:
+def average_curves(runs: Sequence[Run]) -> tuple[dict[str, Column], dict[str, Column]]:
     """Return the columns of the mean curve and, with several seeds, of its standard deviation.
 
     Seeds are compared at the same step, so a curve ends where the first of its seeds ends, and has a gap where one of
@@ -96,7 +96,7 @@ def mean_curve(runs: Sequence[Run]) -> tuple[dict[str, Column], dict[str, Column
     curves = [run.get("curve", {}) for run in runs]
     shared = [name for name in curves[0] if all(name in curve for curve in curves)]
     if len(curves) == 1:
-        return {name: [finite(value) for value in curves[0][name]] for name in shared}, {}
+        return {name: [to_finite(value) for value in curves[0][name]] for name in shared}, {}
     if "step" not in shared:
         return {}, {}
     rows = [{step: at for at, step in enumerate(curve["step"])} for curve in curves]
@@ -104,25 +104,27 @@ def mean_curve(runs: Sequence[Run]) -> tuple[dict[str, Column], dict[str, Column
     means: dict[str, Column] = {}
     stds: dict[str, Column] = {}
     for name in shared:
-        found = [spread([curve[name][row[step]] for curve, row in zip(curves, rows, strict=True)]) for step in steps]
+        found = [
+            compute_spread([curve[name][row[step]] for curve, row in zip(curves, rows, strict=True)]) for step in steps
+        ]
         means[name], stds[name] = [one.mean for one in found], [one.std for one in found]
     return means, stds
 
 
-def mean_parts(runs: Sequence[Run], key: str) -> dict[str, float]:
-    """Return the means over seeds of what a run has under `key` by name; what is not positive is left out."""
+def average_parts(runs: Sequence[Run], key: str) -> dict[str, float]:
+    """Return the means over seeds of the named numbers that runs have under `key`; only positive ones count."""
     parts: dict[str, list[float]] = {}
-    having = [run[key] for run in runs if run.get(key)]
-    for held in having:
-        for name, value in held.items():
-            number = finite(value)
+    records = [run[key] for run in runs if run.get(key)]
+    for record in records:
+        for name, value in record.items():
+            number = to_finite(value)
             if number is not None and number > 0:
                 parts.setdefault(name, []).append(number)
-    return {name: math.fsum(values) / len(having) for name, values in parts.items()}
+    return {name: math.fsum(values) / len(records) for name, values in parts.items()}
 
 
-def method_styles(groups: Groups) -> dict[str, int]:
-    """Give each label the first style that no other label of its group has; a method looks the same in all groups."""
+def assign_styles(groups: Groups) -> dict[str, int]:
+    """Assign to each label the first style that no label of its groups has; a label has one style in all groups."""
     styles: dict[str, int] = {}
     labels = dict.fromkeys(label for members in groups.values() for label in members)
     for label in labels:

@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, by torch's own writer; the package tensorboard is an extra."""
+"""Curves for TensorBoard, written by torch's SummaryWriter; needs the extra `tensorboard`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from thinwire.core import MissingExtra
 from ..configuration.slugs import slugify
 
 
-def check_extra() -> None:
+def require_tensorboard() -> None:
+    """Raise MissingExtra if the package tensorboard is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
-        raise MissingExtra("TensorBoard's files need the package tensorboard: pip install 'thinwire[tensorboard]'")
+        raise MissingExtra(
+            "--tensorboard needs the package tensorboard, which is not installed: pip install 'thinwire[tensorboard]'"
+        )
 
 
 def write_scalars(result: dict[str, Any], folder: Path) -> None:
-    """One folder a run, one scalar a measure, by step."""
-    check_extra()
+    """Write one folder per run, with one scalar per measure and step."""
+    require_tensorboard()
     from torch.utils.tensorboard import SummaryWriter
 
     for run in result.get("runs", []):

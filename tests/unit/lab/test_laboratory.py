@@ -13,7 +13,7 @@ from helpers.laboratory import run_plan, without_times
 from thinwire.core import TensorSpec
 from thinwire_lab.configuration.config import Experiment
 from thinwire_lab.measuring.folder import RunFolder, RunFolderError
-from thinwire_lab.reporting.comparing import comparison
+from thinwire_lab.reporting.comparison import compare_results
 from thinwire_lab.running.build_jobs import build_run_plan
 from thinwire_lab.running.replica import make_buckets
 from thinwire_lab.running.run_jobs import import_object, run_jobs
@@ -159,7 +159,7 @@ def test_a_new_run_takes_a_place_beside_an_old_one(tmp_path):
 
 def test_two_results_are_compared_method_by_method(stored):
     result, _ = stored
-    table = comparison(result, {**result, "runs": result["runs"][:-1]}, "a", "b")
+    table = compare_results(result, {**result, "runs": result["runs"][:-1]}, "a", "b")
     assert all(row[3] == row[4] for row in table["rows"]) and "w (" in table["note"]
 
 

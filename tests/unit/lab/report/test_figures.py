@@ -12,7 +12,7 @@ from helpers.sample_result import made_result
 from thinwire.core import MissingExtra
 from thinwire_lab.configuration.slugs import slugify
 from thinwire_lab.reporting import write_figures
-from thinwire_lab.reporting.figures import all_pictures
+from thinwire_lab.reporting.figures import draw_pictures
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +33,14 @@ def test_every_picture_is_an_svg_of_its_own_with_its_figures(result: dict[str, A
 
 
 def test_names_are_good_for_files_and_no_two_are_alike(result: dict[str, Any]) -> None:
-    names = [picture.name for picture in all_pictures(result)]
+    names = [picture.name for picture in draw_pictures(result)]
     assert len(set(names)) == len(names) and all(slugify(name[:40]) == name[:40].strip("-") for name in names)
     assert "group-1-4-workers-iid-accuracy-wire-bytes" in names and "group-1-4-workers-iid-loss-seconds" in names
     assert not any(name.startswith("group-2") and name.endswith("seconds") for name in names)  # simulated
 
 
 def test_figures_of_a_curve_are_mean_and_spread_by_label(result: dict[str, Any]) -> None:
-    (picture,) = [p for p in all_pictures(result) if p.name == "group-1-4-workers-iid-loss-step"]
+    (picture,) = [p for p in draw_pictures(result) if p.name == "group-1-4-workers-iid-loss-step"]
     assert picture.columns == ["curve", "step", "loss", "loss_std", "seeds"]
     first = [run["curve"]["loss"][0] for run in result["runs"][:3]]
     assert picture.rows[0][:2] == ["dense", 0] and picture.rows[0][2] == pytest.approx(sum(first) / 3)

@@ -11,8 +11,8 @@ import pytest
 
 from helpers.sample_result import made_result
 from thinwire_lab.reporting import render_report, write_report
-from thinwire_lab.reporting.seeds import gather_groups, method_styles
-from thinwire_lab.reporting.tables import dense_bytes, format_saving
+from thinwire_lab.reporting.seeds import assign_styles, group_runs
+from thinwire_lab.reporting.tables import find_dense_bytes, format_saving
 
 
 def make_run(label: str, composition: str, wire: float, group: str = "2 workers, lockstep") -> dict[str, Any]:
@@ -167,7 +167,7 @@ def test_dense_is_found_by_name_and_not_mistaken_for_density() -> None:
     local = make_run("Local", "local(dense, steps=8)", 7)
 
     def among(*runs: dict[str, Any]) -> float | None:
-        return dense_bytes(gather_groups(runs)["2 workers, lockstep"])
+        return find_dense_bytes(group_runs(runs)["2 workers, lockstep"])
 
     assert among(sparse) is None
     assert among(sparse, local, make_run("Dense", "dense", 50)) == 50
@@ -185,7 +185,7 @@ def test_the_result_is_not_changed_and_the_file_is_utf8(result: dict[str, Any], 
 def test_methods_of_one_group_never_share_a_style_and_keep_theirs_in_others():
     groups = {"one": "abc", "two": "ade", "three": "bdf"}
     runs = [{"group": group, "label": label} for group, labels in groups.items() for label in labels]
-    styles = method_styles(gather_groups(runs))
+    styles = assign_styles(group_runs(runs))
     for labels in groups.values():
         assert len({styles[label] for label in labels}) == len(labels)
     assert max(styles.values()) <= 3

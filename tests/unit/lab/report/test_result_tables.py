@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 import pytest
 
 from thinwire_lab.reporting import render_report
-from thinwire_lab.reporting.charts import SMALL, Curve, line_chart
-from thinwire_lab.reporting.exhibits import cell_text, figure_plot, number_columns, table_view
+from thinwire_lab.reporting.charts import SMALL, Curve, render_line_chart
+from thinwire_lab.reporting.result_tables import build_plot, build_table, find_number_columns, format_cell
 from thinwire_lab.reporting.scales import Axis
-from thinwire_lab.reporting.svg import swatch
+from thinwire_lab.reporting.svg import svg_swatch
 from thinwire_lab.reporting.terminal import print_result
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -38,15 +38,15 @@ def result(**exhibits: Any) -> dict[str, Any]:
 
 
 def test_cells_are_written_for_people():
-    assert [cell_text(v) for v in (111_178, 0.25, 1e-6, None, float("nan"), "Top-k", True)] == [
+    assert [format_cell(v) for v in (111_178, 0.25, 1e-6, None, float("nan"), "Top-k", True)] == [
         "111,178", "0.25", "10⁻⁶", "–", "–", "Top-k", "yes",
     ]  # fmt: skip
 
 
 def test_columns_of_numbers_are_set_to_the_right_even_with_gaps():
-    assert number_columns(TABLE) == [False, True, True]
-    assert number_columns(TABLE | {"rows": []}) == [True, True, True]
-    last = table_view(TABLE).rows[1]
+    assert find_number_columns(TABLE) == [False, True, True]
+    assert find_number_columns(TABLE | {"rows": []}) == [True, True, True]
+    last = build_table(TABLE).rows[1]
     assert [(cell.text, cell.side) for cell in last] == [("[red]unknown", "words"), ("–", "number"), ("–", "number")]
     assert [cell.order for cell in last] == ["[red]unknown", None, None]
 
@@ -64,31 +64,31 @@ def test_a_result_of_tables_and_figures_alone_makes_a_page():
 
 
 def test_points_are_marks_without_a_line_in_the_style_they_ask_for():
-    drawn = figure_plot(FIGURE, "f").svg("x", "y")
+    drawn = build_plot(FIGURE, "f").svg("x", "y")
     curves = [g for g in ElementTree.fromstring(drawn).iter(f"{SVG}g") if g.get("class") == "curve"]
     line, nothing, marks = curves
     assert len(list(line.iter(f"{SVG}path"))) == 1 and not list(nothing)
     assert len(list(marks.iter(f"{SVG}circle"))) == 1 and not list(marks.iter(f"{SVG}path"))
     page = render_report(result(figures=[FIGURE]))
-    assert page.count(swatch(0, points=True)) == 1
+    assert page.count(svg_swatch(0, points=True)) == 1
     assert re.findall(r"</svg><span>([^<]*)</span>", page) == ["by formula", "nothing", "metered"]
 
 
 def test_a_title_says_log_scale_once():
-    texts = [e.text for e in ElementTree.fromstring(figure_plot(FIGURE, "f").svg("x", "y")).iter(f"{SVG}text")]
+    texts = [e.text for e in ElementTree.fromstring(build_plot(FIGURE, "f").svg("x", "y")).iter(f"{SVG}text")]
     assert "ranks (log scale)" in texts and "sent (log scale)" in texts
 
 
 def test_a_figure_shows_all_of_a_growing_curve_and_a_run_chart_cuts_a_diverging_one():
     growing = Curve("a", 0, [1, 2, 3], [1.0, 10.0, 1e8])
     x, y = Axis("x", "number", log=False), Axis("y", "number", log=True)
-    assert "10⁸" in line_chart([growing], x, y, size=SMALL, capped=False)
-    assert "10⁸" not in line_chart([growing], x, y)
+    assert "10⁸" in render_line_chart([growing], x, y, size=SMALL, capped=False)
+    assert "10⁸" not in render_line_chart([growing], x, y)
 
 
 def test_layers_that_travelled_dense_are_named_under_their_method():
     run = {"group": "g", "label": "m", "composition": "c", "curve": {}, "final": {}, "dense_layers": ["bias", "norm"]}
-    assert "sent dense, since factors would be longer: bias, norm" in render_report(result(runs=[run]))
+    assert "sent dense, because factors would be longer: bias, norm" in render_report(result(runs=[run]))
 
 
 def test_tables_are_printed_as_they_are_written(capsys: pytest.CaptureFixture[str]):
