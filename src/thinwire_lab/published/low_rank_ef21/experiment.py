@@ -32,7 +32,7 @@ class Operator:
         """Under EF21, payloads sent to rank 0, which answers with their mean as it is."""
         if self.label == "dense":
             return Method(served(self.label), "parameter_server(identity())")
-        return Method(served(self.methods[1].label), f"ef21(server({self.inside or self.text}))")
+        return Method(served(self.methods[1].label), f"ef21(parameter_server({self.inside or self.text}))")
 
 
 FIVE = "dims=(7, 2, 2, 2, 2)"
