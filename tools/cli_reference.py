@@ -18,7 +18,7 @@ same. Exit codes:
 {codes};
 1 if something that must hold does not; `testbed run` ends with the code of the first worker that failed.
 
-`operators`, `list`, `doctor`, `serve` and `join` work with what `pip install thinwire` brings; the others need the
+`parts`, `list`, `doctor`, `serve` and `join` work with what `pip install thinwire` brings; the others need the
 extra `lab` (`pip install 'thinwire[lab]'`) and say so, with code 2, before anything else happens.
 
 | command | what it does |

@@ -1,4 +1,4 @@
-"""The table of operators, read off the catalog: what each sends, what it promises, in figures for one tensor."""
+"""Tables of all parts, from the catalog: what each sends, its contract, its capabilities (docs/parts.md)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from .catalog import AGGREGATORS, CONTROLLERS, MEMORIES, REGISTRY, Entry, Reader, parse_compressor
+from .catalog import AGGREGATORS, CONTROLLERS, MEMORIES, REGISTRY, Reader, Registration, parse_compressor
 from .catalog.kinds import PLURALS
 from .core import (
     Capability,
@@ -31,34 +31,34 @@ _INSIDE = (
     "topk(density=0.01), ring()",
     "topk(density=0.01), controller=lgreco()",
     "rows=((0.5, 0.5), (0.5, 0.5))",
-)  # what a part that needs others may be put around
+)  # arguments for parts that need other parts
 CAPABILITIES = (
-    "What parts can do beyond the protocol of their kind. A part declares it, code asks by `has(part, Capability.X)`, "
-    "and `thinwire.testing.check_capabilities(part)` compares with what the part does. Some depend on settings or on "
-    "the part inside: listed is what the examples of `thinwire operators` have."
+    "Optional features of parts beyond the protocol of their kind. A part declares them; code tests for one with "
+    "`has(part, Capability.X)`; `thinwire.testing.check_capabilities(part)` compares declaration and behavior. "
+    "Some depend on settings or on the part inside: listed are those of the examples of `thinwire parts`."
 )
 
 
-def operator_rows() -> list[dict[str, str]]:
-    """One row a compressor: text, what it is, bits per coordinate and saving for a float32 matrix, contract."""
-    return [_row(text, entry) for entry in _entries("compressor") for text in _texts(entry)]
+def compressor_rows() -> list[dict[str, str]]:
+    """One row per compressor: text, summary, bits per coordinate and saving for a float32 matrix, contract."""
+    return [_row(text, registration) for registration in _registrations("compressor") for text in _texts(registration)]
 
 
-def _entries(kind: str) -> list[Entry]:
+def _registrations(kind: str) -> list[Registration]:
     REGISTRY.load_all()
-    return [entry for entry in REGISTRY.entries.values() if entry.kind == kind]
+    return [registration for registration in REGISTRY.registrations.values() if registration.kind == kind]
 
 
-def _texts(entry: Entry) -> list[str]:
-    """The part with its typical settings; without any, if it has none."""
-    return [f"{entry.name}({settings})" for settings in entry.typical or ("",)]
+def _texts(registration: Registration) -> list[str]:
+    """The part with each of its typical settings; without settings if none are registered."""
+    return [f"{registration.name}({settings})" for settings in registration.typical or ("",)]
 
 
-def _row(text: str, entry: Entry) -> dict[str, str]:
-    row = {"part": text, "what it does and costs": summary(entry.cls)}
+def _row(text: str, registration: Registration) -> dict[str, str]:
+    row = {"part": text, "what it does and costs": summary(registration.cls)}
     try:
         part = parse_compressor(text)
-    except CompositionError:  # it has no figures without settings; `typical` of its registration gives some
+    except CompositionError:  # it needs settings, and no `typical` ones are registered
         return row | dict.fromkeys(("bits per coordinate", "saving", "contract"), "–")
     bits = 8 * part.num_bytes(SPEC) / SPEC.numel
     return row | {
@@ -69,6 +69,7 @@ def _row(text: str, entry: Entry) -> dict[str, str]:
 
 
 def summary(part: type[object]) -> str:
+    """The first line of a class docstring."""
     return (inspect.getdoc(part) or "").split("\n")[0]
 
 
@@ -87,26 +88,26 @@ def contract_text(part: Compressor) -> str:
 
 
 def part_rows() -> list[dict[str, str]]:
-    """One row a part of the catalog: an example of it, its kind, and the capabilities of this example."""
+    """One row per part: an example, its kind, and the capabilities of this example."""
     return [
         {"part": text, "kind": kind, "capabilities": labels(capabilities_of(part)) or "–"}
         for kind in PLURALS
-        for text, part in map(example, _entries(kind))
+        for text, part in map(example, _registrations(kind))
     ]
 
 
-def example(entry: Entry) -> tuple[str, Any]:
-    """A text that begins with this part, and the part: with the first settings that it takes. Else its name, None."""
-    for inside in (*entry.typical, "", *entry.examples, *_INSIDE):
+def example(registration: Registration) -> tuple[str, Any]:
+    """A text of this part, and the part, with the first arguments that it accepts; else its name and None."""
+    for inside in (*registration.typical, "", *registration.examples, *_INSIDE):
         with suppress(CompositionError, IncompatibleParts):
-            return f"{entry.name}({inside})", Reader(f"{entry.name}({inside})").part()
-    return entry.name, None
+            return f"{registration.name}({inside})", Reader(f"{registration.name}({inside})").part()
+    return registration.name, None
 
 
 def capability_rows() -> list[dict[str, str]]:
-    """One row a capability: what it means, and the parts of the catalog that have it."""
-    entries = [entry for kind in PLURALS for entry in _entries(kind)]
-    parts = [(entry.name, capabilities_of(example(entry)[1])) for entry in entries]
+    """One row per capability: its meaning, and the parts that have it."""
+    registrations = [registration for kind in PLURALS for registration in _registrations(kind)]
+    parts = [(registration.name, capabilities_of(example(registration)[1])) for registration in registrations]
     return [
         {
             "capability": capability.label,
@@ -118,20 +119,20 @@ def capability_rows() -> list[dict[str, str]]:
 
 
 def topology_rows() -> list[dict[str, str]]:
-    """One row a topology and typical settings: what it is, and how fast it mixes."""
+    """One row per topology and typical setting: its neighbors, and its spectral gaps."""
     rows = []
-    for entry in _entries("topology"):
-        for at, text in enumerate(_texts(entry)):
-            about = summary(entry.cls) if at == 0 else "The same with this setting."
-            rows.append({"part": text.removesuffix("()"), "who hears whom": about, **gaps(text)})
+    for registration in _registrations("topology"):
+        for at, text in enumerate(_texts(registration)):
+            about = summary(registration.cls) if at == 0 else "The same topology with this setting."
+            rows.append({"part": text.removesuffix("()"), "neighbors and weights": about, **gaps(text)})
     return rows
 
 
 def gaps(text: str) -> dict[str, str]:
-    """The gap per step for worlds of a few sizes: the larger, the sooner all ranks agree; 1 is an average at once."""
+    """The spectral gap per step for worlds of a few sizes; 1 averages all ranks in one step."""
     try:
         topology = Reader(text).part(("topologies",))
-    except CompositionError:  # it has no figures before it is given
+    except CompositionError:  # it needs settings
         return {f"n = {n}": "–" for n in WORLDS}
     return {f"n = {n}": _gap(topology, n) for n in WORLDS}
 
@@ -140,13 +141,13 @@ def _gap(topology: Topology, size: int) -> str:
     try:
         return f"{mixing_rate(topology, size):.3g}"
     except CompositionError:
-        return "–"  # not for that many
+        return "–"  # not defined for this size
 
 
 def to_markdown(rows: Sequence[dict[str, str]]) -> str:
-    """The page docs/operators.md, whole."""
+    """Return the whole page docs/parts.md."""
     shape = "×".join(map(str, SPEC.shape))
-    lines = ["# Operators", "", "Generated by `thinwire operators --markdown`; figures are for one "
+    lines = ["# Parts", "", "Generated by `thinwire parts --markdown`; figures are for one "
              f"{shape} float32 tensor ({SPEC.numel:,} values, 32 bits each).", "", "## Compressors", ""]  # fmt: skip
     lines += _table(rows)
     for title, parts in (("Aggregators", AGGREGATORS), ("Memories", MEMORIES)):
@@ -154,7 +155,13 @@ def to_markdown(rows: Sequence[dict[str, str]]) -> str:
         lines += _table([{"part": name, "what it does and costs": summary(cls)} for name, cls in parts.items()])
     lines += ["", "## Topologies", "", "For `gossip` and `choco`; figures are spectral gaps per step for n ranks.", ""]
     lines += _table(topology_rows())
-    lines += ["", "## Controllers", "", "Who chooses for each layer: `by=` of `switch` and `adapt`.", ""]
+    lines += [
+        "",
+        "## Controllers",
+        "",
+        "`controller=` of `switch` and `adapt`: chooses one option per layer ([how](adaptive.md)).",
+        "",
+    ]
     lines += _table([{"part": name, "what it chooses": summary(cls)} for name, cls in CONTROLLERS.items()])
     lines += ["", "## Capabilities", "", CAPABILITIES, ""]
     lines += _table(capability_rows(), quoted=False)
@@ -166,7 +173,7 @@ def to_markdown(rows: Sequence[dict[str, str]]) -> str:
 
 
 def _table(rows: Sequence[dict[str, str]], quoted: bool = True) -> list[str]:
-    """quoted: the first column is what a user writes."""
+    """A Markdown table; quoted: the first column is code."""
     cells = [[value.replace("|", "\\|") for value in row.values()] for row in rows]
     cells = [[f"`{first}`", *rest] for first, *rest in cells] if quoted else cells
     return [f"| {' | '.join(line)} |" for line in [list(rows[0]), ["---"] * len(rows[0]), *cells]]

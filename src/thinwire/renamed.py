@@ -79,7 +79,7 @@ ARGUMENTS: dict[str, str] = {  # of functions of the API: "attach.small" -> "den
     "local.average_every": "full_average_every",
 }
 FLAGS: dict[str, str] = {}  # of commands: "serve --down" -> "--downlink-compression"
-COMMANDS: dict[str, str] = {}  # of the program: "operators" -> "parts"
+COMMANDS: dict[str, str] = {"operators": "parts"}  # of the program
 KEYS: dict[str, str] = {}  # of the laboratory's files: "record_every" -> "log_every"; "task.x" in a table
 
 

@@ -43,7 +43,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
 
 
 def test_operators_are_listed_from_the_catalog(capsys, tmp_path):
-    assert main(["operators", "--json", str(tmp_path / "o.json")]) == 0
+    assert main(["parts", "--json", str(tmp_path / "o.json")]) == 0
     assert "topk" in capsys.readouterr().out
     assert any(row["part"].startswith("qsgd") for row in json.loads((tmp_path / "o.json").read_text()))
 

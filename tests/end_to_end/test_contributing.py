@@ -10,7 +10,7 @@ import torch
 
 from helpers.cases import draw
 from thinwire import Exchanger, Meter, TensorSpec, World, describe, lockstep, parse
-from thinwire.catalog import REGISTRY, Entry, parse_compressor, to_text
+from thinwire.catalog import REGISTRY, Registration, parse_compressor, to_text
 from thinwire.controllers import Fixed
 from thinwire.testing import (
     AGGREGATOR_LAWS,
@@ -26,7 +26,7 @@ from thinwire.testing import (
 
 TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
 FILES = dict(re.findall(r"```python\n# src/(thinwire/\S+)\.py\n(.*?)```", TEXT, re.DOTALL))
-LISTED = re.findall(r'`Entry\("(\w+)", (\w+)\.(\w+), "(\w+)"(?:, examples=\("(.*?)",\))?\),`', TEXT)
+LISTED = re.findall(r'`Registration\("(\w+)", (\w+)\.(\w+), "(\w+)"(?:, examples=\("(.*?)",\))?\),`', TEXT)
 
 
 def shown(path):
@@ -53,7 +53,7 @@ def listed():
     shown_parts = {"EverySecond": EverySecond, "SharedScale": SharedScale, "Loudest": Loudest}
     with keep_registry():
         for name, _, part, kind, examples in LISTED:
-            REGISTRY.add(Entry(name, shown_parts[part], kind, examples=(examples,) if examples else ()))
+            REGISTRY.add(Registration(name, shown_parts[part], kind, examples=(examples,) if examples else ()))
         yield
 
 
@@ -93,7 +93,7 @@ def test_the_suites_run_over_what_is_listed():
 
 
 def test_the_docstring_of_a_new_compressor_becomes_a_row():
-    (row,) = [row for row in describe.operator_rows() if row["part"] == "everysecond()"]
+    (row,) = [row for row in describe.compressor_rows() if row["part"] == "everysecond()"]
     assert row["saving"] == "2×"
     assert row["contract"] == "δ = 0.5, additive"
 

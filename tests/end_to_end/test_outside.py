@@ -69,7 +69,7 @@ def test_nothing_of_it_is_loaded_before_a_text_asks_for_it(installed):
 def test_an_object_has_the_text_of_its_entry_point_though_no_text_was_read(installed):
     from thinwire_outside.stride import Stride
 
-    assert "stride" not in REGISTRY.entries and to_text(Stride(step=3)) == "stride(step=3)"
+    assert "stride" not in REGISTRY.registrations and to_text(Stride(step=3)) == "stride(step=3)"
 
 
 def test_a_misspelled_name_is_told_what_was_meant(installed):
@@ -80,9 +80,9 @@ def test_a_misspelled_name_is_told_what_was_meant(installed):
 
 
 def test_its_parts_are_listed_with_figures(installed):
-    (row,) = [row for row in describe.operator_rows() if row["part"] == "stride()"]
+    (row,) = [row for row in describe.compressor_rows() if row["part"] == "stride()"]
     assert row["saving"] == "2×" and row["contract"] == "δ = 0.5, additive"
-    page = describe.to_markdown(describe.operator_rows())
+    page = describe.to_markdown(describe.compressor_rows())
     assert all(f"| `{name}" in page for name in ("stride", "keeper", "alternate", "pairs"))
     assert {kind: set(KINDS[kind]) & {"stride", "keeper", "alternate", "pairs"} for kind in KINDS} == {
         "compressors": {"stride"}, "aggregators": set(), "memories": {"keeper"}, "topologies": {"pairs"},
@@ -171,9 +171,9 @@ def test_a_part_of_a_broken_package_is_an_error_that_names_the_package(broken):
 
 def test_listing_warns_of_a_broken_package_and_goes_on(broken):
     with pytest.warns(PluginWarning, match="package thinwire-broken") as told:
-        rows = describe.operator_rows()
+        rows = describe.compressor_rows()
     assert len(told) == 3 and any("topk" in str(one.message) for one in told)
     assert "topk(density=0.01)" in [row["part"] for row in rows]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        describe.operator_rows()  # told once
+        describe.compressor_rows()  # told once

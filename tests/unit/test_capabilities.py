@@ -137,7 +137,7 @@ def test_no_decision_is_taken_by_the_methods_that_a_part_has():
 def test_every_part_of_the_catalog_is_printed_with_its_capabilities():
     rows = {row["part"].split("(")[0]: row for row in part_rows()}
     assert rows.keys() == catalog.PARTS.keys()
-    for name, entry in catalog.REGISTRY.entries.items():
+    for name, entry in catalog.REGISTRY.registrations.items():
         text, part = example(entry)
         assert type(part) is entry.cls
         assert rows[name] == {"part": text, "kind": entry.kind, "capabilities": labels(capabilities_of(part)) or "–"}

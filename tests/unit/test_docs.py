@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.describe import operator_rows, to_markdown
+from thinwire.describe import compressor_rows, to_markdown
 from thinwire.testing import keep_registry
 from thinwire_lab import tasks
 from thinwire_lab.bench import indices
@@ -16,9 +16,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("exam
 EVERY = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
-def test_the_page_of_operators_is_what_the_command_prints():
-    written = (ROOT / "docs" / "operators.md").read_text()
-    assert written == to_markdown(operator_rows()) + "\n", "run: thinwire operators --markdown > docs/operators.md"
+def test_the_page_of_parts_is_what_the_command_prints():
+    written = (ROOT / "docs" / "parts.md").read_text()
+    assert written == to_markdown(compressor_rows()) + "\n", "run: thinwire parts --markdown > docs/parts.md"
 
 
 def test_the_table_of_index_codings_is_what_the_benchmark_prints(capsys):

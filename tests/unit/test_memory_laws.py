@@ -36,7 +36,9 @@ WITH_SERVERS = [
     if not any(part in text for part in ("switch", "adapt", "scheduled", "powersgd", "flatten"))
 ]
 
-MERGED = [text.replace("lgreco(every=2, start=1, window=1, error_levels=100)", "accordion(every=2)") for text in MEMORIES]
+MERGED = [
+    text.replace("lgreco(every=2, start=1, window=1, error_levels=100)", "accordion(every=2)") for text in MEMORIES
+]
 
 
 def tensors(seed):

@@ -17,7 +17,7 @@ from .registry import (
     PARTS,
     REGISTRY,
     TOPOLOGIES,
-    Entry,
+    Registration,
     register,
 )
 from .tables import DENSE_BELOW, default_aggregator, is_controller, uncompressed
@@ -25,7 +25,7 @@ from .writer import changed_settings, part_text, to_text
 
 __all__ = [
     "COMPRESSORS", "AGGREGATORS", "MEMORIES", "TOPOLOGIES", "CONTROLLERS", "KINDS", "PARTS", "NAMES", "DENSE_BELOW",
-    "REGISTRY", "Entry", "register", "default_aggregator", "uncompressed", "is_controller", "aggregator_of",
+    "REGISTRY", "Registration", "register", "default_aggregator", "uncompressed", "is_controller", "aggregator_of",
     "Reader", "COMPOSED", "parse", "parse_compressor", "kinds_of", "to_text", "part_text", "settings",
     "changed_settings",
 ]  # fmt: skip

@@ -111,8 +111,8 @@ class Reader:
         """The class of that name: of the kinds that fit here, then of the others, then of another package."""
         tables = [self.kinds[kind] for kind in (*kinds, *self.kinds)]
         found = next((table[name] for table in tables if name in table), None)
-        if found is None and (entry := REGISTRY.find(name)) is not None:
-            found = entry.cls
+        if found is None and (registration := REGISTRY.find(name)) is not None:
+            found = registration.cls
         return found
 
     def _suggestion(self, name: str, kinds: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ GROUP = "thinwire.parts"
 RESERVED = ("local", "moments", "none", "true", "false")  # words of texts that are no parts
 
 
-class Entry(NamedTuple):
+class Registration(NamedTuple):
     """One part. Settings are texts, as they stand between the parentheses: 'density=0.1, values="bf16"'."""
 
     name: str
@@ -30,34 +30,37 @@ class Registry:
     """Parts by name, and names by class. What is not in it may be in the entry points of another package."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.registrations: dict[str, Registration] = {}
         self.names: dict[type[Any], str] = {}
         self.plugins = Plugins(GROUP, self._accept)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, registration: Registration) -> None:
         """List a part. A class that was defined anew, as in a notebook, takes the place of the old one."""
-        for old in (self.entries.get(entry.name), self.entries.get(self.names.get(entry.cls, ""))):
+        for old in (
+            self.registrations.get(registration.name),
+            self.registrations.get(self.names.get(registration.cls, "")),
+        ):
             if old is None:
                 continue
-            if old.name != entry.name:
+            if old.name != registration.name:
                 raise CompositionError(
-                    f"register: {_path(entry.cls)} is registered as {old.name!r} already, got {entry.name!r}; a class "
-                    "has one name, so that its text is the same on all ranks"
+                    f"register: {_path(registration.cls)} is registered as {old.name!r} already, got "
+                    f"{registration.name!r}; a class has one name, so that its text is the same on all ranks"
                 )
-            if _path(old.cls) != _path(entry.cls):
+            if _path(old.cls) != _path(registration.cls):
                 raise CompositionError(
-                    f"register: the name {entry.name!r} is taken by {_path(old.cls)}; give {_path(entry.cls)} another, "
-                    f"such as 'my_{entry.name}'"
+                    f"register: the name {registration.name!r} is taken by {_path(old.cls)}; give "
+                    f"{_path(registration.cls)} another name, such as 'my_{registration.name}'"
                 )
             del self.names[old.cls]
-        self.entries[entry.name] = entry
-        self.names[entry.cls] = entry.name
+        self.registrations[registration.name] = registration
+        self.names[registration.cls] = registration.name
 
-    def find(self, name: str) -> Entry | None:
+    def find(self, name: str) -> Registration | None:
         """The part of that name; entry points are loaded if it is not there yet."""
-        if name not in self.entries:
+        if name not in self.registrations:
             self.plugins.load_named(name)
-        return self.entries.get(name)
+        return self.registrations.get(name)
 
     def name_of(self, cls: type[Any]) -> str | None:
         """The name of a class, whether or not it was looked up before: texts must be alike on all ranks."""
@@ -69,16 +72,16 @@ class Registry:
         """Load what other packages offer, for tables and suggestions."""
         self.plugins.load_all()
 
-    def restore(self, entries: Sequence[Entry]) -> None:
+    def restore(self, registrations: Sequence[Registration]) -> None:
         """Hold these parts only, and read the entry points of other packages again."""
-        self.entries.clear()
+        self.registrations.clear()
         self.names.clear()
-        self.entries.update({entry.name: entry for entry in entries})
-        self.names.update({entry.cls: entry.name for entry in entries})
+        self.registrations.update({registration.name: registration for registration in registrations})
+        self.names.update({registration.cls: registration.name for registration in registrations})
         self.plugins.reset()
 
     def _accept(self, name: str, cls: Any) -> None:
-        if name not in self.entries or self.entries[name].cls is not cls:
+        if name not in self.registrations or self.registrations[name].cls is not cls:
             register(name, cls)
 
 
@@ -92,13 +95,17 @@ class Table(Mapping[str, type[Any]]):
         self.kind = kind
 
     def __getitem__(self, name: str) -> type[Any]:
-        entry = REGISTRY.entries[name]
-        if self.kind not in (None, entry.kind):
+        registration = REGISTRY.registrations[name]
+        if self.kind not in (None, registration.kind):
             raise KeyError(name)
-        return entry.cls
+        return registration.cls
 
     def __iter__(self) -> Iterator[str]:
-        return (entry.name for entry in list(REGISTRY.entries.values()) if self.kind in (None, entry.kind))
+        return (
+            registration.name
+            for registration in list(REGISTRY.registrations.values())
+            if self.kind in (None, registration.kind)
+        )
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -154,7 +161,7 @@ def register(
     found = find_kind(cls) if kind is None else check_kind(cls, kind)
     check_settings(cls)
     shown = (typical,) if isinstance(typical, str) else tuple(typical)
-    REGISTRY.add(Entry(name, cls, found, shown, tuple(examples)))
+    REGISTRY.add(Registration(name, cls, found, shown, tuple(examples)))
     return cls
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from .. import __version__
 from ..renamed import COMMANDS as RENAMED_COMMANDS
 from ..renamed import FLAGS, hint
-from . import bench, doctor, join, listing, operators, run, serve, show, testbed, verify_wire
+from . import bench, doctor, join, listing, parts, run, serve, show, testbed, verify_wire
 from .figures import json_to_stdout
 
-COMMANDS = (run, show, listing, operators, serve, join, testbed, verify_wire, doctor, bench)
+COMMANDS = (run, show, listing, parts, serve, join, testbed, verify_wire, doctor, bench)
 EXIT_CODES = {  # by name: torch is not loaded yet
     "PeerLostError": 75, "FrameError": 76, "DecodeError": 76, "ProtocolError": 76, "DivergedError": 76,
     "AuthenticationError": 77,

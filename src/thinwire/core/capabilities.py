@@ -17,7 +17,7 @@ from .errors import CompositionError
 
 
 class Capability(Enum):
-    """One optional capability: the label printed by `thinwire operators`, and what a part that has it does."""
+    """One optional capability: the label printed by `thinwire parts`, and what a part that has it does."""
 
     label: str
     about: str

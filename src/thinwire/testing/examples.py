@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import get_type_hints
 
-from ..catalog import REGISTRY, Entry, kinds_of, parse
+from ..catalog import REGISTRY, Registration, kinds_of, parse
 from ..catalog.kinds import required
 from ..core import Aggregator, CompositionError, Compressor, IncompatibleParts, TensorSpec
 from ..exchange import Exchanger
@@ -16,20 +16,20 @@ INSIDE = "topk(density=0.1)"  # what a part is put around that needs another and
 
 def compressor_texts() -> list[str]:
     """Every registered compressor with each of its examples."""
-    return [text for entry in _entries("compressor") for text in example_texts(entry)]
+    return [text for registration in _registrations("compressor") for text in example_texts(registration)]
 
 
 def topology_texts() -> list[str]:
     """Every registered topology with each of its examples."""
-    return [text for entry in _entries("topology") for text in example_texts(entry)]
+    return [text for registration in _registrations("topology") for text in example_texts(registration)]
 
 
 def controller_texts() -> list[str]:
     """Every registered controller with each of its examples, choosing among densities, and the first also among two
     options; menus that it refuses are left out."""
     texts = []
-    for entry in _entries("controller"):
-        controllers = example_texts(entry)
+    for registration in _registrations("controller"):
+        controllers = example_texts(registration)
         texts += [f"ef(adapt({INSIDE}, controller={text}))" for text in controllers]
         texts += [f"ef(switch({INSIDE}, dense(), controller={text}))" for text in controllers[:1]]
     return [text for text in texts if _takes_menu(text)]
@@ -40,41 +40,41 @@ def composition_texts() -> list[str]:
     every memory."""
     compressors = compressor_texts()
     texts = [*compressors, *(f"ef({text})" for text in compressors)]
-    for entry in _entries("aggregator"):
-        examples = example_texts(entry)
+    for registration in _registrations("aggregator"):
+        examples = example_texts(registration)
         texts += [*examples, *(f"ef({text})" for text in examples[:1] if _takes_feedback(text))]
-    return list(dict.fromkeys([*texts, *(text for e in _entries("memory") for text in example_texts(e))]))
+    return list(dict.fromkeys([*texts, *(text for e in _registrations("memory") for text in example_texts(e))]))
 
 
-def example_texts(entry: Entry) -> list[str]:
+def example_texts(registration: Registration) -> list[str]:
     """A part with each of its examples; without any, as it is, or around a compressor if it needs one."""
-    if entry.examples:
-        return [f"{entry.name}({settings})" for settings in entry.examples]
-    needed = required(entry.cls)
+    if registration.examples:
+        return [f"{registration.name}({settings})" for settings in registration.examples]
+    needed = required(registration.cls)
     if not needed:
-        return [f"{entry.name}()"]
-    inside = set(kinds_of(get_type_hints(entry.cls)[needed[0].name])) & {Compressor, Aggregator}
+        return [f"{registration.name}()"]
+    inside = set(kinds_of(get_type_hints(registration.cls)[needed[0].name])) & {Compressor, Aggregator}
     if len(needed) == 1 and inside:
-        return [f"{entry.name}({INSIDE})"]
+        return [f"{registration.name}({INSIDE})"]
     raise CompositionError(
-        f"{entry.name} needs its {needed[0].name} and has no examples; give some: "
-        f"register({entry.name!r}, {entry.cls.__name__}, examples=[...])"
+        f"{registration.name} needs its {needed[0].name} and has no examples; give some: "
+        f"register({registration.name!r}, {registration.cls.__name__}, examples=[...])"
     )
 
 
 @contextmanager
 def keep_registry() -> Iterator[None]:
     """Forget at the end what was registered inside, so that one test does not see the parts of another."""
-    entries = list(REGISTRY.entries.values())
+    registrations = list(REGISTRY.registrations.values())
     try:
         yield
     finally:
-        REGISTRY.restore(entries)
+        REGISTRY.restore(registrations)
 
 
-def _entries(kind: str) -> list[Entry]:
+def _registrations(kind: str) -> list[Registration]:
     REGISTRY.load_all()
-    return [entry for entry in REGISTRY.entries.values() if entry.kind == kind]
+    return [registration for registration in REGISTRY.registrations.values() if registration.kind == kind]
 
 
 def _takes_menu(text: str) -> bool:

@@ -53,7 +53,7 @@ def test_a_call_registers_a_part_for_texts_listings_and_suggestions():
     assert COMPRESSORS["my_topk"] is PARTS["my_topk"] is MyTopK and NAMES[MyTopK] == "my_topk"
     with pytest.raises(CompositionError, match="did you mean 'my_topk'"):
         parse("my_topkk(k=1)")
-    (row,) = [row for row in describe.operator_rows() if row["part"] == "my_topk(density=0.02)"]
+    (row,) = [row for row in describe.compressor_rows() if row["part"] == "my_topk(density=0.02)"]
     assert row["what it does and costs"].startswith("Mine")
 
 
@@ -107,10 +107,10 @@ def test_a_class_that_is_defined_anew_takes_the_place_of_the_old_one():
     ],
 )
 def test_what_cannot_be_registered_is_refused_with_the_reason(name, cls, kind, words):
-    before = dict(REGISTRY.entries)
+    before = dict(REGISTRY.registrations)
     with pytest.raises(CompositionError, match=words):
         register(name, cls, kind=kind)
-    assert REGISTRY.entries == before
+    assert REGISTRY.registrations == before
 
 
 def test_a_class_that_is_nearly_a_part_is_told_what_it_lacks():
@@ -180,7 +180,7 @@ def test_tables_grow_with_the_registry_and_forget_with_it():
     tables = KINDS | {"others": {}}
     with keep_registry():
         register("mine", MyTopK)
-        assert "mine" in tables["compressors"] and "mine" in PARTS and len(PARTS) == len(REGISTRY.entries)
+        assert "mine" in tables["compressors"] and "mine" in PARTS and len(PARTS) == len(REGISTRY.registrations)
     assert "mine" not in tables["compressors"] and "mine" not in tables["aggregators"] and MyTopK not in NAMES
 
 
@@ -224,7 +224,7 @@ def test_an_aggregator_around_parts_is_written_as_it_is_read():
             return self.inner.reduce(tensor, spec, state, ctx)
 
     register("both", Both)
-    assert REGISTRY.entries["both"].kind == "aggregator"
+    assert REGISTRY.registrations["both"].kind == "aggregator"
     text = "both(topk(k=3), dense())"
     assert parse(text) == Both(TopK(k=3), Dense()) and to_text(parse(text)) == text
     with pytest.raises(IncompatibleParts, match="SumMean"):

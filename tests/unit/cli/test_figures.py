@@ -36,7 +36,7 @@ def test_python_m_thinwire_is_the_program():
     assert (done.returncode, done.stdout[:9]) == (0, "thinwire ")
 
 
-@pytest.mark.parametrize("command", ["list", "operators"])
+@pytest.mark.parametrize("command", ["list", "parts"])
 def test_figures_go_to_standard_output_and_tables_to_standard_error(command, capfd, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main([command, "--json", "-"]) == 0

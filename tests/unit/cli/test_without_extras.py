@@ -55,7 +55,7 @@ def finish(process):
 def test_help_and_operators_need_no_extra(environment):
     code, out, errors = finish(start(environment, "-m", "thinwire", "--help"))
     assert code == 0 and "commands:" in out, errors
-    code, out, errors = finish(start(environment, "-m", "thinwire", "operators"))
+    code, out, errors = finish(start(environment, "-m", "thinwire", "parts"))
     assert code == 0 and "topk(density=0.01)" in out, errors
 
 
@@ -114,7 +114,7 @@ def test_commands_of_the_laboratory_say_in_one_line_what_to_install(environment,
 
 def test_reading_a_command_line_loads_neither_the_laboratory_nor_torch():
     words = [*REFUSED.values(), ["bench", "ddp", "--rate", "1gbit"], ["testbed", "check", "--workers", "3"], ["doctor"]]
-    words += [["serve", "digits"], ["join", "digits", "127.0.0.1:1"], ["operators"], ["list"]]
+    words += [["serve", "digits"], ["join", "digits", "127.0.0.1:1"], ["parts"], ["list"]]
     code = (
         "import sys\nfrom thinwire.cli.main import parser\n"
         f"for words in {words}:\n    parser().parse_args(words)\n"

@@ -167,7 +167,7 @@ def test_settings_that_cannot_be_are_refused_by_name():
     }.items():
         with pytest.raises(CompositionError, match=words.replace("(", r"\(").replace(")", r"\)")):
             parse(f"switch(topk(k=1), dense(), controller={text})")
-    with pytest.raises(IncompatibleParts, match="BySize chooses one of two, the menu of big has 3"):
+    with pytest.raises(IncompatibleParts, match="BySize chooses between two options; the menu of big has 3"):
         Exchanger(LAYERS, parse("switch(topk(k=1), qsgd(), dense(), controller=by_size())"))
 
 

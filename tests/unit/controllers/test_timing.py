@@ -181,7 +181,9 @@ def test_a_run_resumed_at_any_time_makes_the_same_plans_and_rates(stop):
 
 
 def test_a_decision_before_calibration_has_ended_is_refused():
-    with pytest.raises(CompositionError, match="start must be at least calibration_steps, got start=10 and calibration_steps=50"):
+    with pytest.raises(
+        CompositionError, match="start must be at least calibration_steps, got start=10 and calibration_steps=50"
+    ):
         parse("ef(adapt(topk(density=0.05), controller=lgreco(objective='time', start=10)))")
     with pytest.raises(CompositionError, match="objective must be one of bytes, time"):
         parse("ef(adapt(topk(density=0.05), controller=lgreco(objective='money')))")

@@ -166,7 +166,7 @@ def test_a_registered_part_is_covered_by_being_registered():
         register("boasting", Boasting, examples=["k=3", "density=0.5"])
         assert {"boasting(k=3)", "boasting(density=0.5)"} <= set(compressor_texts())
         assert "ef(boasting(k=3))" in composition_texts()
-    assert "boasting" not in REGISTRY.entries
+    assert "boasting" not in REGISTRY.registrations
 
 
 def test_a_part_that_needs_settings_and_has_no_examples_is_named():
