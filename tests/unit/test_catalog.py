@@ -74,7 +74,7 @@ def test_errors_point_at_the_place(text, mark, words):
 
 def test_parts_that_do_not_fit_are_refused_by_name():
     with pytest.raises(
-        IncompatibleParts, match=r"SumMean adds payloads on the wire, TopK's cannot be added; use GatherMean"
+        IncompatibleParts, match=r"SumMean adds payloads on the wire; TopK's payloads cannot be added\. Use GatherMean"
     ):
         parse("ef(sum(topk(k=3)))")
 

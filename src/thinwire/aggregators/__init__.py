@@ -1,4 +1,4 @@
-"""One way of combining per file: local tensors in, each rank's view of their average out."""
+"""Aggregators: how the ranks' tensors become each rank's average. One module per aggregator."""
 
 from .choco import Choco
 from .dense import Dense

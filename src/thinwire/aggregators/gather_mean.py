@@ -1,4 +1,7 @@
-"""Everybody gets everybody's payload."""
+"""All-gather aggregation: each rank receives all payloads, decodes and averages them in rank order.
+
+Works with any compressor; a rank sends s (n − 1) bytes for a payload of s bytes.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ _ALWAYS = frozenset(
 
 @dataclass(frozen=True)
 class GatherMean:
-    """Gather all payloads, decode them and average: any compressor; traffic grows with the number of ranks."""
+    """All-gather the payloads, decode and average them: any compressor; bytes grow with n − 1."""
 
     compressor: Compressor
 
@@ -50,15 +53,16 @@ class GatherMean:
         return ()
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
-        mine = self.compressor.encode(tensor, ctx.key(spec.name, ctx.world.rank))
-        return (yield from self._gather(mine, spec, state, ctx))
+        payload = self.compressor.encode(tensor, ctx.key(spec.name, ctx.world.rank))
+        return (yield from self._gather(payload, spec, state, ctx))
 
     def reduce_with_residual(
         self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context
     ) -> Program[tuple[Reduced[tuple[()]], Tensor]]:
         if encodes_with_residual(self.compressor):
-            mine, rest = self.compressor.encode_with_residual(tensor, residual, ctx.key(spec.name, ctx.world.rank))
-            return (yield from self._gather(mine, spec, state, ctx)), rest
+            key = ctx.key(spec.name, ctx.world.rank)
+            payload, new_residual = self.compressor.encode_with_residual(tensor, residual, key)
+            return (yield from self._gather(payload, spec, state, ctx)), new_residual
         return (yield from reduce_and_subtract(self, tensor, residual, spec, state, ctx))
 
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
@@ -72,26 +76,24 @@ class GatherMean:
     ) -> Sequence[float | None]:
         return estimate_compressor_errors(self, tensor, spec, options, key, exact)
 
-    def _gather(self, mine: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
-        payloads: GatheredPayloads = yield AllGather(
-            mine, payload_labels(spec.name, mine), expected_bytes=spec.num_bytes
-        )
-        decoded: list[Tensor] = []  # not functools.cache: dearer to make than most payloads are to decode
+    def _gather(self, own: Payload, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
+        payloads: GatheredPayloads = yield AllGather(own, payload_labels(spec.name, own), expected_bytes=spec.num_bytes)
+        decoded: list[Tensor] = []  # not functools.cache, which costs more to make than most payloads to decode
 
         def sent() -> Tensor:
             if not decoded:
-                decoded.append(self._decode(mine, spec, ctx, ctx.world.rank))
+                decoded.append(self._decode(own, spec, ctx, ctx.world.rank))
             return decoded[0]
 
         def mean(out: Tensor | None) -> Tensor:
-            return payloads.cached_copy("mean", lambda room: self._mean(payloads, sent, spec, ctx, room), out)
+            return payloads.cached_copy("mean", lambda buffer: self._mean(payloads, sent, spec, ctx, buffer), out)
 
         return Reduced(mean, sent, state)
 
     def _mean(
         self, payloads: GatheredPayloads, sent: Callable[[], Tensor], spec: TensorSpec, ctx: Context, out: Tensor | None
     ) -> Tensor:
-        """In rank order, so that every rank gets the same bits; what is known already is not decoded again."""
+        """The average in rank order, so that all ranks get the same bits; the own payload is decoded once at most."""
         rank, size = ctx.world
         if spec.dtype == torch.float32 and decodes_mean(self.compressor):
             keys = [ctx.key(spec.name, r) for r in range(size)]

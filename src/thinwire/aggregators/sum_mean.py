@@ -1,4 +1,4 @@
-"""Payloads that are added on the wire."""
+"""All-reduce of payloads: linear compressors only; 2 s (n − 1)/n bytes per rank for a payload of s bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ALWAYS = frozenset({Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR, Capabilit
 
 @dataclass(frozen=True)
 class SumMean:
-    """Add payloads by all-reduce and decode once: linear compressors only; traffic does not grow with ranks."""
+    """Add payloads by all-reduce and decode the sum: linear compressors only; bytes do not grow with n."""
 
     compressor: Compressor
 
@@ -41,7 +41,7 @@ class SumMean:
         if not is_additive(self.compressor):
             name = type(self.compressor).__name__
             raise IncompatibleParts(
-                f"SumMean adds payloads on the wire, {name}'s cannot be added; use GatherMean({name}(...))"
+                f"SumMean adds payloads on the wire; {name}'s payloads cannot be added. Use GatherMean({name}(...))"
             )
 
     @cached_property
@@ -53,11 +53,11 @@ class SumMean:
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: tuple[()], ctx: Context) -> Program[Reduced[tuple[()]]]:
         key = ctx.key(spec.name)
-        mine = self.compressor.encode(tensor, key)
-        labels = payload_labels(spec.name, mine)
-        shares = [_summed(part / ctx.world.size, label) for part, label in zip(mine.parts, labels, strict=True)]
-        total = Payload(tuple((yield from fuse(shares))))
-        return Reduced(self.compressor.decode(total, spec, key), self.compressor.decode(mine, spec, key), state)
+        own = self.compressor.encode(tensor, key)
+        labels = payload_labels(spec.name, own)
+        sums = [_all_reduce(part / ctx.world.size, label) for part, label in zip(own.parts, labels, strict=True)]
+        mean = Payload(tuple((yield from fuse(sums))))
+        return Reduced(self.compressor.decode(mean, spec, key), self.compressor.decode(own, spec, key), state)
 
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
         return all_reduce_bytes(self.compressor.num_bytes(spec), size)
@@ -66,5 +66,5 @@ class SumMean:
         return SendForm.single(self.compressor)
 
 
-def _summed(share: Tensor, label: Label) -> Program[Tensor]:
+def _all_reduce(share: Tensor, label: Label) -> Program[Tensor]:
     return (yield AllReduce(share, labels=(label,)))  # type: ignore[no-any-return]
