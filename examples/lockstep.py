@@ -19,7 +19,7 @@ def train(exchanger, rows, world):
     x = torch.zeros(UNKNOWNS)
     for step in range(STEPS):
         gradient = rows.T @ (rows @ (x - truth)) / ROWS
-        agreed = yield from exchanger.round({"x": gradient}, step, world)
+        agreed = yield from exchanger.run_step({"x": gradient}, step, world)
         x = x - STEP_SIZE * agreed["x"]
     return float((x - truth).norm() / truth.norm())
 

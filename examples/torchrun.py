@@ -28,7 +28,7 @@ def main():
             optimizer.zero_grad()
             loss.backward()
             gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-            agreed = driver.run(exchanger.round(gradients, step, driver.world))
+            agreed = driver.run(exchanger.run_step(gradients, step, driver.world))
             for name, parameter in model.named_parameters():
                 parameter.grad = agreed[name]
             optimizer.step()

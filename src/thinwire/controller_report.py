@@ -77,7 +77,7 @@ def build_controller_report(exchanger: Exchanger, meter: Meter, elapsed_s: float
     """
     if not exchanger.menus:
         return None
-    details = exchanger.adaptation()
+    details = exchanger.controller_report()
     plans = meter.sum_by("kind").get("plan")
     return ControllerReport(
         details["decisions"],

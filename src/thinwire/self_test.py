@@ -149,7 +149,7 @@ def _steps(text: str, world: World) -> Program[list[Tensor]]:
     for step in range(_STEPS):
         generator = torch.Generator().manual_seed(1000 * step + world.rank)
         tensors = {name: torch.randn(shape, generator=generator) for name, shape in _SHAPES.items()}
-        averages += (yield from exchanger.round(tensors, step, world)).values()
+        averages += (yield from exchanger.run_step(tensors, step, world)).values()
     return averages
 
 

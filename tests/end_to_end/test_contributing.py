@@ -105,12 +105,13 @@ def test_the_compressor_in_lockstep_sends_half_and_with_feedback_loses_nothing()
     for step in range(20):
         tensors = [draw("gaussian", (100,), seed=10 * step + rank) for rank in range(world)]
         programs = [
-            e.round({"w": t}, step, World(r, world)) for r, (e, t) in enumerate(zip(exchangers, tensors, strict=True))
+            e.run_step({"w": t}, step, World(r, world))
+            for r, (e, t) in enumerate(zip(exchangers, tensors, strict=True))
         ]
         outs = lockstep(programs, meters)
         assert all(torch.equal(out["w"], outs[0]["w"]) for out in outs)
         given, agreed = given + sum(tensors) / world, agreed + outs[0]["w"]
-    left = sum(e.memory["w"].residual for e in exchangers) / world
+    left = sum(e.states["w"].residual for e in exchangers) / world
     torch.testing.assert_close(agreed + left, given, rtol=1e-4, atol=1e-5)
     assert meters[0].sum_by("layer")["w"].payload_bytes == 20 * 50 * 4
 
@@ -139,7 +140,7 @@ def train(exchangers, steps, meters=None):
     for step in steps:
         tensors = [{s.name: draw("gaussian", s.shape, seed=10 * step + r) for s in LAYERS} for r in range(3)]
         tensors[1]["loud"] *= 100  # only rank 1 can hear it
-        programs = [e.round(t, step, World(r, 3)) for r, (e, t) in enumerate(zip(exchangers, tensors, strict=True))]
+        programs = [e.run_step(t, step, World(r, 3)) for r, (e, t) in enumerate(zip(exchangers, tensors, strict=True))]
         outs = lockstep(programs, meters)
     return outs
 
@@ -158,4 +159,4 @@ def test_a_controller_that_hears_everybody_beats_a_fixed_plan_for_the_loud_layer
     steered, fixed = workers(Loudest(every=5)), workers(Fixed())
     train(steered, range(8))
     train(fixed, range(8))
-    assert steered[1].memory["loud"].residual.norm() < 0.01 * fixed[1].memory["loud"].residual.norm()
+    assert steered[1].states["loud"].residual.norm() < 0.01 * fixed[1].states["loud"].residual.norm()

@@ -33,19 +33,19 @@ def adapt(driver, composition=ADAPTIVE, steps=12, ddp=None, attach=None):
         given[spec.name] = given.get(spec.name, 0) + seen.tensor.double()
         sent[spec.name] = sent.get(spec.name, 0) + seen.reduced.sent.double().view(spec.shape)
 
-    handle.exchanger.set_watch(note)
+    handle.exchanger.set_layer_callback(note)
     for step in range(steps):
         train(model, driver, 1, start=step)
         in_force.append(dict(handle.exchanger.plan))
     lost = max(
         float((given[name] - sent[name] - state.residual.double()).abs().max() / given[name].abs().max())
-        for name, state in handle.exchanger.memory.items()
+        for name, state in handle.exchanger.states.items()
         if name in given and hasattr(state, "residual")
     )
     report = handle.report()
     return {
         "in_force": in_force, "history": history(handle), "lost": lost, "weights": weights(model),
-        "decisions": handle.exchanger.adaptation()["decisions"], "report": str(report), "choices": sorted(
+        "decisions": handle.exchanger.controller_report()["decisions"], "report": str(report), "choices": sorted(
             spec.name for spec, _ in handle.exchanger.menus
         ), "share": report.adapting.share, "lr": handle.exchanger.lr,
     }  # fmt: skip
@@ -59,9 +59,9 @@ def change_back_and_forth(driver):
     for at, text in enumerate(("ef(topk(density=0.02))", MIXED, "ef(powersgd(rank=1))", ADAPTIVE)):
         train(model, driver, 6, start=6 * at)
         changes.append(len(handle.exchanger.plans))
-        residual = handle.exchanger.memory["second.weight"].residual.clone()
+        residual = handle.exchanger.states["second.weight"].residual.clone()
         handle.set_composition(text)
-        carried.append(torch.equal(residual, handle.exchanger.memory["second.weight"].residual))
+        carried.append(torch.equal(residual, handle.exchanger.states["second.weight"].residual))
     train(model, driver, 6, start=24)
     return carried, changes, weights(model)
 
@@ -73,10 +73,10 @@ def change_to_whole_and_back(driver):
     carried, waiting = [], []
     for at, text in enumerate(("ef(flatten(topk(density=0.02)))", "ef(topk(density=0.02))")):
         train(model, driver, 3, start=3 * at)
-        residual = handle.exchanger.memory["second.weight"].residual.clone()
+        residual = handle.exchanger.states["second.weight"].residual.clone()
         handle.set_composition(text)
-        carried.append(torch.equal(residual, handle.exchanger.memory["second.weight"].residual))
-        waiting.append(len(handle.exchanger.waits_for))
+        carried.append(torch.equal(residual, handle.exchanger.states["second.weight"].residual))
+        waiting.append(len(handle.exchanger.flattened_layers))
     train(model, driver, 3, start=6)
     return carried, waiting, handle.exchanger.skipped_steps, weights(model)
 
@@ -108,7 +108,7 @@ def resume(driver, composition, steps, stop, clock=None):
 
 def rates(handle):
     """What was found out about time, if anything."""
-    told = handle.exchanger.adaptation()
+    told = handle.exchanger.controller_report()
     return told.get("objective"), told.get("because"), told.get("seconds_per_mb")
 
 
@@ -202,7 +202,7 @@ def delayed(driver, composition, steps, seed=0):
         time.sleep(dawdle.random() * 0.01)
         train(model, driver, 1, start=step)
         in_force.append(tuple(sorted(handle.exchanger.plan.items())))
-    return in_force, handle.exchanger.adaptation(), weights(model)
+    return in_force, handle.exchanger.controller_report(), weights(model)
 
 
 def locally(driver, composition, dense_below):

@@ -108,10 +108,10 @@ def leave_unused(driver, composition):
     model = ddp_of(driver, find_unused_parameters=True)
     handle = thinwire.attach(model, composition)
     train(model, driver, 3)
-    before = {n: s.residual.clone() for n, s in handle.exchanger.memory.items() if hasattr(s, "residual")}
+    before = {n: s.residual.clone() for n, s in handle.exchanger.states.items() if hasattr(s, "residual")}
     grads = {n: p.grad for n, p in model.module.named_parameters()}
     train(model, driver, 2, start=3, skip=True)
-    after = {n: s.residual for n, s in handle.exchanger.memory.items() if hasattr(s, "residual")}
+    after = {n: s.residual for n, s in handle.exchanger.states.items() if hasattr(s, "residual")}
     kept = {n: torch.equal(before[n], after[n]) for n in before}
     train(model, driver, 2, start=5)
     del grads
@@ -181,7 +181,7 @@ def scaled(driver, composition=EF_TOPK, overflow_at=2):
             loss = nn.functional.cross_entropy(model(x).float(), y)
         if step == overflow_at and driver.world.rank == 1:
             loss = loss * float("inf")
-        before = {n: s.residual.clone() for n, s in handle.exchanger.memory.items() if hasattr(s, "residual")}
+        before = {n: s.residual.clone() for n, s in handle.exchanger.states.items() if hasattr(s, "residual")}
         start = weights(model)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
@@ -190,9 +190,9 @@ def scaled(driver, composition=EF_TOPK, overflow_at=2):
         scaler.update()
         scales.append(scaler.get_scale())
         if step == overflow_at:
-            after = {n: s.residual for n, s in handle.exchanger.memory.items() if hasattr(s, "residual")}
+            after = {n: s.residual for n, s in handle.exchanger.states.items() if hasattr(s, "residual")}
             unchanged = all(torch.equal(before[n], after[n]) for n in before) and start == weights(model)
-    size = max(float(s.residual.abs().max()) for s in handle.exchanger.memory.values() if hasattr(s, "residual"))
+    size = max(float(s.residual.abs().max()) for s in handle.exchanger.states.values() if hasattr(s, "residual"))
     return weights(model), scales, unchanged, size
 
 
@@ -290,9 +290,9 @@ def live_a_life(driver):
     phase("paused", 2, 4)
     handle.resume()
     phase("resumed", 2, 6)
-    residual = handle.exchanger.memory["second.weight"].residual.clone()
+    residual = handle.exchanger.states["second.weight"].residual.clone()
     handle.set_composition("ef(powersgd(rank=1))")
-    carried = torch.equal(residual, handle.exchanger.memory["second.weight"].residual)
+    carried = torch.equal(residual, handle.exchanger.states["second.weight"].residual)
     phase("changed", 2, 8)
     handle.detach()
     phase("detached", 2, 10)

@@ -28,7 +28,7 @@ def buckets_of(model):
 
 
 def residuals(handle):
-    return {n: s.residual.clone() for n, s in handle.exchanger.memory.items() if hasattr(s, "residual")}
+    return {n: s.residual.clone() for n, s in handle.exchanger.states.items() if hasattr(s, "residual")}
 
 
 def parameters(model):

@@ -37,7 +37,7 @@ class FailsOnce:
 def snapshot(handle):
     """Memories, plan, step and counters, as bytes that can be compared."""
     exchanger = handle.exchanger
-    memory = {name: flatten_state(state) for name, state in exchanger.memory.items()}
+    memory = {name: flatten_state(state) for name, state in exchanger.states.items()}
     tensors = {
         f"{name}/{key}": value.clone() if isinstance(value, torch.Tensor) else value
         for name, flat in memory.items()
@@ -58,7 +58,7 @@ def fail_one_bucket(driver, when):
     handle = thinwire.attach(model, EF_TOPK, dense_below=0)
     train(model, driver, 3)
     before = snapshot(handle)
-    handle.exchanger.rules["second.weight"] = FailsOnce(handle.exchanger.rules["second.weight"], when)
+    handle.exchanger.aggregators["second.weight"] = FailsOnce(handle.exchanger.aggregators["second.weight"], when)
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     try:
         train(model, driver, 1, start=3)

@@ -28,7 +28,7 @@ def train(exchanger, world, steps):
     """A few steps as a program: the digest of all weights, which must not depend on the driver."""
     weights = {s.name: torch.zeros(s.shape, dtype=s.dtype) for s in LAYERS}
     for step in range(steps):
-        agreed = yield from exchanger.round(gradients(step, world.rank), step, world)
+        agreed = yield from exchanger.run_step(gradients(step, world.rank), step, world)
         weights = {name: weights[name] - 0.1 * agreed[name] for name in weights}
     return digest(weights)
 
@@ -164,7 +164,7 @@ def quarrel_under_an_exchanger(driver):
     """Ranks with different compositions."""
     text = "ef(topk(k=2))" if driver.world.rank == 0 else "ef(sign())"
     exchanger = Exchanger(LAYERS, parse(text))
-    return driver.run(exchanger.round(gradients(0, driver.world.rank), 5, World(*driver.world)))
+    return driver.run(exchanger.run_step(gradients(0, driver.world.rank), 5, World(*driver.world)))
 
 
 def digests(driver, argument, tell):
@@ -192,5 +192,5 @@ def shared_importance(driver):
     refresher = Refresher(solver, exchanger.importance)
     solution = driver.run(refresher.refresh(objective, point, gradient, 0.1, 0, World(rank, size)))
     for step in range(3):
-        agreed = driver.run(exchanger.round(gradient, step, World(rank, size)))
+        agreed = driver.run(exchanger.run_step(gradient, step, World(rank, size)))
     return digest(dict(exchanger.importance)), solution.losses, digest(agreed), table(driver.meter)

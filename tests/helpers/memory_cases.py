@@ -57,14 +57,16 @@ def train(workers, steps):
     size = len(workers)
     for step in steps:
         given = [{s.name: draw("gaussian", s.shape, s.dtype, seed=9 * step + r) for s in LAYERS} for r in range(size)]
-        lockstep([w.round(given[r], step, World(r, size)) for r, w in enumerate(workers)])
+        lockstep([w.run_step(given[r], step, World(r, size)) for r, w in enumerate(workers)])
 
 
 def mass(exchanger, kind):
     """By layer: the sum of what it holds of this kind."""
     found = {}
     for name, spec in exchanger.layers.items():
-        held = [h.value for h in memory_items(exchanger.rules[name], exchanger.memory[name], spec) if h.kind == kind]
+        held = [
+            h.value for h in memory_items(exchanger.aggregators[name], exchanger.states[name], spec) if h.kind == kind
+        ]
         tensors = [torch.stack(v) if isinstance(v, tuple) else v for v in held]
         found[name] = sum(tensors) if tensors else torch.zeros(spec.shape)
     return found

@@ -219,7 +219,7 @@ def complex_bad_step(driver):
     model = ddp_of(driver, spectral())
     handle = thinwire.attach(model, EF_TOPK)
     train(model, driver, 2)
-    before, start = weights(model), handle.exchanger.memory["modes"].residual.clone()
+    before, start = weights(model), handle.exchanger.states["modes"].residual.clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = data(2, driver.world.rank)
     optimizer.zero_grad()
@@ -227,7 +227,7 @@ def complex_bad_step(driver):
     (loss + (model.module.modes.imag.sum() * float("nan") if driver.world.rank == 1 else 0.0)).backward()
     nan = bool(model.module.modes.grad.isnan().all())
     optimizer.step()
-    kept = torch.equal(start, handle.exchanger.memory["modes"].residual)
+    kept = torch.equal(start, handle.exchanger.states["modes"].residual)
     return nan, before == weights(model), kept, handle.report().skipped_steps
 
 

@@ -19,7 +19,9 @@ def held(handle, kind="residual"):
     exchanger = handle.exchanger
     found = {}
     for name, spec in exchanger.layers.items():
-        values = [h.value for h in memory_items(exchanger.rules[name], exchanger.memory[name], spec) if h.kind == kind]
+        values = [
+            h.value for h in memory_items(exchanger.aggregators[name], exchanger.states[name], spec) if h.kind == kind
+        ]
         if values:
             found[name] = sum(v.double() for v in values)
     return found

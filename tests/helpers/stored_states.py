@@ -57,7 +57,7 @@ class Gradients:
     def step(self, step):
         worlds = [World(rank, RANKS) for rank in range(RANKS)]
         pairs = zip(self.workers, worlds, strict=True)
-        return lockstep([worker.round(tensors(step, world.rank), step, world) for worker, world in pairs])[0]
+        return lockstep([worker.run_step(tensors(step, world.rank), step, world) for worker, world in pairs])[0]
 
 
 class LocalTraining:

@@ -37,19 +37,19 @@ class Alternate:
 
 def test_residual_survives_a_change_of_plan():
     exchanger = Exchanger([W], parse("ef(switch(topk(k=1), dense()))"), Alternate())
-    loopback(exchanger.round({"w": torch.ones(6)}, 0, ALONE))
-    assert exchanger.memory["w"].residual.sum() == 5
-    out = loopback(exchanger.round({"w": torch.ones(6)}, 1, ALONE))
+    loopback(exchanger.run_step({"w": torch.ones(6)}, 0, ALONE))
+    assert exchanger.states["w"].residual.sum() == 5
+    out = loopback(exchanger.run_step({"w": torch.ones(6)}, 1, ALONE))
     assert out["w"].sum() == 11  # dense sends what Top-k had kept back
-    assert exchanger.memory["w"].residual.sum() == 0
+    assert exchanger.states["w"].residual.sum() == 0
 
 
 def test_memory_is_pending_until_settled():
     exchanger = Exchanger([W], parse("ef(topk(k=1))"))
     loopback(exchanger.exchange({"w": torch.ones(6)}, 0, ALONE))
-    assert exchanger.memory["w"].residual.sum() == 0
+    assert exchanger.states["w"].residual.sum() == 0
     assert exchanger.settle()
-    assert exchanger.memory["w"].residual.sum() == 5
+    assert exchanger.states["w"].residual.sum() == 5
 
 
 def test_a_bad_bucket_spoils_the_whole_step():
@@ -60,20 +60,20 @@ def test_a_bad_bucket_spoils_the_whole_step():
     values = loopback(exchanger.exchange({"v": torch.full((4,), float("nan"))}, 0, ALONE))
     assert values["v"].isnan().all()
     assert not exchanger.settle()
-    assert exchanger.memory["w"].residual.sum() == 0
+    assert exchanger.states["w"].residual.sum() == 0
     assert exchanger.skipped_steps == 1
 
 
 def test_the_rank_at_fault_says_so(caplog):
     with caplog.at_level(logging.WARNING, "thinwire"):
-        loopback(Exchanger([W], parse("dense()")).round({"w": torch.full((6,), float("inf"))}, 9, ALONE))
+        loopback(Exchanger([W], parse("dense()")).run_step({"w": torch.full((6,), float("inf"))}, 9, ALONE))
     assert "step 9: rank 0 has NaN or Inf in w" in caplog.text
 
 
 def test_one_small_layer_and_one_of_another_type_travel_in_one_request_per_type():
     layers = [W, TensorSpec("v", (4,)), TensorSpec("h", (4,), torch.bfloat16)]
     exchanger = Exchanger(layers, parse("dense()"))
-    program = exchanger.round({s.name: draw("gaussian", s.shape, s.dtype) for s in layers}, 3, ALONE)
+    program = exchanger.run_step({s.name: draw("gaussian", s.shape, s.dtype) for s in layers}, 3, ALONE)
     first = program.send(None)
     second = program.send(first.tensor)
     assert {str(first.tensor.dtype), str(second.tensor.dtype)} == {"torch.float32", "torch.bfloat16"}
@@ -91,8 +91,8 @@ def test_exchange_does_nothing_before_it_is_driven():
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"x": torch.ones(6)}, "no layer is called 'x'"),
-        ({"w": torch.ones(5)}, r"layer w is \(6,\)"),
+        ({"x": torch.ones(6)}, "unknown layer 'x'"),
+        ({"w": torch.ones(5)}, r"layer w must be \(6,\)"),
         ({"w": torch.ones(6).double()}, "float64"),
     ],
 )
@@ -104,14 +104,14 @@ def test_wrong_tensors_are_named(tensors, message):
 def test_a_layer_is_exchanged_once_a_step():
     exchanger = Exchanger([W], parse("dense()"))
     loopback(exchanger.exchange({"w": torch.ones(6)}, 4, ALONE))
-    with pytest.raises(ProtocolError, match="step 4: layer w was exchanged already"):
+    with pytest.raises(ProtocolError, match="step 4: layer w was already exchanged"):
         loopback(exchanger.exchange({"w": torch.ones(6)}, 4, ALONE))
 
 
 def test_wrong_set_ups_are_refused():
     with pytest.raises(ValueError, match="names must differ"):
         Exchanger([W, W], parse("dense()"))
-    with pytest.raises(ValueError, match="one aggregator per layer"):
+    with pytest.raises(ValueError, match="each layer needs one aggregator"):
         Exchanger([W], {"v": parse("dense()")})
     with pytest.raises(ValueError, match="plan names no layer of the model: q"):
         Exchanger([W], parse("dense()"), Fixed(plan={"q": 1}))
@@ -138,20 +138,20 @@ def test_layers_may_have_aggregators_of_their_own():
     layers = [W, TensorSpec("v", (4,))]
     exchangers = [Exchanger(layers, {"w": parse("ef(topk(k=1))"), "v": parse("dense()")}) for _ in range(2)]
     tensors = {"w": torch.arange(6.0), "v": torch.ones(4)}
-    outs = lockstep([e.round(tensors, 0, World(r, 2)) for r, e in enumerate(exchangers)])
+    outs = lockstep([e.run_step(tensors, 0, World(r, 2)) for r, e in enumerate(exchangers)])
     assert outs[0]["w"].tolist() == [0, 0, 0, 0, 0, 5]
     assert outs[1]["v"].tolist() == [1, 1, 1, 1]
 
 
 def sent_by(exchanger, step=0, tensor=None):
     tensor = torch.ones(6) if tensor is None else tensor
-    return loopback(exchanger.round({"w": tensor}, step, ALONE))["w"]
+    return loopback(exchanger.run_step({"w": tensor}, step, ALONE))["w"]
 
 
 def test_importance_is_given_to_the_parts_of_its_layer_and_to_no_other():
     exchanger = Exchanger([W, TensorSpec("v", (6,))], parse('ef(switch(impk(k=2, weights="plain"), dense()))'))
     exchanger.importance["w"] = torch.tensor([1.0, 1, 1, 1, 5, 3])
-    out = loopback(exchanger.round({"w": torch.ones(6), "v": torch.ones(6)}, 0, ALONE))
+    out = loopback(exchanger.run_step({"w": torch.ones(6), "v": torch.ones(6)}, 0, ALONE))
     assert out["w"].tolist() == [0, 0, 0, 0, 5, 3]
     assert out["v"].tolist() == [1, 1, 0, 0, 0, 0]  # without w it is Top-k
 

@@ -39,7 +39,7 @@ class Fails:
 def memory_of(exchanger):
     return {
         f"{name}/{key}": value.tolist()
-        for name, state in exchanger.memory.items()
+        for name, state in exchanger.states.items()
         for key, value in flatten_state(state).items()
     }
 
@@ -52,7 +52,7 @@ def exchange(exchanger, name, step):
 def exchanger():
     fails.clear()
     made = Exchanger(LAYERS, {s.name: Fails(parse("ef(topk(k=1))"), s.name) for s in LAYERS})
-    loopback(made.round(GIVEN, 0, ALONE))
+    loopback(made.run_step(GIVEN, 0, ALONE))
     yield made
     fails.clear()
 
@@ -75,7 +75,7 @@ def test_one_failed_exchange_drops_the_whole_step(exchanger, fault, end):
         getattr(exchanger, end)()
     assert memory_of(exchanger) == before and exchanger.skipped_steps == 0
     fails.clear()
-    loopback(exchanger.round(GIVEN, 2, ALONE))
+    loopback(exchanger.run_step(GIVEN, 2, ALONE))
     assert memory_of(exchanger) != before
 
 
@@ -103,10 +103,10 @@ def test_the_plan_of_a_failed_step_is_taken_back():
     text = "switch(ef(topk(k=1)), dense(), controller=accordion(every=1))"
     made = Exchanger(LAYERS, parse(text))
     for step in range(3):
-        loopback(made.round({n: t * 4.0**step for n, t in GIVEN.items()}, step, ALONE))
+        loopback(made.run_step({n: t * 4.0**step for n, t in GIVEN.items()}, step, ALONE))
     plan, plans, state = made.plan, list(made.plans), flatten_state(made.controller_state)
     loopback(made.begin(3, ALONE))
-    with pytest.raises(KeyError, match="no layer is called 'x'"):
+    with pytest.raises(KeyError, match="unknown layer 'x'"):
         loopback(made.exchange({"x": torch.ones(3)}, 3, ALONE))
     assert not made.settle()
     assert (made.plan, made.plans) == (plan, plans)
@@ -138,7 +138,7 @@ def test_the_learning_rate_comes_with_the_step_and_holds_on():
     made = Exchanger(LAYERS[:1], parse("ef(topk(k=1))"), notes)
     given = {"w": GIVEN["w"]}
     for step, lr in enumerate((None, 0.5, None, 0.25)):
-        loopback(made.round(given, step, ALONE, lr))
+        loopback(made.run_step(given, step, ALONE, lr))
     assert notes.rates == [None, None, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25]
     stored = made.state_dict()
     resumed = Exchanger(LAYERS[:1], parse("ef(topk(k=1))"), Notes())

@@ -54,7 +54,7 @@ def test_a_part_with_one_method_of_the_protocol_has_them_all():
 @pytest.mark.parametrize("text", MERGED)
 def test_the_merged_memory_owes_the_mean_of_what_all_ranks_owed(text):
     workers = trained(text, size=3)
-    merged = workers[0].merged([worker.state_dict() for worker in workers])
+    merged = workers[0].merge_states([worker.state_dict() for worker in workers])
     one = Exchanger(LAYERS, composed(text), seed=3)
     one.load_state_dict(merged)
     for kind in ("residual", "velocity", "estimate"):
@@ -71,7 +71,7 @@ def test_the_merged_memory_owes_the_mean_of_what_all_ranks_owed(text):
 def test_ranks_that_hold_the_same_hold_it_after_a_merge(text):
     (worker, _) = trained(text)
     state = worker.state_dict()
-    merged = worker.merged([state, state])
+    merged = worker.merge_states([state, state])
     if "int8" in text:  # encoded anew: with the same scales, up to rounding
         return
     for name, flat in state["layers"].items():
@@ -93,10 +93,10 @@ def test_after_a_refused_message_the_layer_would_send_what_it_would_have_sent(te
 @pytest.mark.parametrize("text", KEEP_DIFFERENCES + KEEP_NOTHING)
 def test_who_sends_differences_says_them_again_and_who_keeps_nothing_has_no_place(text):
     (worker, _), refused = trained(text), tensors(77)
-    before = {name: flatten_state(state) for name, state in worker.memory.items()}
+    before = {name: flatten_state(state) for name, state in worker.states.items()}
     worker.give_back(refused, 4, World(0, 2))
     for name, flat in before.items():
-        now = flatten_state(worker.memory[name])
+        now = flatten_state(worker.states[name])
         assert all(torch.equal(torch.as_tensor(now[key]), torch.as_tensor(flat[key])) for key in flat)
 
 
@@ -112,11 +112,11 @@ def test_a_server_reads_what_the_composition_would_give_in_process(text):
         read = server.read(payload, "w", step)
         server.commit("w", read)
         worker.settle(accepted=True)
-        values = loopback(twin.round(tensors(step), step, World(0, 1)))
+        values = loopback(twin.run_step(tensors(step), step, World(0, 1)))
         for spec in LAYERS:
             assert torch.equal(cast_saturating(read[spec.name], spec.dtype), values[spec.name]), (step, spec.name)
-    for name, state in twin.memory.items():
-        ours, theirs = flatten_state(state), flatten_state(worker.exchanger.memory[name])
+    for name, state in twin.states.items():
+        ours, theirs = flatten_state(state), flatten_state(worker.exchanger.states[name])
         assert all(torch.equal(torch.as_tensor(ours[key]), torch.as_tensor(theirs[key])) for key in ours)
 
 
@@ -149,7 +149,7 @@ def test_a_memory_of_another_package_trains_with_a_server():
         assert worker.settle(server.handle(worker.push(gradient), 0.0))
     assert (
         server.intake.text.startswith("helpers.own_memory.Late(")
-        and not worker.uplink.exchanger.memory["w"].waits.any()
+        and not worker.uplink.exchanger.states["w"].waits.any()
     )
     assert torch.equal(server.weights["w"], -0.5 * 4 * (torch.arange(12.0) - 4))
 

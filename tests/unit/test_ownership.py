@@ -83,7 +83,7 @@ def test_an_exchanger_refuses_to_be_written_to():
         with pytest.raises(AttributeError):
             setattr(exchanger, name, None)
     with pytest.raises(TypeError):
-        exchanger.memory["w"] = None
+        exchanger.states["w"] = None
 
 
 def uses_of_residual(source):

@@ -51,7 +51,7 @@ def test_the_same_composition_goes_on_bit_for_bit(text):
     for a, b in zip(straight, news, strict=True):
         assert a.plans == b.plans and a.plan == b.plan
         for name in a.layers:
-            ours, theirs = flatten_state(a.memory[name]), flatten_state(b.memory[name])
+            ours, theirs = flatten_state(a.states[name]), flatten_state(b.states[name])
             assert all(torch.equal(torch.as_tensor(ours[key]), torch.as_tensor(theirs[key])) for key in ours)
 
 
@@ -61,7 +61,7 @@ def test_powersgds_factors_stay_where_the_part_stays():
         Exchanger(LAYERS, parse('ef(powersgd(rank=1), residual_dtype="bf16")')),
     )
     assert new.take_over(old, 4, World(0, 2)) == []
-    assert torch.equal(new.memory["w"].inner.right, old.memory["w"].inner.right)
+    assert torch.equal(new.states["w"].inner.right, old.states["w"].inner.right)
 
 
 def test_what_is_dropped_is_named_with_layers_and_reason():

@@ -1,4 +1,4 @@
-"""The exchange of one step: layers, their aggregators, their controller and their memory."""
+"""The exchange of one step: layers, their aggregators, states and controller."""
 
 from .exchanger import Exchanger
 

@@ -1,4 +1,4 @@
-"""LayerMemories: the aggregators of one worker's layers, what they remember, and the importance of coordinates."""
+"""LayerMemories: the aggregators of one worker's layers, their states, and the importance of coordinates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..importance import LayerImportance
 
 
 class LayerMemories:
-    """States by layer name, of settled steps. What an open step would change is not here before it is settled."""
+    """States by layer name after the settled steps; an open step changes them when it is settled."""
 
     def __init__(self, layers: Sequence[TensorSpec], aggregators: Mapping[str, Aggregator[Any]], seed: int) -> None:
         self.layers = {spec.name: spec for spec in layers}
@@ -38,12 +38,13 @@ class LayerMemories:
         self.states = {
             spec.name: aggregators[spec.name].init(spec, derive_key(seed, "init", spec.name)) for spec in layers
         }
-        wanted = any(takes_importance(part) for rule in aggregators.values() for part in parts_of(rule))
-        self._takes_importance = wanted
-        self.importance = LayerImportance(self.layers, wanted)
+        self._takes_importance = any(
+            takes_importance(part) for whole in aggregators.values() for part in parts_of(whole)
+        )
+        self.importance = LayerImportance(self.layers, self._takes_importance)
 
     def aggregator(self, name: str) -> Aggregator[Any]:
-        """The layer's aggregator, told its importance if there is one."""
+        """The layer's aggregator, with its importance if there is one."""
         aggregator = self.aggregators[name]
         has_importance = self._takes_importance and name in self.importance
         return with_importance(aggregator, self.importance[name]) if has_importance else aggregator
@@ -53,32 +54,33 @@ class LayerMemories:
         return target_of(self.aggregators[name], tensor.detach(), self.layers[name], self.states[name], ctx)
 
     def commit(self, pending: Mapping[str, Any]) -> None:
+        """Replace the states of these layers."""
         self.states |= pending
 
     def give_back(self, tensors: Mapping[str, Tensor], ctx: Context) -> None:
-        """The message of these layers was refused: what it said waits for the next one."""
+        """Return these layers to their memories after the server rejected their message."""
         for name, tensor in tensors.items():
             aggregator, spec = self.aggregators[name], self.layers[name]
             self.states[name] = give_back_to(aggregator, tensor, spec, self.states[name], ctx)
 
     def restart(self, old: LayerMemories, change: Callable[[Any, Any], Any]) -> None:
-        """Go on from `old`, layer by layer with what `change` makes of its state and of ours, which is fresh."""
+        """Continue from `old`: each state becomes `change(old state, initial state)`."""
         self.states = {name: change(old.states[name], fresh) for name, fresh in self.states.items()}
 
     def take_over(self, old: LayerMemories, ctx: Context) -> list[str]:
-        """Go on with another composition's memories, as far as there is a place for them; what is dropped, in words.
+        """Adopt the states of another composition; returns one text for each kind of state that was dropped.
 
-        Holders of `old.importance` hold ours then.
+        `old.importance` becomes the importance of this one.
         """
-        ours = {name: LayerMemory(rule, self.states[name]) for name, rule in self.aggregators.items()}
-        theirs = {name: LayerMemory(rule, old.states[name]) for name, rule in old.aggregators.items()}
-        self.states, dropped = take_over(self.layers, ours, theirs, ctx)
+        new = {name: LayerMemory(part, self.states[name]) for name, part in self.aggregators.items()}
+        before = {name: LayerMemory(part, old.states[name]) for name, part in old.aggregators.items()}
+        self.states, dropped = take_over(self.layers, new, before, ctx)
         if lost := old.importance.serve(self.layers, self.importance.wanted):
             dropped.append(f"the importance of {list_some(lost)} is dropped: no part of the new composition takes one")
         self.importance = old.importance
         return dropped
 
-    # Stored
+    # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -87,47 +89,48 @@ class LayerMemories:
         }
 
     def check_layers(self, stored: Mapping[str, Any]) -> None:
-        if odd := sorted(stored["layers"].keys() ^ self.layers.keys()):
-            raise CheckpointError(f"stored layers differ from this model's in {', '.join(odd)}")
+        """Raise CheckpointError unless the stored layers are those of this model."""
+        if unmatched := sorted(stored["layers"].keys() ^ self.layers.keys()):
+            raise CheckpointError(f"the stored layers differ from this model's in {', '.join(unmatched)}")
 
     def restored(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """States by layer out of stored ones; what does not fit is a CheckpointError."""
+        """The stored states by layer name; one that does not match the composition is a CheckpointError."""
         self.check_layers(stored)
         return {name: self._restored(name, flat) for name, flat in stored["layers"].items()}
 
     def install(self, states: dict[str, Any], importance: Mapping[str, Tensor]) -> None:
-        """An importance that is refused changes nothing."""
+        """Use restored states and a stored importance; an invalid importance changes nothing."""
         self.importance.replace_all(importance)
         self.states = states
 
-    def load_what_fits(self, stored: Mapping[str, Any]) -> list[str]:
-        """What is stored for other layers, or does not fit, in words."""
+    def load_matching(self, stored: Mapping[str, Any]) -> list[str]:
+        """Load the stored states that match; returns one text for each that was dropped."""
         dropped = []
         for name, flat in stored["layers"].items():
             if name not in self.layers:
-                dropped += [f"{name} is not in this model: its memory is dropped"] if flat else []
+                dropped += [f"{name} is not in this model; its state is dropped"] if flat else []
                 continue
             try:
                 self.states[name] = self._restored(name, flat)
             except CheckpointError as error:
-                dropped.append(f"{error}: it begins anew")
+                dropped.append(f"{error}; it is initialized again")
         for name, w in stored["importance"].items() if self.importance.wanted else ():
             if name in self.layers and w.numel() == self.layers[name].numel:
                 self.importance[name] = w
         return dropped
 
-    def merged(self, stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """One rank's stored memories out of those of a world of another size: mean residuals lose nothing."""
+    def merge_states(self, stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """One stored state for each rank of a new world, out of those of all old ranks."""
         for one in stored:
             self.check_layers(one)
-        layers = {name: self._merged(name, [one["layers"][name] for one in stored]) for name in self.layers}
+        layers = {name: self._merge_layer(name, [one["layers"][name] for one in stored]) for name in self.layers}
         names = stored[0]["importance"]
         return {
             "layers": layers,
             "importance": {n: mean_state([one["importance"][n] for one in stored]) for n in names},
         }
 
-    def _merged(self, name: str, flats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _merge_layer(self, name: str, flats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         states = [self._restored(name, flat) for flat in flats]
         return flatten_state(merge_memories(self.aggregators[name], states, self.layers[name]))
 

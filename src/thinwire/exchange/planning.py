@@ -1,4 +1,4 @@
-"""Planning: which entry of its menu each layer is given, by a controller, with the history of its plans."""
+"""Planning: the plan in use (which option of its menu each layer has), its controller, and the history of plans."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ from ..core import (
 )
 
 Target: TypeAlias = Callable[[str, Tensor, Context], Tensor]
-Watch: TypeAlias = Callable[[TensorSpec, LayerObservation], None]
+LayerCallback: TypeAlias = Callable[[TensorSpec, LayerObservation], None]
 
 
 class Planning:
-    """What a step changes (plan, controller's state, history) is taken back if the step turns out to be bad.
+    """The plan in use, its controller and its history. A bad step's changes of these are rolled back.
 
-    lr: the learning rate that was given with a step last; it stays until another is given. seconds: what choosing has
-    cost so far, waiting for others included; nothing depends on it. clock: for controllers that choose by time; without
-    one, runs repeat. watch: called for every layer that was exchanged.
+    lr: the learning rate given last. seconds: spent by the controller so far, waiting for other ranks included. clock:
+    for controllers that choose by time; without one, runs are reproducible. layer_callback: called for each layer.
     """
 
     def __init__(
@@ -53,16 +52,16 @@ class Planning:
         self.menus, self.controller = resolve_controller(layers, aggregators, controller)
         self.state: Any
         self.plan, self.state = self.controller.init(layers)
-        self.plans: list[tuple[int, Plan]] = []  # every change, with the step from which on it was in force
+        self.plans: list[tuple[int, Plan]] = []  # every change, with the first step that used it
         self.seed, self.seconds = seed, 0.0
         self.lr: float | None = None
         self.clock: Callable[[], float] | None = None
-        self.watch: Watch | None = None
+        self.layer_callback: LayerCallback | None = None
         self.world = World(0, 1)  # of the last step
         self._observes = not has(self.controller, Capability.NEVER_OBSERVES)
-        self._pending: Any = self.state  # with what the controller saw of the open step
-        self._began = 0.0  # the open step's first exchange, by the clock
-        self._before: tuple[Plan, Any, int] | None = None  # plan, state, plans, to go back to if the step is bad
+        self._pending: Any = self.state  # with the observations of the open step
+        self._began = 0.0  # of the open step's first exchange, by the clock
+        self._before: tuple[Plan, Any, int] | None = None  # plan, state and number of plans to roll back to
 
     def context(self, step: int, world: World) -> Context:
         return Context(step, world, self.seed, self.plan, self.lr, can_flatten=True)
@@ -71,7 +70,7 @@ class Planning:
         """Let the controller change the plan."""
         self.lr = self.lr if lr is None else lr
         if not self.menus and not self._observes:
-            self.world = world  # there is nothing to choose, and nothing that a controller could have seen
+            self.world = world  # nothing to choose, and nothing to observe
             return
         began, before = time.perf_counter(), self.plan
         replan = self.controller.replan(self.plan, self.state, self.context(step, world))
@@ -84,70 +83,70 @@ class Planning:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is something to commit or to take back."""
+        """Whether there is something to commit or to roll back."""
         return self._before is not None
 
     def start_clock(self) -> None:
-        """The first exchange of a step begins."""
+        """Record the begin of the first exchange of a step."""
         if self.clock is not None:
             self._began = self.clock()
 
     def observe(
         self,
         reduced: Mapping[str, Reduced[Any]],
-        given: Mapping[str, Tensor],
+        inputs: Mapping[str, Tensor],
         bucket: int,
         ctx: Context,
         target: Target,
     ) -> None:
-        """Show the controller what became of these layers."""
-        if self.watch is None and not self._observes:
+        """Pass what became of these layers to the controller and to the callback."""
+        if self.layer_callback is None and not self._observes:
             return
         began, state = time.perf_counter(), self._pending
         seconds = None if self.clock is None else self.clock() - self._began
         observations = {
-            name: LayerObservation(given[name], out, partial(target, name, given[name], ctx), bucket, seconds)
+            name: LayerObservation(inputs[name], out, partial(target, name, inputs[name], ctx), bucket, seconds)
             for name, out in reduced.items()
         }
         for name, observation in observations.items():
             state = self.controller.observe(self.layers[name], observation, state, ctx)
         self.seconds += time.perf_counter() - began
-        if self.watch is not None:
+        if self.layer_callback is not None:
             for name, observation in observations.items():
-                self.watch(self.layers[name], observation)
+                self.layer_callback(self.layers[name], observation)
         self._pending = state
 
     def commit(self) -> None:
-        """The step was good: what the controller has begun and seen stays."""
+        """Keep the plan and the observations of a good step."""
         self.state, self._before = self._pending, None
 
     def roll_back(self) -> None:
-        """As if the step had not begun."""
+        """Restore plan, state and history as before the step."""
         if self._before is not None:
             self.plan, self.state, count = self._before
             del self.plans[count:]
         self._pending, self._before = self.state, None
 
     def take_over(self, old: Planning) -> list[str]:
-        """Go on where another composition's planning was, if nothing changed for the controller; else what is dropped.
+        """Continue from another composition if nothing changed for the controller; returns texts about what is dropped.
 
-        Learning rate, seconds and watch go over in any case.
+        Learning rate, seconds and callback are taken over in any case.
         """
         dropped = []
         if self.controller == old.controller and self.plan.keys() == old.plan.keys():
             self.plan, self.state, self.plans = old.plan, old.state, old.plans
         elif flatten_state(old.state):
-            dropped.append(f"what {type(old.controller).__name__} had seen is dropped: it begins anew")
+            dropped.append(f"what {type(old.controller).__name__} had observed is dropped; it is initialized again")
         self._pending = self.state
-        self.lr, self.seconds, self.watch = old.lr, old.seconds, old.watch
+        self.lr, self.seconds, self.layer_callback = old.lr, old.seconds, old.layer_callback
         return dropped
 
     def report(self) -> dict[str, Any]:
-        """What choosing has done: changes of plan, seconds it took here, and what the controller says of itself."""
+        """Changes of plan, seconds spent on this rank, and what the controller reports."""
         own_report = report_controller(self.controller, self.state)
         return {"decisions": len(self.plans), **own_report, "changes": len(self.plans), "seconds": self.seconds}
 
-    # Stored
+    # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -157,20 +156,20 @@ class Planning:
         }
 
     def install(self, state: Any, stored: Mapping[str, Any]) -> None:
-        """`state` is what `restored` gave of it."""
+        """Use a stored plan and history, and the controller state that `restored` made of it."""
         self.plans = plans_from_tensors(stored["plans"], sorted(self.layers))
         self.plan, self.state = dict(stored["plan"]), state
         self._pending, self._before = state, None
 
     def load_lr(self, stored: Mapping[str, Any]) -> None:
-        self.lr = float(stored["lr"]) or None  # 0: not told
+        self.lr = float(stored["lr"]) or None  # 0: not given
 
     def resized_state(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """The controller's stored state for a world of another size."""
         return flatten_state(resize_state(self.controller, self.restored(stored)))
 
     def restored(self, stored: Mapping[str, Any]) -> Any:
-        """The controller's state out of a stored one; what does not fit is a CheckpointError."""
+        """The stored controller state; one that does not match the controller is a CheckpointError."""
         try:
             return restore_state(self.state, stored["controller"])
         except CheckpointError as error:

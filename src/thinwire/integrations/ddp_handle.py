@@ -74,7 +74,7 @@ class DDPHandle(ClosedOnExit):
         self.exchanger = self._build_exchanger(composition, "attach")
         self._fallbacks = find_fallbacks(self._forms, composition, options.dense_below)
         self.dense_exchanger = Exchanger(self.layers, Dense())
-        self.driver = open_agreed("attach", self._settings(self.exchanger.rules), options.timeout_s, self.group)
+        self.driver = open_agreed("attach", self._settings(self.exchanger.aggregators), options.timeout_s, self.group)
         self.consecutive_bad_steps = 0
         self.is_fresh = True  # no step was made and no state was loaded
         self.attached_at = now()
@@ -203,7 +203,7 @@ class DDPHandle(ClosedOnExit):
         """
         self._check_attached("set_composition")
         exchanger = self._build_exchanger(composition, "set_composition")
-        self.driver.run(agree_on(self._settings(exchanger.rules)))
+        self.driver.run(agree_on(self._settings(exchanger.aggregators)))
         dropped = exchanger.take_over(self.exchanger, self.hook.step, self.driver.world)
         self.exchanger = exchanger
         self._fallbacks = find_fallbacks(self._forms, composition, self.options.dense_below)
@@ -228,7 +228,7 @@ class DDPHandle(ClosedOnExit):
     @property
     def _compositions(self) -> Compositions:
         complex_names = [form.name for form in self._forms if form.dtype.is_complex]
-        return describe_compositions(self.exchanger.rules, self._fallbacks, complex_names)
+        return describe_compositions(self.exchanger.aggregators, self._fallbacks, complex_names)
 
     @property
     def _state(self) -> str:
@@ -245,7 +245,7 @@ class DDPHandle(ClosedOnExit):
     @property
     def has_memory(self) -> bool:
         """Whether the composition keeps anything from step to step."""
-        return any(map(flatten_state, self.exchanger.memory.values()))
+        return any(map(flatten_state, self.exchanger.states.values()))
 
     def state_dict(self, gather: bool = True) -> dict[str, Any]:
         """Return the memory, the step and the composition's text, to be stored beside model and optimizer.
@@ -282,7 +282,7 @@ class DDPHandle(ClosedOnExit):
             CheckpointError: The state is incomplete, or a tensor has another shape.
         """
         self._check_attached("load_state_dict")
-        mine, dropped = load_own(state, self.driver, self.exchanger.merged, [memory_of(self.exchanger)], strict)
+        mine, dropped = load_own(state, self.driver, self.exchanger.merge_states, [memory_of(self.exchanger)], strict)
         require_keys(mine, ("step", "paused"), "the handle of attach")
         self.exchanger.load_state_dict(mine)
         self.hook.resume_at(int(mine["step"]))

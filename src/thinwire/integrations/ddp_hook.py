@@ -182,7 +182,7 @@ class DDPHook:
         if used is None:
             return
         anywhere = yield AllReduce(used, Op.MAX, reduce_labels("", used, "used parameters"), self.step)
-        self.exchanger.keep_memory(
+        self.exchanger.discard_pending(
             name for name, flag in zip(self.names.values(), anywhere.tolist(), strict=True) if not flag
         )
 

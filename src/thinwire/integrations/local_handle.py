@@ -260,7 +260,7 @@ class LocalHandle(LocalStateMethods, ClosedOnExit):
     @property
     def _compositions(self) -> Compositions:
         return describe_compositions(
-            {layer.name: self.rounds.exchanger.rules[layer.name] for layer in self.layers},
+            {layer.name: self.rounds.exchanger.aggregators[layer.name] for layer in self.layers},
             self._fallbacks,
             [form.name for form in self._forms if form.dtype.is_complex],
         )

@@ -71,7 +71,7 @@ class MomentsHandle(ClosedOnExit):
     @property
     def _compositions(self) -> Compositions:
         """Those of pairs are called by the text they were made of."""
-        rules = self.averaging.exchanger.rules
+        rules = self.averaging.exchanger.aggregators
         texts = {name: "dense()" if rule == Dense() else self.averaging.text for name, rule in rules.items()}
         if self.averaging.text.removeprefix("moments(").startswith("dense()"):
             return Compositions(texts, {})

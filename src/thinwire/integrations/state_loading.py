@@ -31,7 +31,7 @@ class Memory(NamedTuple):
 
 def memory_of(exchanger: Exchanger, *path: str) -> Memory:
     """The memory of a composition that is written layer by layer."""
-    return Memory("composition", texts_of(exchanger.rules), exchanger, path, _rules_of)
+    return Memory("composition", texts_of(exchanger.aggregators), exchanger, path, _rules_of)
 
 
 def texts_of(rules: Mapping[str, Aggregator[Any]]) -> dict[str, str]:
@@ -104,9 +104,9 @@ def _fitted(memory: Memory, texts: Texts | None, own: State, driver: Driver) -> 
     if stored is None:
         return own, [f"the stored state has no memory of the {memory.kind}: it stays as it is"]
     ours = memory.exchanger
-    fresh = Exchanger(list(ours.layers.values()), ours.rules, seed=ours.seed)
+    fresh = Exchanger(list(ours.layers.values()), ours.aggregators, seed=ours.seed)
     try:
-        rules = dict(ours.rules) if texts is None else dict(memory.rules_of(texts))
+        rules = dict(ours.aggregators) if texts is None else dict(memory.rules_of(texts))
     except CompositionError as error:
         raise CheckpointError(
             f"load_state_dict: the stored composition cannot be read here, so its memory cannot be taken over: {error}"
@@ -114,8 +114,8 @@ def _fitted(memory: Memory, texts: Texts | None, own: State, driver: Driver) -> 
     require_keys(stored, ("layers",), "the memory of a handle")
     both = [spec for spec in ours.layers.values() if spec.name in rules and spec.name in stored["layers"]]
     old = Exchanger(both, {spec.name: rules[spec.name] for spec in both}, seed=ours.seed)
-    dropped = old.load_what_fits(stored)
-    new = [name for name in ours.layers if name not in old.layers and flatten_state(fresh.memory[name])]
+    dropped = old.load_matching(stored)
+    new = [name for name in ours.layers if name not in old.layers and flatten_state(fresh.states[name])]
     dropped += [f"the stored state has nothing of {list_some(new)}: its memory begins empty"] if new else []
     dropped += fresh.take_over(old, int(own.get("step", 0)), driver.world)
     return _placed(own, memory.path, fresh.state_dict()), dropped

@@ -87,7 +87,7 @@ class Averaging:
 
     def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """One rank's state out of those of a world of another size."""
-        return {**states[0], "exchanger": self.exchanger.merged([state["exchanger"] for state in states])}
+        return {**states[0], "exchanger": self.exchanger.merge_states([state["exchanger"] for state in states])}
 
 
 def _largest(counters: Mapping[str, float], step: int) -> Program[dict[str, float]]:

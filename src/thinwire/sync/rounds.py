@@ -70,7 +70,7 @@ class Rounds:
         extra = [TensorSpec.of(name, b) for name, b in self.buffers.items()]
         mixing = next((rule for rule in rules.values() if topology_of(rule) is not None), Dense())
         plain = dict.fromkeys(self.buffers, uncompressed(mixing))
-        self.exchanger = Exchanger([*layers, *extra], {**rules, **plain}, seed=seed, waits=False)
+        self.exchanger = Exchanger([*layers, *extra], {**rules, **plain}, seed=seed, wait_for_flattened=False)
         self._dense = Exchanger([*layers, *extra], Dense())
         self.fragments = fragments_of(layers, settings.fragments)
         period = settings.policy.period if isinstance(settings.policy, Every) else 1
@@ -176,9 +176,9 @@ class Rounds:
         means: dict[str, Tensor] = {}
         anchors = {name: anchor.to(self.tensors[name].dtype) for name, anchor in self.anchor.items()}
         if apart:
-            anchors = means = yield from self._dense.round(anchors, step, world)
+            anchors = means = yield from self._dense.run_step(anchors, step, world)
         if not fresh:  # else weights are their anchors
-            means = yield from self._dense.round(self.tensors, step, world)
+            means = yield from self._dense.run_step(self.tensors, step, world)
         if not all(map(all_finite, (*means.values(), *anchors.values()))):
             return False
         with torch.no_grad():
@@ -294,5 +294,5 @@ class Rounds:
             values = [state["flights"][at]["values"] for state in states]
             mean = {name: mean_state([value[name] for value in values]) for name in flight["values"]}
             flights[at] = {**flight, "values": mean}
-        exchanger = self.exchanger.merged([state["exchanger"] for state in states])
+        exchanger = self.exchanger.merge_states([state["exchanger"] for state in states])
         return {**first, **means, "flights": flights, "exchanger": exchanger}

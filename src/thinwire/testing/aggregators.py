@@ -90,7 +90,7 @@ def a_bad_step_gives_nan_everywhere_and_changes_no_memory(aggregator: Aggregator
         if spoil is not None:
             tensors[1]["a"][5] = spoil
         pairs = enumerate(zip(exchangers, tensors, strict=True))
-        return list(lockstep([e.round(t, number, World(r, size)) for r, (e, t) in pairs]))
+        return list(lockstep([e.run_step(t, number, World(r, size)) for r, (e, t) in pairs]))
 
     step(0)
     before = [e.state_dict() for e in exchangers]
@@ -119,7 +119,7 @@ def a_resumed_run_continues_bit_for_bit(aggregator: Aggregator[Any]) -> None:
         for number in steps:
             tensors = [{s.name: draw("gaussian", s.shape, s.dtype, 31 * number + r) for s in layers} for r in range(2)]
             pairs = enumerate(zip(exchangers, tensors, strict=True))
-            outs = list(lockstep([e.round(t, number, World(r, 2)) for r, (e, t) in pairs]))
+            outs = list(lockstep([e.run_step(t, number, World(r, 2)) for r, (e, t) in pairs]))
         return outs
 
     straight = [Exchanger(layers, aggregator, seed=5) for _ in range(2)]

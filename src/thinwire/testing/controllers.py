@@ -78,7 +78,7 @@ def train(
     plans, outs = [], []
     for step in steps:
         size, lr = len(exchangers), 0.1 * 0.3 ** (step // 4)
-        outs = run([e.round(tensors(step, r, layers), step, World(r, size), lr) for r, e in enumerate(exchangers)])
+        outs = run([e.run_step(tensors(step, r, layers), step, World(r, size), lr) for r, e in enumerate(exchangers)])
         plans.append([dict(e.plan) for e in exchangers])
     return plans, outs
 
@@ -143,7 +143,7 @@ def a_bad_step_in_a_gossip_keeps_one_plan_on_all_ranks(composition: Aggregator[A
         given = [tensors_of(step, rank) for rank in range(3)]
         if step % 2:
             given[1]["d"][:] = math.nan
-        lockstep([e.round(t, step, World(r, 3)) for r, (e, t) in enumerate(zip(exchangers, given, strict=True))])
+        lockstep([e.run_step(t, step, World(r, 3)) for r, (e, t) in enumerate(zip(exchangers, given, strict=True))])
         assert all(e.plan == exchangers[0].plan and e.plans == exchangers[0].plans for e in exchangers)
 
 

@@ -63,7 +63,7 @@ def measure(width: int, batch: int, steps: int, times: int) -> dict[str, float]:
     exchangers = [Exchanger(specs, parse("ef(impk(density=0.01))")) for _ in range(2)]
     exchangers[1].importance.replace_all(loopback(solver.solve(objective, point, gradient, 0.01)).importance)
     plain, weighed = (
-        seconds(lambda e=e: loopback(e.round(gradient, 0, World(0, 1))), 3 * times)  # type: ignore[misc]
+        seconds(lambda e=e: loopback(e.run_step(gradient, 0, World(0, 1))), 3 * times)  # type: ignore[misc]
         for e in exchangers
     )
     return {

@@ -33,7 +33,7 @@ class Subject:
     def steps(self, count: int) -> None:
         for _ in range(count):
             ranks = enumerate(self.exchangers)
-            lockstep([each.round(self.gradients, self.step, World(rank, RANKS)) for rank, each in ranks])
+            lockstep([each.run_step(self.gradients, self.step, World(rank, RANKS)) for rank, each in ranks])
             self.step += 1
 
 

@@ -36,7 +36,7 @@ def sent_bytes(text: str, workers: int, numel: int) -> float:
     exchangers = [Exchanger([spec], parse(text)) for _ in range(workers)]
     generator = torch.Generator().manual_seed(1)
     tensors = [{"layer": torch.randn(numel, generator=generator)} for _ in range(workers)]
-    lockstep([e.round(tensors[r], 0, World(r, workers)) for r, e in enumerate(exchangers)], meters)
+    lockstep([e.run_step(tensors[r], 0, World(r, workers)) for r, e in enumerate(exchangers)], meters)
     return sum(meter.total().sent_bytes for meter in meters) / workers
 
 

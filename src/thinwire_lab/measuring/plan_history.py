@@ -49,4 +49,4 @@ def report_controller_cost(exchanger: Exchanger, meter: Meter) -> dict[str, Any]
     if not exchanger.menus:
         return {}
     spent = meter.sum_by("kind").get("plan")
-    return exchanger.adaptation() | {"bytes": 0.0 if spent is None else spent.sent_bytes}
+    return exchanger.controller_report() | {"bytes": 0.0 if spent is None else spent.sent_bytes}

@@ -142,7 +142,7 @@ def descend(
         for message in range(stop.messages):
             if refresher is not None and refresher.due(message):
                 yield from refresher.refresh(objective, {LAYER: weights}, {LAYER: gradient}, step_size)
-            agreed = yield from exchanger.round({LAYER: gradient}, message, World(0, 1))
+            agreed = yield from exchanger.run_step({LAYER: gradient}, message, World(0, 1))
             bits += legacy_bits(agreed[LAYER])
             weights = weights - step_size * agreed[LAYER]
             gradient = problem.gradient(weights)

@@ -112,7 +112,7 @@ def _losses(
     losses = []
     for step in steps:
         loss, gradients = learner.gradients(step)
-        sent = loopback(exchanger.round({name: gradients[name] for name in rules}, step, World(0, 1)))
+        sent = loopback(exchanger.run_step({name: gradients[name] for name in rules}, step, World(0, 1)))
         for name, parameter in learner.parameters.items():
             parameter.grad = sent.get(name, gradients[name]).to(parameter.dtype).view(parameter.shape)
         optimizer.step()

@@ -69,7 +69,7 @@ def measure(text: str, tensors: list[Tensor]) -> Metered:
     meters = [Meter() for _ in tensors]
     exchangers = [Exchanger([spec], parse(text), seed=1) for _ in tensors]
     pairs = enumerate(zip(exchangers, tensors, strict=True))
-    outs = lockstep([e.round({"layer": t}, 0, World(r, workers)) for r, (e, t) in pairs], meters)
+    outs = lockstep([e.run_step({"layer": t}, 0, World(r, workers)) for r, (e, t) in pairs], meters)
     mean = torch.stack(tensors).double().mean(0)
     sent = sum(meter.total().sent_bytes for meter in meters) / workers
     headers = sum(meter.sum_by("kind")[HEADER].sent_bytes for meter in meters) / workers

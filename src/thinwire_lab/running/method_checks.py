@@ -53,7 +53,7 @@ def _check_rate(experiment: Experiment, group: RunGroup, task: Task, method: Met
 
 def _check_method(experiment: Experiment, group: RunGroup, task: Any, method: Method) -> None:
     replica = Replica(experiment, task, group, method, experiment.seeds[0], 0, Meter())
-    parts = {id(part): part for rule in replica.exchanger.rules.values() for part in parts_of(rule)}.values()
+    parts = {id(part): part for rule in replica.exchanger.aggregators.values() for part in parts_of(rule)}.values()
     for topology in (part for part in parts if isinstance(part, Topology)):
         try:
             topology.weights(World(0, group.workers), 0)

@@ -69,7 +69,7 @@ class Replica:
             before_exchange = self._set_round_targets if rank == 0 else None
             self.rounds = Rounds(sync, parameters, rules, seed=seed, before_exchange=before_exchange)
             self.exchanger = self.rounds.exchanger
-        self.exchanger.set_watch(self.error_recorder.record)
+        self.exchanger.set_layer_callback(self.error_recorder.record)
         self.exchanger.set_clock(now if group.driver == "processes" else None)  # lockstep runs are deterministic
         moments = method.averaged()
         self.averaging: Averaging | None = None

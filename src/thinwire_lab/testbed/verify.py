@@ -130,7 +130,7 @@ def count_turn(driver: TorchDist, argument: dict[str, Any], turn: str) -> dict[s
     for step in range(argument["steps"]):
         generator = torch.Generator().manual_seed(derive_key("verify", step, rank) >> 1)
         tensor = torch.randn(layer.shape, generator=generator)
-        driver.run(exchanger.round({"layer": tensor}, step, driver.world))
+        driver.run(exchanger.run_step({"layer": tensor}, step, driver.world))
     _meet(folder, f"{turn}-end", rank, size)
     counts = read_counts(DEVICE).since(before)
     headers = driver.meter.sum_by("kind").get(HEADER, Traffic())

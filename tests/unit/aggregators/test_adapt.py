@@ -113,7 +113,7 @@ def test_layers_may_have_controllers_of_their_own():
     assert exchanger.plan == {"a": 9, "b": 1, "c": 0}
     for step in range(3):
         tensors = {s.name: draw("gaussian", s.shape, seed=step) for s in layers}
-        loopback(exchanger.round(tensors, step, World(0, 1)))
+        loopback(exchanger.run_step(tensors, step, World(0, 1)))
     assert exchanger.plan["b"] == 1
     state = exchanger.state_dict()
     again = Exchanger(layers, rules)
@@ -124,4 +124,4 @@ def test_layers_may_have_controllers_of_their_own():
 def test_a_controller_given_to_the_exchanger_decides_instead():
     exchanger = Exchanger([SPEC], parse("ef(adapt(topk(density=0.1), controller=lgreco()))"), Fixed(default=5))
     assert exchanger.plan == {"w": 5}
-    assert exchanger.memory["w"].residual.nbytes == 4 * SPEC.numel
+    assert exchanger.states["w"].residual.nbytes == 4 * SPEC.numel

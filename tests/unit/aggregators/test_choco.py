@@ -67,9 +67,12 @@ def test_estimates_stay_consistent_through_a_bad_step_of_one_rank():
         if step % 3 == 1:
             tensors[step % size][4] = float("nan")
         outs = lockstep(
-            [e.round({"w": t}, step, World(r, size)) for r, (e, t) in enumerate(zip(exchangers, tensors, strict=True))]
+            [
+                e.run_step({"w": t}, step, World(r, size))
+                for r, (e, t) in enumerate(zip(exchangers, tensors, strict=True))
+            ]
         )
         bad = [bool(out["w"].isnan().any()) for out in outs]
         assert bad == [step % 3 == 1 and rank == step % size for rank in range(size)]
-        own = torch.stack([e.memory["w"].own_estimate for e in exchangers])
-        torch.testing.assert_close(torch.stack([e.memory["w"].mixed_estimate for e in exchangers]), k @ own)
+        own = torch.stack([e.states["w"].own_estimate for e in exchangers])
+        torch.testing.assert_close(torch.stack([e.states["w"].mixed_estimate for e in exchangers]), k @ own)

@@ -54,14 +54,16 @@ def test_it_is_the_exchange_of_one_long_vector(inner):
     for step in range(5):
         given = [tensors_of(step, rank) for rank in range(RANKS)]
         outs = lockstep(
-            [e.round(t, step, World(r, RANKS)) for r, (e, t) in enumerate(zip(by_layer, given, strict=True))]
+            [e.run_step(t, step, World(r, RANKS)) for r, (e, t) in enumerate(zip(by_layer, given, strict=True))]
         )
         joint = [{"flat": flat_of(tensors)} for tensors in given]
-        ones = lockstep([e.round(t, step, World(r, RANKS)) for r, (e, t) in enumerate(zip(flat, joint, strict=True))])
+        ones = lockstep(
+            [e.run_step(t, step, World(r, RANKS)) for r, (e, t) in enumerate(zip(flat, joint, strict=True))]
+        )
         for out, one in zip(outs, ones, strict=True):
             assert torch.equal(flat_of(out), one["flat"])
-    residual = torch.cat([by_layer[1].memory[spec.name].residual.flatten() for spec in LAYERS])
-    assert torch.equal(residual, flat[1].memory["flat"].residual)
+    residual = torch.cat([by_layer[1].states[spec.name].residual.flatten() for spec in LAYERS])
+    assert torch.equal(residual, flat[1].states["flat"].residual)
 
 
 def test_layers_wait_for_the_last_bucket_and_buckets_do_not_matter():
@@ -84,7 +86,7 @@ def test_averages_are_written_where_early_buckets_said():
 
 def test_bytes_are_those_of_one_message_and_a_layer_of_large_values_takes_them_all():
     exchangers, meters = workers("flatten(topk(k=10))"), [Meter() for _ in range(RANKS)]
-    rounds = [e.round(tensors_of(0, r), 0, World(r, RANKS)) for r, e in enumerate(exchangers)]
+    rounds = [e.run_step(tensors_of(0, r), 0, World(r, RANKS)) for r, e in enumerate(exchangers)]
     outs = lockstep(rounds, meters)
     assert meters[0].sum_by("layer").keys() == {"whole", ""}
     assert meters[0].sum_by("kind")["values"].payload_bytes == 40
@@ -120,22 +122,22 @@ def test_a_step_in_which_a_layer_never_came_changes_nothing(caplog):
     before = exchangers[0].state_dict()
     for _, good in run(exchangers, 0, [["c"], ["a"]]):
         assert not good
-    assert "waited in vain for b" in caplog.text
+    assert "layers missing in this step: b" in caplog.text
     assert_same(exchangers[0].state_dict(), {**before, "skipped_steps": 1})
     assert all(good for _, good in run(exchangers, 1, [["c"], ["a", "b"]]))
 
 
 def test_a_layer_that_waits_is_not_exchanged_twice():
-    with pytest.raises(ProtocolError, match="layer c was exchanged already"):
+    with pytest.raises(ProtocolError, match="layer c was already exchanged"):
         run(workers(), 0, [["c"], ["c", "a", "b"]])
 
 
 def test_the_widest_type_serves_all():
     layers = [TensorSpec("a", (6,), torch.bfloat16), TensorSpec("b", (7,)), TensorSpec("c", (3,), torch.float16)]
     exchangers = workers(layers=layers)
-    outs = lockstep([e.round(tensors_of(0, r, layers), 0, World(r, RANKS)) for r, e in enumerate(exchangers)])
+    outs = lockstep([e.run_step(tensors_of(0, r, layers), 0, World(r, RANKS)) for r, e in enumerate(exchangers)])
     assert [outs[0][spec.name].dtype for spec in layers] == [spec.dtype for spec in layers]
-    assert all(e.memory["a"].residual.dtype == torch.float32 for e in exchangers)
+    assert all(e.states["a"].residual.dtype == torch.float32 for e in exchangers)
 
 
 def test_each_fragment_of_a_local_round_is_flattened():
@@ -174,4 +176,4 @@ def test_layers_of_two_devices_are_not_flattened():
     with pytest.raises(IncompatibleParts, match=r"a is on cpu, b on meta.*a pattern of their own"):
         Exchanger(layers, parse(TEXT))
     each = {"a": parse(TEXT), "b": parse("ef(flatten(topk(density=0.2)))")}
-    assert Exchanger(layers, each).waits_for == ["a", "b"]
+    assert Exchanger(layers, each).flattened_layers == ["a", "b"]

@@ -80,7 +80,7 @@ def test_partners_of_a_bad_rank_mix_without_it_and_keep_their_mean():
     spoiled = [t.clone() for t in tensors]
     spoiled[2][3] = float("nan")
     outs = lockstep(
-        [e.round({"w": t}, 0, World(r, size)) for r, (e, t) in enumerate(zip(exchangers, spoiled, strict=True))]
+        [e.run_step({"w": t}, 0, World(r, size)) for r, (e, t) in enumerate(zip(exchangers, spoiled, strict=True))]
     )
     assert bool(outs[2]["w"].isnan().all())
     good = [0, 1, 3, 4]
@@ -106,8 +106,8 @@ def test_a_rank_that_is_bad_later_in_a_step_keeps_what_partners_took_from_it():
     outs = lockstep([step(e, rank) for rank, e in enumerate(exchangers)])
     assert [good for *_, good in outs] == [True, False, True]
     assert bool(outs[1][1]["b"].isnan().all()) and bool(outs[0][1]["b"].isfinite().all())
-    assert exchangers[1].memory["a"].residual.count_nonzero() == 18
-    assert exchangers[1].memory["b"].residual.count_nonzero() == 0
+    assert exchangers[1].states["a"].residual.count_nonzero() == 18
+    assert exchangers[1].states["b"].residual.count_nonzero() == 0
 
 
 def test_error_feedback_makes_a_thin_gossip_reach_the_mean_of_gradients():

@@ -88,7 +88,7 @@ def test_layers_travel_together_and_a_bad_rank_is_known_to_all(text):
             tensors = [{s.name: draw("gaussian", s.shape, s.dtype, r) for s in layers} for r in range(size)]
             tensors[bad]["b"][0, 0] = float("inf")
             pairs = enumerate(zip(exchangers, tensors, strict=True))
-            outs = lockstep([e.round(t, 0, World(r, size)) for r, (e, t) in pairs], meters)
+            outs = lockstep([e.run_step(t, 0, World(r, size)) for r, (e, t) in pairs], meters)
             assert all(bool(value.isnan().all()) for out in outs for value in out.values())
             assert all(e.skipped_steps == 1 for e in exchangers)
             most = 2 * (size - 1) if text == "ring_all_reduce()" else 2
@@ -102,5 +102,5 @@ def test_the_average_of_the_largest_numbers_stays_finite(text, size, dtype):
     most = torch.finfo(dtype).max
     tensor = torch.tensor([most, -most] * 4, dtype=dtype)
     exchangers = [Exchanger([TensorSpec("w", (8,), dtype)], parse(text)) for _ in range(size)]
-    for got in lockstep([e.round({"w": tensor}, 0, World(r, size)) for r, e in enumerate(exchangers)]):
+    for got in lockstep([e.run_step({"w": tensor}, 0, World(r, size)) for r, e in enumerate(exchangers)]):
         assert torch.allclose(got["w"].double(), tensor.double(), rtol=1e-2)

@@ -189,7 +189,7 @@ def test_layers_share_messages_and_the_flag_travels_with_them(text, messages):
     layers = [TensorSpec(f"l{i}", (1500 + i,)) for i in range(4)]
     exchangers, meters = [Exchanger(layers, parse(text)) for _ in range(3)], [Meter() for _ in range(3)]
     tensors = [{s.name: draw("gaussian", s.shape, seed=r) for s in layers} for r in range(3)]
-    lockstep([e.round(tensors[r], 0, World(r, 3)) for r, e in enumerate(exchangers)], meters)
+    lockstep([e.run_step(tensors[r], 0, World(r, 3)) for r, e in enumerate(exchangers)], meters)
     assert meters[0].total().requests == messages
     failures = [exchangers[0].state_dict()["layers"][s.name].get("failures", 0) for s in layers]
     assert failures == [int("0.06" in text)] * 4, "counts can be read from the memory, and are stored with it"

@@ -71,7 +71,7 @@ def test_layers_fuse_into_one_message_per_hop():
     exchangers = [Exchanger(layers, parse("two_hop(qsgd())")) for _ in range(3)]
     meters = [Meter() for _ in range(3)]
     tensors = [{s.name: draw("gaussian", s.shape, seed=r) for s in layers} for r in range(3)]
-    lockstep([e.round(tensors[r], 0, World(r, 3)) for r, e in enumerate(exchangers)], meters)
+    lockstep([e.run_step(tensors[r], 0, World(r, 3)) for r, e in enumerate(exchangers)], meters)
     assert meters[0].total().requests == 2
 
 

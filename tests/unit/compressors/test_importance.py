@@ -224,10 +224,10 @@ def test_memories_lose_nothing_when_each_rank_has_a_w_of_its_own(text, size):
                 exchanger.importance["w"] = some_w(spec.shape, 0.1, 1.9, seed=step + rank)
         tensors = [{"w": draw("gaussian", spec.shape, torch.float64, 10 * step + r)} for r in range(size)]
         pairs = zip(exchangers, tensors, strict=True)
-        outs = lockstep([e.round(t, step, World(r, size)) for r, (e, t) in enumerate(pairs)])
+        outs = lockstep([e.run_step(t, step, World(r, size)) for r, (e, t) in enumerate(pairs)])
         assert all(torch.equal(out["w"], outs[0]["w"]) for out in outs)
         given, got = given + sum(t["w"] for t in tensors) / size, got + outs[0]["w"]
-    residual = sum(e.memory["w"].residual for e in exchangers) / size
+    residual = sum(e.states["w"].residual for e in exchangers) / size
     torch.testing.assert_close(got + residual, given, rtol=1e-9, atol=1e-9)
 
 
@@ -240,7 +240,7 @@ def test_two_hops_weigh_with_the_w_of_the_whole_layer_and_once():
         for exchanger, w in zip(exchangers, ws, strict=True):
             exchanger.importance["w"] = w
         outs = lockstep(
-            [e.round({"w": t}, 0, World(r, size)) for r, (e, t) in enumerate(zip(exchangers, tensors, strict=True))]
+            [e.run_step({"w": t}, 0, World(r, size)) for r, (e, t) in enumerate(zip(exchangers, tensors, strict=True))]
         )
         scales = [1.0 if weights == "plain" else 11 / float(w.sum()) for w in ws]
         expected = sum(s * w * t for s, w, t in zip(scales, ws, tensors, strict=True)) / size

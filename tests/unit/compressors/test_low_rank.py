@@ -286,7 +286,7 @@ def test_the_meter_says_which_layers_travelled_dense():
     meters = [Meter(), Meter()]
     exchangers = [Exchanger(layers, parse("ef(svd(rank=2))")) for _ in meters]
     tensors = {spec.name: draw("gaussian", spec.shape) for spec in layers}
-    lockstep([e.round(tensors, 0, World(rank, 2)) for rank, e in enumerate(exchangers)], meters)
+    lockstep([e.run_step(tensors, 0, World(rank, 2)) for rank, e in enumerate(exchangers)], meters)
     kinds = {(where.layer, where.kind) for where in meters[0].rows if where.layer}
     assert kinds == {("weight", "factors"), ("bias", "dense")}
 

@@ -91,7 +91,7 @@ def test_expected_bytes_are_those_that_ranks_send(text, size):
     exchangers = [Exchanger([SPEC], parse(text)) for _ in range(size)]
     for step in range(2):  # an even and an odd one
         programs = [
-            e.round({"w": draw("gaussian", SPEC.shape, seed=10 * step + r)}, step, World(r, size))
+            e.run_step({"w": draw("gaussian", SPEC.shape, seed=10 * step + r)}, step, World(r, size))
             for r, e in enumerate(exchangers)
         ]
         lockstep(programs, meters)
@@ -105,7 +105,7 @@ def test_a_sketch_is_priced_at_no_less_than_it_sends():
     option = parse("sketch(topk(density=0.02))")
     lockstep(
         [
-            Exchanger([SPEC], option).round({"w": draw("gaussian", SPEC.shape, seed=r)}, 0, World(r, size))
+            Exchanger([SPEC], option).run_step({"w": draw("gaussian", SPEC.shape, seed=r)}, 0, World(r, size))
             for r in range(size)
         ],
         meters,
@@ -131,7 +131,9 @@ SUMS += ["sketch(topk(density=0.05), exact=true)", "sketch(topk(density=0.4))", 
 def test_sums_of_independent_ranks_cost_what_is_expected(text, size, dtype):
     spec, meters = TensorSpec("w", (100, 120), dtype), [Meter() for _ in range(size)]
     tensors = [draw("gaussian", spec.shape, dtype, seed=r) for r in range(size)]
-    lockstep([Exchanger([spec], parse(text)).round({"w": t}, 0, World(r, size)) for r, t in enumerate(tensors)], meters)
+    lockstep(
+        [Exchanger([spec], parse(text)).run_step({"w": t}, 0, World(r, size)) for r, t in enumerate(tensors)], meters
+    )
     sent = meters[0].sum_by("layer")["w"].sent_bytes
     assert sent == pytest.approx(parse(text).expected_bytes(spec, size), rel=0.1)
 
@@ -140,7 +142,7 @@ def test_sums_of_independent_ranks_cost_what_is_expected(text, size, dtype):
 def test_a_threshold_is_priced_by_the_tensor(scale):
     option, given = parse("threshold(tau=0.002)"), scale * tensor("gaussian")
     meters = [Meter() for _ in range(2)]
-    lockstep([Exchanger([SPEC], option).round({"w": given}, 0, World(r, 2)) for r in range(2)], meters)
+    lockstep([Exchanger([SPEC], option).run_step({"w": given}, 0, World(r, 2)) for r in range(2)], meters)
     price = float(compute_bytes([option], given, SPEC, 2, KEY)[0])
     assert meters[0].sum_by("layer")["w"].sent_bytes == pytest.approx(price, rel=0.03)
 

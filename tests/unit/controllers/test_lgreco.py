@@ -40,7 +40,7 @@ def train(exchangers, steps, meters=None, spoil=()):
             tensors[1]["loud"][0, 0] = float("nan")
         outs.append(
             lockstep(
-                [e.round(t, step, World(r, SIZE)) for r, (e, t) in enumerate(zip(exchangers, tensors, strict=True))],
+                [e.run_step(t, step, World(r, SIZE)) for r, (e, t) in enumerate(zip(exchangers, tensors, strict=True))],
                 meters,
             )
         )
@@ -85,7 +85,7 @@ def test_nothing_is_lost_when_the_plan_changes(text):
     for name in ("loud", "quiet", "flat"):
         given = sum(gradients(step, rank)[name].double() for step in range(12) for rank in range(SIZE)) / SIZE
         arrived = sum(out[0][name].double() for out in outs)
-        kept = sum(e.memory[name].residual.double() for e in exchangers) / SIZE
+        kept = sum(e.states[name].residual.double() for e in exchangers) / SIZE
         torch.testing.assert_close(arrived + kept, given, rtol=1e-4, atol=1e-4 * float(given.abs().max()))
 
 
@@ -127,7 +127,7 @@ def test_stored_and_resumed_it_makes_the_same_plans_bit_for_bit(cut):
     train(second, range(cut, 9))
     for a, b in zip(whole, second, strict=True):
         assert a.plans == b.plans and a.plan == b.plan
-        assert all(torch.equal(a.memory[n].residual, b.memory[n].residual) for n in ("loud", "quiet", "flat"))
+        assert all(torch.equal(a.states[n].residual, b.states[n].residual) for n in ("loud", "quiet", "flat"))
         assert all(map(torch.equal, a.controller_state.sums, b.controller_state.sums))
 
 
@@ -153,11 +153,11 @@ def test_every_setting_gives_one_plan_to_all(settings):
 
 def test_statistics_of_one_rank_are_the_first_ones():
     exchangers = workers('ef(adapt(topk(density=0.05), controller=lgreco(every=4, start=3, errors_from="rank0")))')
-    alone = Exchanger(LAYERS, exchangers[0].rules)
+    alone = Exchanger(LAYERS, exchangers[0].aggregators)
     meters = [Meter() for _ in range(SIZE)]
     train(exchangers, range(4), meters)
     for step in range(4):
-        lockstep([alone.round(gradients(step, 0), step, World(0, 1))])
+        lockstep([alone.run_step(gradients(step, 0), step, World(0, 1))])
     assert exchangers[0].plan == alone.plan
     assert meters[1].sum_by("kind").get("plan") is None or meters[1].sum_by("kind")["plan"].payload_bytes == 0
 
@@ -173,7 +173,7 @@ def test_a_mixture_takes_entries_of_several_families():
             "sparse": draw("one-hot", (64, 64), seed=1),
             "even": draw("constant", (64, 64), seed=2),
         }
-        lockstep([exchanger.round(tensors, step, World(0, 1))])
+        lockstep([exchanger.run_step(tensors, step, World(0, 1))])
     options = {spec.name: to_text(menu.options[exchanger.plan[spec.name]]) for spec, menu in exchanger.menus}
     assert options["low"].startswith("powersgd") and options["sparse"].startswith("topk")
     assert len({text.split("(")[0] for text in options.values()}) >= 2

@@ -20,7 +20,7 @@ def run(text, steps, tensors, lr=lambda step: 0.1, layers=LAYERS):
     exchangers = [Exchanger(layers, parse(text), seed=3) for _ in range(2)]
     plans = []
     for step in range(steps):
-        lockstep([e.round(tensors(step, r), step, World(r, 2), lr(step)) for r, e in enumerate(exchangers)])
+        lockstep([e.run_step(tensors(step, r), step, World(r, 2), lr(step)) for r, e in enumerate(exchangers)])
         plans.append([exchangers[0].plan[spec.name] for spec in layers])
     return plans, exchangers[0]
 
@@ -81,7 +81,7 @@ def test_a_resumed_accordion_remembers_the_learning_rate(stop):
             for rank, exchanger in enumerate(exchangers):
                 exchanger.load_state_dict(stored[rank])
         lr = rate(step) if step not in (0, stop) else None  # not known yet
-        lockstep([e.round(steady(step, r), step, World(r, 2), lr) for r, e in enumerate(exchangers)])
+        lockstep([e.run_step(steady(step, r), step, World(r, 2), lr) for r, e in enumerate(exchangers)])
         plans.append([exchangers[0].plan[spec.name] for spec in LAYERS])
     first, _ = run(text, 10, steady, lr=lambda step: rate(step) if step else None)
     assert plans == first and len({tuple(plan) for plan in whole}) == 2

@@ -64,7 +64,7 @@ class Run:
             self.step += 1
             plans = [dict(e.plan) for e in self.exchangers]
             assert all(plan == plans[0] for plan in plans), f"step {self.step}: {plans}"
-        return self.exchangers[0].adaptation()
+        return self.exchangers[0].controller_report()
 
 
 def slow(program, clock, seconds):
@@ -175,9 +175,9 @@ def test_a_run_resumed_at_any_time_makes_the_same_plans_and_rates(stop):
     again.go(60 - stop)
     ours, theirs = again.exchangers[0], whole.exchangers[0]
     assert ours.plans == theirs.plans
-    assert {**ours.adaptation(), "seconds": 0} == {**theirs.adaptation(), "seconds": 0}
-    for name, state in ours.memory.items():
-        assert torch.equal(state.residual, theirs.memory[name].residual)
+    assert {**ours.controller_report(), "seconds": 0} == {**theirs.controller_report(), "seconds": 0}
+    for name, state in ours.states.items():
+        assert torch.equal(state.residual, theirs.states[name].residual)
 
 
 def test_a_decision_before_calibration_has_ended_is_refused():
@@ -241,7 +241,7 @@ def test_exchanges_of_ranks_that_dawdle_go_by_one_plan():
         lockstep([worker(rank, step) for rank in range(size)])  # a disagreement would be a ProtocolError
         assert exchangers[0].plan == exchangers[1].plan
     assert exchangers[0].plans == exchangers[1].plans
-    assert exchangers[0].adaptation()["decisions"] == 3
+    assert exchangers[0].controller_report()["decisions"] == 3
 
 
 def test_layers_with_menus_may_be_in_any_bucket():
@@ -266,7 +266,7 @@ def test_layers_with_menus_may_be_in_any_bucket():
 
     for step in range(40):
         lockstep([worker(rank, step) for rank in range(2)])
-        told = exchangers[0].adaptation()
+        told = exchangers[0].controller_report()
     assert told["objective"] == "time" and sorted(told["seconds_per_mb"]) == [2, 5]
     assert told["seconds_per_mb"][5] > told["seconds_per_mb"][2] > 0
 
@@ -279,6 +279,6 @@ def test_a_rank_that_skips_alone_draws_the_plans_of_the_others(part):
         given = [{s.name: torch.full(s.shape, float(r + 1)) for s in TINY} for r in range(4)]
         if step == 0:
             given[1]["layer0"][0, 0] = math.nan
-        lockstep([e.round(t, step, World(r, 4)) for r, (e, t) in enumerate(zip(exchangers, given, strict=True))])
+        lockstep([e.run_step(t, step, World(r, 4)) for r, (e, t) in enumerate(zip(exchangers, given, strict=True))])
         assert all(e.plan == exchangers[0].plan for e in exchangers)
     assert [e.skipped_steps for e in exchangers] == [0, 1, 0, 0]

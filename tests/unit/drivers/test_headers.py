@@ -30,7 +30,7 @@ def little_is_believed(monkeypatch):
 def first_request(text, gradient, rank):
     exchanger = Exchanger(LAYERS, parse(text))
     tensors = {spec.name: torch.full(spec.shape, gradient) for spec in LAYERS}
-    return next(request for request in exchanger.round(tensors, 0, World(rank, SIZE)) if not_a_begin(request))
+    return next(request for request in exchanger.run_step(tensors, 0, World(rank, SIZE)) if not_a_begin(request))
 
 
 def not_a_begin(request):

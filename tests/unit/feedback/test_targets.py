@@ -67,7 +67,7 @@ def test_targets_are_what_the_inner_part_is_given(name, dtype):
         tensors = [draw("gaussian", spec.shape, dtype, seed=10 * step + rank) for rank in range(2)]
         told = [w.targets({"w": t}, World(r, 2))["w"] for r, (w, t) in enumerate(zip(workers, tensors, strict=True))]
         GIVEN.clear()
-        lockstep([w.round({"w": tensors[r]}, step, World(r, 2)) for r, w in enumerate(workers)])
+        lockstep([w.run_step({"w": tensors[r]}, step, World(r, 2)) for r, w in enumerate(workers)])
         for rank in range(2):
             given = GIVEN[rank].view(spec.shape)
             assert told[rank].dtype == spec.work_dtype
@@ -88,8 +88,8 @@ def test_a_controller_is_shown_the_same_target(name):
     spec = TensorSpec("w", (5, 8))
     default = {"switch around ef": 1, "ef around switch": 1, "adapt around ef21": 3}.get(name, 0)
     worker = Exchanger([spec], MEMORIES[name], Looks(default=default))
-    worker.set_watch(lambda *_: None)
+    worker.set_layer_callback(lambda *_: None)
     for step in range(3):
         GIVEN.clear()
-        lockstep([worker.round({"w": draw("gaussian", spec.shape, seed=step)}, step, World(0, 1))])
+        lockstep([worker.run_step({"w": draw("gaussian", spec.shape, seed=step)}, step, World(0, 1))])
         torch.testing.assert_close(GIVEN[10], GIVEN[0].view(spec.shape), rtol=0, atol=0)

@@ -35,7 +35,7 @@ def test_w_reaches_the_exchanger_and_what_it_sends():
     exchanger, _ = refreshed(steps=3)
     w = exchanger.importance["x"]
     assert not torch.equal(w, torch.ones(6, dtype=torch.float64))
-    sent = loopback(exchanger.round({"x": X}, 0, World(0, 1)))["x"]
+    sent = loopback(exchanger.run_step({"x": X}, 0, World(0, 1)))["x"]
     assert torch.equal(sent.nonzero().flatten(), w.topk(2).indices.sort().values)
 
 

@@ -59,7 +59,9 @@ def test_a_round_knows_the_learning_rate_of_the_step_in_which_it_began(options):
             run = handle.driver.run
             handle.driver.submit = lambda program, run=run: Later(lambda: run(program))
         exchanger, rates = handle.rounds.exchanger, []
-        exchanger.set_watch(lambda spec, _, e=exchanger, r=rates: r.append(e.lr) if spec.name == "0.weight" else None)
+        exchanger.set_layer_callback(
+            lambda spec, _, e=exchanger, r=rates: r.append(e.lr) if spec.name == "0.weight" else None
+        )
         for step in range(12):
             optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
             teach(model, optimizer, 1)
@@ -78,7 +80,7 @@ def test_a_state_of_another_exchange_is_refused_and_taken_over_where_that_is_wis
     (dropped,) = handle.load_state_dict(stored, strict=False)
     assert "DGC's velocity of 0.weight, 2.weight" in dropped
     layers = stored["rank0"]["exchanger"]["layers"]
-    assert torch.equal(handle.rounds.exchanger.memory["0.weight"].residual, layers["0.weight"]["residual"])
+    assert torch.equal(handle.rounds.exchanger.states["0.weight"].residual, layers["0.weight"]["residual"])
     assert handle.step == 4 and torch.equal(handle.rounds.anchor["0.weight"], stored["rank0"]["anchor"]["0.weight"])
 
 

@@ -212,4 +212,4 @@ def test_an_error_of_the_servers_own_decoder_does_not_mark_the_worker():
     reply = server.handle(worker.push({"w": torch.arange(4.0)}), 0.0)
     assert reply.fields["reason"] == "internal" and not worker.settle(reply)
     assert server.members.all["a"].refused == 0 and server.refusals == {"internal": 1}
-    assert torch.equal(worker.uplink.exchanger.memory["w"].residual, torch.arange(4.0))  # sent with the next one
+    assert torch.equal(worker.uplink.exchanger.states["w"].residual, torch.arange(4.0))  # sent with the next one

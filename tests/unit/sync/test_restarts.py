@@ -81,7 +81,7 @@ def test_a_worker_and_a_resumed_server_believe_the_same_under_ef21(exchange, at)
     transport, machines = resuming(lambda: Server({"w": torch.ones(4)}, SGD(0.1), exchange), at, "w")
     worker = Worker("w", machines[0].layers, exchange)
     run_worker(transport, worker, lambda weights, step: {"w": GRADIENT}, steps=12, follow_restarts=True)
-    memory = worker.uplink.exchanger.memory["w"]
+    memory = worker.uplink.exchanger.states["w"]
     assert len(machines) == 2 and machines[1].members.all["w"].settled == worker.settled == 11
     assert torch.equal(
         machines[1].intake.beliefs["w"]["w"], (memory if exchange == EF21 else memory.inner).own_estimate
@@ -97,13 +97,13 @@ def test_what_a_resumed_server_refuses_stays_in_a_residual_around_ef21():
     assert worker.settle(first.handle(worker.push({"w": GRADIENT}), 0.0))
     second = Server({"w": torch.ones(4)}, SGD(0.1), exchange)
     second.load_state_dict(empty)
-    before = worker.uplink.exchanger.memory["w"].residual
+    before = worker.uplink.exchanger.states["w"].residual
     worker.version = 0
     reply = second.handle(worker.push({"w": GRADIENT}), 0.0)
     assert reply.fields["reason"] == "memory" and not worker.settle(reply)
     welcome(second, worker)
-    assert torch.equal(worker.uplink.exchanger.memory["w"].residual, before + GRADIENT)
-    assert not worker.uplink.exchanger.memory["w"].inner.own_estimate.any() and "w" not in second.intake.beliefs
+    assert torch.equal(worker.uplink.exchanger.states["w"].residual, before + GRADIENT)
+    assert not worker.uplink.exchanger.states["w"].inner.own_estimate.any() and "w" not in second.intake.beliefs
 
 
 @pytest.mark.parametrize("at", [(4, 8), (4, 9), (3, 8), (3, 9), (2, 7)])
@@ -112,7 +112,7 @@ def test_a_client_and_a_resumed_federation_believe_the_same_under_ef21(at):
     client = FederatedClient("c", machines[0].layers, EF21)
     run_client(transport, client, lambda weights, round: ({"w": weights["w"] - GRADIENT}, 1), follow_restarts=True)
     assert len(machines) == 2 and machines[1].clients["c"].settled == client.settled == 11
-    assert torch.equal(machines[1].intake.beliefs["c"]["w"], client.uplink.exchanger.memory["w"].own_estimate)
+    assert torch.equal(machines[1].intake.beliefs["c"]["w"], client.uplink.exchanger.states["w"].own_estimate)
 
 
 @pytest.mark.parametrize("joins", [True, False])
@@ -256,4 +256,4 @@ def test_who_has_gone_leaves_no_copy_of_the_model_behind_but_its_belief():
     assert server.members.present() == [] and server.evicted == 3
     assert not server.copies.known and not server.copies.pending and not server.copies.sent
     assert not server.handle(worker.join(), 201.0).fields["reset"]
-    assert torch.equal(server.intake.beliefs["pod-5"]["w"], worker.uplink.exchanger.memory["w"].own_estimate)
+    assert torch.equal(server.intake.beliefs["pod-5"]["w"], worker.uplink.exchanger.states["w"].own_estimate)

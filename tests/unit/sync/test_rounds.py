@@ -227,7 +227,7 @@ def test_a_nan_leaves_no_trace_in_memories():
     lockstep([worker.train(2) for worker in calm])
     for spoiled, other in zip(group, calm, strict=True):
         assert_same([spoiled.rounds.state_dict()["momentum"]], [other.rounds.state_dict()["momentum"]])
-        residuals = [{n: m.residual for n, m in w.rounds.exchanger.memory.items()} for w in (spoiled, other)]
+        residuals = [{n: m.residual for n, m in w.rounds.exchanger.states.items()} for w in (spoiled, other)]
         assert_same(residuals[:1], residuals[1:])
 
 
@@ -311,7 +311,7 @@ def test_a_full_average_sends_anchors_alone_where_weights_are_their_anchors(skip
     meters = [Meter() for _ in group]
     lockstep([w.rounds.full_average(4, w.world) for w in group], meters)
     alone = [Meter() for _ in group]
-    lockstep([w.rounds._dense.round(w.weights, 4, w.world) for w in group], alone)
+    lockstep([w.rounds._dense.run_step(w.weights, 4, w.world) for w in group], alone)
     models = meters[0].total().payload_bytes / alone[0].total().payload_bytes
     assert 1 + skipped < models < 1.2 + skipped, models
 

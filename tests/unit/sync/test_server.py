@@ -121,7 +121,9 @@ def test_a_bound_of_zero_is_bulk_synchronous_training_to_the_bit(exchange, sched
     exchangers = [Exchanger(layers, parse(exchange)) for _ in range(count)]
     weights, states = start(), {name: optimizer.init(w) for name, w in start().items()}
     for step in range(ticks):
-        programs = [e.round(gradient(f"w{r}", step, weights), step, World(r, count)) for r, e in enumerate(exchangers)]
+        programs = [
+            e.run_step(gradient(f"w{r}", step, weights), step, World(r, count)) for r, e in enumerate(exchangers)
+        ]
         mean = lockstep(programs)[0]
         for name in weights:
             weights[name], states[name] = optimizer.step(weights[name], mean[name], states[name])
@@ -217,7 +219,7 @@ def test_what_was_refused_stays_in_the_residual(exchange):
         total = {name: total[name] + given[name] for name in total}
     for name in total:
         taken = start()[name] - server.weights[name]
-        residual = worker.uplink.exchanger.memory[name].residual
+        residual = worker.uplink.exchanger.states[name].residual
         assert torch.allclose(taken + residual, total[name], atol=1e-5)
 
 
@@ -230,7 +232,7 @@ def test_under_ef21_a_refused_update_changes_no_belief_on_either_side():
         server.version += step % 3 == 2
         worker.settle(server.handle(message, 0.0))
         for name in SHAPES:
-            assert torch.equal(server.intake.beliefs["w0"][name], worker.uplink.exchanger.memory[name].own_estimate)
+            assert torch.equal(server.intake.beliefs["w0"][name], worker.uplink.exchanger.states[name].own_estimate)
 
 
 @pytest.mark.parametrize("pace", [Pace(bound=0), Pace(bound=2), Pace()])
@@ -443,7 +445,7 @@ def test_a_worker_without_its_memory_begins_anew_under_ef21():
     assert again.step == 1 and "w0" not in server.intake.beliefs
     assert begin(server, again)
     again.settle(server.handle(again.push(gradient("w0", 1, again.weights)), 0.0))
-    assert torch.equal(server.intake.beliefs["w0"]["a"], again.uplink.exchanger.memory["a"].own_estimate)
+    assert torch.equal(server.intake.beliefs["w0"]["a"], again.uplink.exchanger.states["a"].own_estimate)
 
 
 def test_a_worker_is_not_stored_while_its_update_is_unanswered():

@@ -70,7 +70,7 @@ def _one_way(
         row["bytes"] = (after.sent_bytes - before.sent_bytes) / steps
         coding = "encoding and decoding"
         row["coding"] = (after.seconds.get(coding, 0.0) - before.seconds.get(coding, 0.0)) / steps
-        row["choosing"] = handle.exchanger.adaptation()
+        row["choosing"] = handle.exchanger.controller_report()
         handle.detach()
     return row
 

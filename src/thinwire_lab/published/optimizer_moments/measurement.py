@@ -31,7 +31,7 @@ def averaged(texts: Mapping[str, str], hosts: Sequence[Pairs], repeat: int = 1) 
     best: dict[str, float] = {}
     for _ in range(repeat):
         exchangers = [Exchanger(layers, rules, seed=1) for _ in hosts]
-        programs = [e.round(p, 0, World(r, size)) for r, (e, p) in enumerate(zip(exchangers, hosts, strict=True))]
+        programs = [e.run_step(p, 0, World(r, size)) for r, (e, p) in enumerate(zip(exchangers, hosts, strict=True))]
         meters, spans = [Meter() for _ in hosts], [0.0]
         over: list[bool] = []
         views = lockstep(
