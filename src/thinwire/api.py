@@ -16,7 +16,7 @@ from .integrations.ddp_hook_slot import HookSlot
 from .integrations.ddp_options import DDPOptions
 from .integrations.local_handle import LocalHandle
 from .integrations.local_options import LocalOptions
-from .integrations.wrappers import ddp_of
+from .integrations.wrappers import find_ddp
 from .renamed import refuse_renamed_arguments
 from .serving import join as join
 from .serving import serve as serve
@@ -78,7 +78,7 @@ def attach(
     options = DDPOptions(
         scaler, warmup_steps, dense_below, seed, check_weights_every, on_divergence, max_bad_steps, timeout_s
     )
-    ddp = ddp_of(model)
+    ddp = find_ddp(model)
     handle = DDPHandle(ddp, composition, options)
     try:
         HookSlot.of(ddp).set_handle(handle)  # last, so that an error leaves the model as it was

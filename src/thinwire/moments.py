@@ -13,7 +13,7 @@ from .catalog import DENSE_BELOW
 from .core import check_flag, check_int, check_timeout
 from .drivers.meter import Traffic
 from .integrations.connections import check_group
-from .integrations.moments_handle import MomentsHandle, move
+from .integrations.moments_handle import MomentsHandle, transfer
 from .integrations.soundness import check_soundness
 from .optimizer_state import (
     AdamMoments,
@@ -187,7 +187,7 @@ def _transfer(
     _check_options(dense_below, seed, timeout_s, group)
     adam = AdamMoments(optimizer, in_order(parameters, optimizer))
     moving = Moving(adam, moments_of(composition), dense_below=dense_below, seed=seed)
-    return move(moving, other, sends, timeout_s, group)
+    return transfer(moving, other, sends, timeout_s, group)
 
 
 def _check_options(dense_below: Any, seed: Any, timeout_s: Any, group: Any) -> None:

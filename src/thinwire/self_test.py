@@ -22,7 +22,7 @@ from .drivers.lockstep import lockstep
 from .drivers.processes import run_ranks
 from .drivers.rendezvous import gloo_is_available
 from .exchange import Exchanger
-from .integrations.agreement import agree_on, fingerprint
+from .integrations.comparison import compare_settings, fingerprint
 from .kernels.native import serving
 from .planner.link import LinkFigures, Rate, advice, measure_link
 
@@ -118,7 +118,7 @@ def examine_group(driver: Driver) -> Group:
     wrong: dict[str, str] = {}
     versions = {"thinwire": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
     try:
-        driver.run(agree_on({"version": versions}))
+        driver.run(compare_settings({"version": versions}))
     except ThinwireError as error:
         wrong["settings"] = str(error)
     link = measure_link(driver)

@@ -25,20 +25,20 @@ from ..core import (
 )
 from ..core.torch_private import awaits_first_static_step, used_map_of
 from ..exchange import Exchanger
-from .agreement import agree_on
+from .comparison import compare_settings
 from .complex_layers import as_real_spec
 from .compositions import Compositions, describe_compositions, find_fallbacks
-from .connections import open_agreed
+from .connections import connect
 from .ddp_hook import DDPHook
 from .ddp_options import DDPOptions
 from .device_copies import warn_of_copies
-from .nonfinite import BadSteps
-from .report import ReportContext, TrafficReport, repr_of
+from .nonfinite import NonFiniteMonitor
+from .report import ReportContext, TrafficReport, describe_handle
 from .soundness import check_soundness, refuse_gossip
-from .state_gather import state_of_all
-from .state_loading import load_own, log, memory_of
-from .times import now
-from .unreduced import reduced_parameters
+from .state_gather import build_state
+from .state_loading import describe_memory, load_rank_state, log
+from .step_times import now
+from .unreduced import find_reduced_parameters
 from .weights_check import WeightsCheck
 
 REPLACED = "was detached by a second attach to its model"
@@ -65,7 +65,7 @@ class DDPHandle(ClosedOnExit):
         self.options, self.group = options, model.process_group
         self.detached = ""  # the reason, once it is detached
         self.leave_slot: Callable[[], None] = lambda: None  # removes it from its model
-        self.parameters = reduced_parameters(model)
+        self.parameters = find_reduced_parameters(model)
         self._weights_check = WeightsCheck(model, self.parameters, options)
         self._ddp = {name: getattr(model, name) for name in DDP_SETTINGS}
         self._ddp |= {"ignores parameters": True} if self._weights_check.unreduced.ignored else {}
@@ -74,7 +74,7 @@ class DDPHandle(ClosedOnExit):
         self.exchanger = self._build_exchanger(composition, "attach")
         self._fallbacks = find_fallbacks(self._forms, composition, options.dense_below)
         self.dense_exchanger = Exchanger(self.layers, Dense())
-        self.driver = open_agreed("attach", self._settings(self.exchanger.aggregators), options.timeout_s, self.group)
+        self.driver = connect("attach", self._settings(self.exchanger.aggregators), options.timeout_s, self.group)
         self.consecutive_bad_steps = 0
         self.is_fresh = True  # no step was made and no state was loaded
         self.attached_at = now()
@@ -82,12 +82,12 @@ class DDPHandle(ClosedOnExit):
         scale = options.scaler.get_scale if options.scaler is not None and options.scaler.is_enabled() else None
         # in a static graph an unused parameter never has a gradient, so there is nothing of it to lose
         used = used_map_of(model) if model.find_unused_parameters and not model.static_graph else None
-        self._bad_steps = BadSteps(model, self.layers, "max_bad_steps", options.scaler, GIVE_SCALER)
+        self._bad_steps = NonFiniteMonitor(model, self.layers, "max_bad_steps", options.scaler, GIVE_SCALER)
         self._has_warned_of_copies = False
         self._lr: float | None = None  # of the optimizer's last step; passed to the next exchange
         self.hook = DDPHook(
             self._choose_exchanger, self.driver, self.parameters, scale, used, lambda: self._lr,
-            before=[self._check_weights], at_rest=[self._weights_check.resync],
+            before=[self._check_weights], after_backward=[self._weights_check.resync],
             after=[self._warn_of_copies, self._count_bad_steps],
             backward_ended=awaits_first_static_step(model),
         )  # fmt: skip
@@ -203,7 +203,7 @@ class DDPHandle(ClosedOnExit):
         """
         self._check_attached("set_composition")
         exchanger = self._build_exchanger(composition, "set_composition")
-        self.driver.run(agree_on(self._settings(exchanger.aggregators)))
+        self.driver.run(compare_settings(self._settings(exchanger.aggregators)))
         dropped = exchanger.take_over(self.exchanger, self.hook.step, self.driver.world)
         self.exchanger = exchanger
         self._fallbacks = find_fallbacks(self._forms, composition, self.options.dense_below)
@@ -223,7 +223,7 @@ class DDPHandle(ClosedOnExit):
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        return repr_of(self, self._compositions, self.hook.step, self.driver.world, self._state)
+        return describe_handle(self, self._compositions, self.hook.step, self.driver.world, self._state)
 
     @property
     def _compositions(self) -> Compositions:
@@ -261,8 +261,8 @@ class DDPHandle(ClosedOnExit):
         self.hook.abandon_open_step()
         mine = self.exchanger.state_dict() | {"step": self.hook.step, "paused": self.paused}
         mine |= {} if self._lr is None else {"lr": self._lr}
-        memory = memory_of(self.exchanger)
-        return state_of_all(mine, {memory.kind: memory.texts}, self.driver, gather)
+        memory = describe_memory(self.exchanger)
+        return build_state(mine, {memory.kind: memory.texts}, self.driver, gather)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
         """Continue from a stored state; call it after `attach`, on all ranks.
@@ -282,7 +282,9 @@ class DDPHandle(ClosedOnExit):
             CheckpointError: The state is incomplete, or a tensor has another shape.
         """
         self._check_attached("load_state_dict")
-        mine, dropped = load_own(state, self.driver, self.exchanger.merge_states, [memory_of(self.exchanger)], strict)
+        mine, dropped = load_rank_state(
+            state, self.driver, self.exchanger.merge_states, [describe_memory(self.exchanger)], strict
+        )
         require_keys(mine, ("step", "paused"), "the handle of attach")
         self.exchanger.load_state_dict(mine)
         self.hook.resume_at(int(mine["step"]))

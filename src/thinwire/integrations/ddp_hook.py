@@ -1,4 +1,4 @@
-"""DDP's communication hook: it names a bucket's gradients, has them exchanged, and writes the averages back.
+"""DDP's communication hook: exchanges the gradients of each bucket by name and writes the averages back.
 
 DDP reads the annotations of a hook, so this module must not import annotations from __future__.
 """
@@ -16,33 +16,32 @@ from ..core.torch_private import call_after_backward, is_in_backward, sparse_val
 from ..drivers.driver import Driver
 from ..exchange import Exchanger
 from .complex_layers import bucket_gradients
-from .sparse_rows import sparse_mean
-from .times import Times, now
+from .sparse_rows import average_sparse_rows
+from .step_times import StepTimes, now
 
-Answer = torch.futures.Future[Tensor]
-Answers = list[tuple[Answer, Tensor]]  # and what they are answered with
-Extra = Callable[[int, World], Program[None]]
+BucketFuture = torch.futures.Future[Tensor]
+Buckets = list[tuple[BucketFuture, Tensor]]  # what DDP waits for, and the buffer it gets
+StepProgram = Callable[[int, World], Program[None]]
 
 
 class DDPHook:
-    """One backward pass is one step: its buckets are exchanged in order by the driver's thread and released together.
+    """One backward pass is one step: its buckets are exchanged in order by the driver's thread and completed together.
 
-    Nothing of DDP's is answered before the last bucket has been exchanged, because only then do all ranks know whether
-    the step was good. If it was not, every gradient becomes NaN on every rank. An error of the exchange is raised by
-    `backward` itself, with its own type; buckets behind it are not sent, and the step commits nothing and is not
-    counted.
+    No future of DDP's is completed before the last bucket has been exchanged, because only then do all ranks know
+    whether the step was good. After a bad step every gradient is NaN on every rank. `backward` raises an error of the
+    exchange with its own type; the buckets after it are not sent, and the step is neither committed nor counted.
 
     Args:
-        choose: the exchanger of a step.
-        driver: carries the programs.
-        names: of the parameters whose gradients are exchanged.
-        scale: the present loss scale, if there is one.
-        unused: a map of the parameters that this rank used, if DDP keeps one.
-        lr: the present learning rate, if it is known.
-        before: programs that start a step, in this order.
-        at_rest: programs that end a backward pass: weights are not in use then.
-        after: called with whether the step was good.
-        backward_ended: the buckets of the first step come when backward has ended, as with static_graph.
+        choose: Returns the exchanger of a step.
+        driver: Runs the programs.
+        names: Names of the parameters whose gradients are exchanged.
+        scale: Returns the present loss scale, if there is one.
+        used: Returns DDP's map of the parameters that this rank used, if DDP keeps one.
+        lr: Returns the present learning rate, if it is known.
+        before: Programs that start a step, in this order.
+        after_backward: Programs that end a backward pass, when autograd no longer needs the weights.
+        after: Called with whether the step was good.
+        backward_ended: The buckets of the first step come after backward has ended, as with static_graph.
     """
 
     def __init__(
@@ -51,92 +50,92 @@ class DDPHook:
         driver: Driver,
         names: Mapping[Tensor, str],
         scale: Callable[[], float] | None = None,
-        unused: Callable[[], Tensor | None] | None = None,
+        used: Callable[[], Tensor | None] | None = None,
         lr: Callable[[], float | None] = lambda: None,
         *,
-        before: Sequence[Extra] = (),
-        at_rest: Sequence[Callable[[int], Program[None] | None]] = (),
+        before: Sequence[StepProgram] = (),
+        after_backward: Sequence[Callable[[int], Program[None] | None]] = (),
         after: Sequence[Callable[[bool], None]] = (),
         backward_ended: bool = False,
     ) -> None:
         self.choose, self.driver, self.names = choose, driver, names
-        self.scale, self.unused, self.lr = scale, unused, lr
+        self.scale, self.used, self.lr = scale, used, lr
         self._has_complex = any(parameter.is_complex() for parameter in names)
-        self.before, self.at_rest, self.after = before, at_rest, after
-        self.exchanger = choose(0)  # of the step that is open
+        self.before, self.after_backward, self.after = before, after_backward, after
+        self.exchanger = choose(0)  # of the open step
         self.step = 0
-        self.good = True  # whether the last step was
-        self.idle = False  # whether this rank has run out of inputs and just plays along (Join)
+        self.good = True  # whether the last step was good
+        self.idle = False  # this rank has run out of inputs and only takes part in collectives (Join)
         self._backward_ended = backward_ended
-        self.times = Times(("in hooks", "encoding and decoding", "sending", "waiting"))
-        self._answers: Answers = []  # of the step that is open
+        self.times = StepTimes(("in hooks", "encoding and decoding", "sending", "waiting"))
+        self._buckets: Buckets = []  # of the open step
         self._queued: list[Future[Any]] = []
         self._ending: Future[None] | None = None  # the last program of the last step
-        self._seen = 0  # parameters of that step so far
+        self._num_parameters = 0  # of the open step so far
         self._sparse_bad = False
         self._factor = 1.0
-        self._scaled: dict[str, Tensor] = {}  # gradients that wait for their averages
+        self._scaled: dict[str, Tensor] = {}  # gradients whose averages are not there yet
 
-    def hook(self, bucket: GradBucket) -> Answer:
+    def hook(self, bucket: GradBucket) -> BucketFuture:
         began = now()
-        if not self._answers:
+        if not self._buckets:
             self.idle = not is_in_backward()
             self._factor, self._scaled = self.scale() if self.scale else 1.0, {}
             self._submit(self._begin(self.lr()))
-        answer: Answer = torch.futures.Future()
-        at, buffer = len(self._answers), bucket.buffer()
-        self._answers.append((answer, buffer))
+        future: BucketFuture = torch.futures.Future()
+        at, buffer = len(self._buckets), bucket.buffer()
+        self._buckets.append((future, buffer))
         names = [self.names[parameter] for parameter in bucket.parameters()]
         if buffer.layout == torch.sparse_coo:
-            self._submit(self._exchange_rows(names[0], buffer, self._answers, at))
+            self._submit(self._exchange_rows(names[0], buffer, self._buckets, at))
         else:
             gradients = bucket_gradients(bucket) if self._has_complex else bucket.gradients()
             self._submit(self._exchange(dict(zip(names, gradients, strict=True))), ahead=True)
-        self._seen += len(names)
+        self._num_parameters += len(names)
         self.times.add("in hooks", began)
-        if self._seen == len(self.names):  # bucket.is_last() is wrong in the first step of a static graph
+        if self._num_parameters == len(self.names):  # bucket.is_last() is wrong in the first step of a static graph
             self._close()
-        return answer
+        return future
 
     def _begin(self, lr: float | None) -> Program[None]:
         self.exchanger = self.choose(self.step)
-        for extra in self.before:
-            yield from extra(self.step, self.driver.world)
+        for program in self.before:
+            yield from program(self.step, self.driver.world)
         yield from self.exchanger.begin(self.step, self.driver.world, lr)
 
     def _exchange(self, gradients: Mapping[str, Tensor]) -> Program[None]:
-        """Averages are written into the bucket; with a loss scale, memories see gradients without it."""
+        """Write averages into the bucket; with a loss scale, memories get unscaled gradients."""
         if self._factor == 1.0:
             yield from self.exchanger.exchange(gradients, self.step, self.driver.world, into=gradients)
             return
-        given = {name: gradient / self._factor for name, gradient in gradients.items()}
-        averages = yield from self.exchanger.exchange(given, self.step, self.driver.world)
+        unscaled = {name: gradient / self._factor for name, gradient in gradients.items()}
+        averages = yield from self.exchanger.exchange(unscaled, self.step, self.driver.world)
         self._scaled |= gradients
-        for name, average in averages.items():  # of earlier buckets, too, where layers are exchanged as one
+        for name, average in averages.items():  # also of earlier buckets, where layers are flattened into one
             self._scaled.pop(name).copy_(average * self._factor)
 
-    def _exchange_rows(self, name: str, rows: Tensor, answers: Answers, at: int) -> Program[None]:
-        mean, bad = yield from sparse_mean(rows, name, self.driver.world, self.step)
-        answers[at] = (answers[at][0], mean)  # rows of all ranks, so not those of the bucket
+    def _exchange_rows(self, name: str, rows: Tensor, buckets: Buckets, at: int) -> Program[None]:
+        mean, bad = yield from average_sparse_rows(rows, name, self.driver.world, self.step)
+        buckets[at] = (buckets[at][0], mean)  # a new tensor: it has the rows of all ranks
         self._sparse_bad |= bad
 
     def _close(self) -> None:
-        """After the last bucket: settle, release, and let `backward` wait for it where it can raise our errors.
+        """After the last bucket: settle the step and complete the futures; `backward` waits where it can raise errors.
 
-        That is when autograd is done and DDP has noted which parameters were used, but has not asked for answers yet.
-        It is now for idle ranks, and in the first step of a static graph, which DDP makes when backward has ended.
+        That is when autograd is done and DDP has noted which parameters were used, but does not wait for futures yet.
+        For idle ranks, and in the first step of a static graph, backward has ended already: then it is now.
         """
-        answers, queued = self._answers, self._queued
-        self._answers, self._queued, self._seen = [], [], 0
+        buckets, queued = self._buckets, self._queued
+        self._buckets, self._queued, self._num_parameters = [], [], 0
 
         def finish() -> None:
             began, step = now(), self.step
-            self._ending = done = self.driver.submit(self.times.timed(self._end(answers, queued[-1])))
-            done.add_done_callback(lambda _: release([*queued, done], answers))
+            self._ending = done = self.driver.submit(self.times.timed(self._end(buckets, queued[-1])))
+            done.add_done_callback(lambda _: complete([*queued, done], buckets))
             for future in (*queued, done):
                 future.result()
-            for make in self.at_rest:
-                if (program := make(step)) is not None:
+            for build in self.after_backward:
+                if (program := build(step)) is not None:
                     self.driver.run(program)
             self.times.add("waiting", began)
 
@@ -146,44 +145,44 @@ class DDPHook:
         else:
             call_after_backward(finish)
 
-    def _end(self, answers: Answers, last: Future[Any]) -> Program[None]:
+    def _end(self, buckets: Buckets, last: Future[Any]) -> Program[None]:
         if last.exception() is not None:  # of that bucket or of one before it
-            self._forget_step()
+            self._discard_step()
             return
-        if self.unused is not None:
-            yield from self._keep_memory_of_unused(self.unused())
+        if self.used is not None:
+            yield from self._keep_memory_of_unused(self.used())
         self.good = self.exchanger.settle(good=not self._sparse_bad)
         self._sparse_bad = False
         if not self.good:
-            for _, buffer in answers:
+            for _, buffer in buckets:
                 (sparse_values(buffer) if buffer.layout == torch.sparse_coo else buffer).fill_(float("nan"))
-        for tell in self.after:
-            tell(self.good)
+        for callback in self.after:
+            callback(self.good)
         self.step += 1
 
     def abandon_open_step(self) -> None:
-        """Wait until nothing is under way; forget a step whose backward pass did not reach its last bucket."""
-        queued, self._answers, self._queued, self._seen = self._queued, [], [], 0
+        """Wait for what is under way; discard a step whose backward pass did not reach its last bucket."""
+        queued, self._buckets, self._queued, self._num_parameters = self._queued, [], [], 0
         for future in (*queued, *([self._ending] if self._ending else [])):
             future.exception()
         if queued:
-            self._forget_step()
+            self._discard_step()
 
     def resume_at(self, step: int) -> None:
-        """Go on counting here, after a state was loaded."""
+        """Set the step counter, after a state was loaded."""
         self.step = step
 
-    def _forget_step(self) -> None:
+    def _discard_step(self) -> None:
         self.good, self._sparse_bad = False, False
         self.exchanger.abandon()
 
     def _keep_memory_of_unused(self, used: Tensor | None) -> Program[None]:
-        """DDP drops the gradient of a parameter that no rank used; what its memory would send there must not go."""
+        """DDP drops the gradient of a parameter that no rank used; its memory must keep what would be sent."""
         if used is None:
             return
-        anywhere = yield AllReduce(used, Op.MAX, reduce_labels("", used, "used parameters"), self.step)
+        used_anywhere = yield AllReduce(used, Op.MAX, reduce_labels("", used, "used parameters"), self.step)
         self.exchanger.discard_pending(
-            name for name, flag in zip(self.names.values(), anywhere.tolist(), strict=True) if not flag
+            name for name, flag in zip(self.names.values(), used_anywhere.tolist(), strict=True) if not flag
         )
 
     def _submit(self, program: Program[None], ahead: bool = False) -> None:
@@ -191,11 +190,11 @@ class DDPHook:
         self._queued.append(self.driver.submit(self.times.timed(program), ahead, after))
 
 
-def release(exchanged: Sequence[Future[None]], answers: Answers) -> None:
-    """Answer DDP: with the averages, or with the first error."""
+def complete(exchanged: Sequence[Future[None]], buckets: Buckets) -> None:
+    """Complete DDP's futures with the averages, or with the first error."""
     error = next((f.exception() for f in exchanged if f.exception() is not None), None)
-    for answer, buffer in answers:
+    for future, buffer in buckets:
         if error is None:
-            answer.set_result(buffer)
+            future.set_result(buffer)
         else:
-            answer.set_exception(error)  # type: ignore[arg-type]
+            future.set_exception(error)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ class HookSlot:
 
     @classmethod
     def of(cls, model: DistributedDataParallel) -> "HookSlot":
-        """The model's slot, registered with DDP by the first call; `wrappers.ddp_of` has checked that DDP allows it."""
+        """The model's slot; the first call registers it with DDP. `find_ddp` has checked that DDP allows it."""
         slot = getattr(model, "_thinwire_slot", None)
         if isinstance(slot, cls) and slot.reducer() is reducer_of(model):
             return slot

@@ -18,10 +18,10 @@ from ..core import ClosedOnExit, NonFiniteError, Program, ProtocolError, TensorS
 from ..optimizer_state import AdamMoments, Averaging
 from ..sync import Local, Rounds
 from ..sync.rounds import Merged
-from .agreement import announce_end, compare_weights, resync_weights
-from .complex_layers import as_real, as_real_spec, like
+from .comparison import announce_end, compare_weights, resync_weights
+from .complex_layers import as_real, as_real_spec, restore_complex
 from .compositions import Compositions, describe_compositions, find_fallbacks
-from .connections import check_group, open_or_alone
+from .connections import check_group, connect_or_single
 from .device_copies import warn_of_copies
 from .local_options import (
     LocalOptions,
@@ -35,8 +35,8 @@ from .local_options import (
     trained_parameters,
 )
 from .local_state import LocalStateMethods
-from .nonfinite import BadSteps
-from .report import ReportContext, TrafficReport, repr_of
+from .nonfinite import NonFiniteMonitor
+from .report import ReportContext, TrafficReport, describe_handle
 from .resume_warning import has_steps, warn_of_empty_memory
 
 COUNT_STEPS = "it skips steps, so call handle.before_step() and handle.after_step() around each step (hooks=False)"
@@ -85,7 +85,7 @@ class LocalHandle(LocalStateMethods, ClosedOnExit):
         self._carried: list[Future[None]] = []
         self._handles: list[Any] = []
         settings_text = compared_settings(options, settings, optimizer, self.layers, rules)
-        self.driver = open_or_alone("local", settings_text, options.timeout_s, group)
+        self.driver = connect_or_single("local", settings_text, options.timeout_s, group)
         try:
             self.driver.run(self._start_equal())
         except BaseException:
@@ -96,7 +96,9 @@ class LocalHandle(LocalStateMethods, ClosedOnExit):
         if self.averaging is not None:
             self._described["moments"] = options.optimizer_state
         self._fallbacks = find_fallbacks(self._forms, composition, options.dense_below)
-        self._bad_rounds = BadSteps(model, self.layers, "max_bad_rounds", give=COUNT_STEPS if options.hooks else "")
+        self._bad_rounds = NonFiniteMonitor(
+            model, self.layers, "max_bad_rounds", scaler_remedy=COUNT_STEPS if options.hooks else ""
+        )
         self._has_warned_of_copies = False
         self._lr: float | None = None  # of the step that is made now, if it is known
         self.began = time.perf_counter()
@@ -156,7 +158,7 @@ class LocalHandle(LocalStateMethods, ClosedOnExit):
         with self._timing():
             averages = self.driver.run(self.rounds.average_gradients(gradients, self.step, self.driver.world, self._lr))
         for name, parameter in self.parameters.items():  # None after a bad step: weights and moments stay as they are
-            parameter.grad = like(averages[name], parameter) if name in averages else None
+            parameter.grad = restore_complex(averages[name], parameter) if name in averages else None
         self._count_bad_rounds()
 
     def _wait(self) -> None:
@@ -255,7 +257,7 @@ class LocalHandle(LocalStateMethods, ClosedOnExit):
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        return repr_of(self, self._compositions, self.step, self.driver.world, self._state)
+        return describe_handle(self, self._compositions, self.step, self.driver.world, self._state)
 
     @property
     def _compositions(self) -> Compositions:

@@ -28,7 +28,7 @@ from ..sync import Local, sync_text
 from .complex_layers import as_real
 from .ddp_options import ON_DIVERGENCE
 from .soundness import check_soundness
-from .wrappers import plain_of
+from .wrappers import find_plain_module
 
 BUFFERS = ("average", "local")
 ZERO_MEANS = {
@@ -122,7 +122,7 @@ def averaged_buffers(model: nn.Module) -> dict[str, Tensor]:
 
 def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Parameters that the optimizer updates, by name; a tied one has its first name, frozen ones are left out."""
-    model = plain_of(model)
+    model = find_plain_module(model)
     if not hasattr(optimizer, "param_groups"):
         raise CompositionError(f"local: optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}

@@ -9,9 +9,9 @@ from ..core import require_keys
 from ..drivers.driver import Driver
 from ..optimizer_state import Averaging
 from ..sync import Rounds
-from .moments_handle import memory_of_moments
-from .state_gather import state_of_all
-from .state_loading import Memory, load_own, memory_of
+from .moments_handle import describe_moments_memory
+from .state_gather import build_state
+from .state_loading import HandleMemory, describe_memory, load_rank_state
 
 
 class LocalStateMethods:
@@ -39,7 +39,7 @@ class LocalStateMethods:
         mine = self.rounds.state_dict() | {"step": self.step}
         if self.averaging is not None:
             mine["moments"] = self.averaging.state_dict()
-        return state_of_all(mine, {memory.kind: memory.texts for memory in self._memories()}, self.driver, gather)
+        return build_state(mine, {memory.kind: memory.texts for memory in self._memories()}, self.driver, gather)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
         """Continue from a stored state; all ranks call it.
@@ -57,7 +57,7 @@ class LocalStateMethods:
             ConfigMismatch: The state is of another composition (only with strict), or ranks passed different states.
             CheckpointError: The state is incomplete, or a tensor has another shape.
         """
-        mine, dropped = load_own(state, self.driver, self.merged, self._memories(), strict)
+        mine, dropped = load_rank_state(state, self.driver, self.merged, self._memories(), strict)
         require_keys(mine, ("step",), "the handle of local")
         self._wait()
         self.rounds.load_state_dict(mine)
@@ -66,9 +66,9 @@ class LocalStateMethods:
         self.step, self.is_fresh = int(mine["step"]), False
         return dropped
 
-    def _memories(self) -> list[Memory]:
-        moments = [] if self.averaging is None else [memory_of_moments(self.averaging, "moments", "exchanger")]
-        return [memory_of(self.rounds.exchanger, "exchanger"), *moments]
+    def _memories(self) -> list[HandleMemory]:
+        moments = [] if self.averaging is None else [describe_moments_memory(self.averaging, "moments", "exchanger")]
+        return [describe_memory(self.rounds.exchanger, "exchanger"), *moments]
 
     def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Combine the states of a world of another size into one rank's state."""

@@ -1,4 +1,4 @@
-"""The handle that `thinwire.moments.average` gives, and moments that go from one rank to another."""
+"""The handle that `thinwire.moments.average` returns, and the transfer of moments between two ranks."""
 
 from __future__ import annotations
 
@@ -15,54 +15,64 @@ from ..core import ClosedOnExit, CompositionError, NonFiniteError, Program, Tens
 from ..drivers.meter import Traffic
 from ..optimizer_state import Averaging, Moving
 from .compositions import Compositions, dense_reason
-from .connections import open_or_alone, open_pair
-from .report import ReportContext, TrafficReport, repr_of
-from .state_gather import state_of_all
-from .state_loading import Memory, load_own
+from .connections import connect_or_single, connect_pair
+from .report import ReportContext, TrafficReport, describe_handle
+from .state_gather import build_state
+from .state_loading import HandleMemory, load_rank_state
 
 
-def memory_of_moments(averaging: Averaging, *path: str) -> Memory:
-    """One text serves all parameters."""
+def describe_moments_memory(averaging: Averaging, *path: str) -> HandleMemory:
+    """The memory of an averaging; one text is stored for all parameters."""
     texts = {"moments": averaging.text}
-    return Memory("moments", texts, averaging.exchanger, path, lambda stored: averaging.rules_of(stored["moments"]))
+    return HandleMemory(
+        "moments", texts, averaging.exchanger, path, lambda stored: averaging.rules_of(stored["moments"])
+    )
 
 
 class MomentsHandle(ClosedOnExit):
-    """Averages one optimizer's moments. Made by `thinwire.moments.average`, on every rank alike; so it is used."""
+    """Averages one optimizer's moments over ranks. `thinwire.moments.average` makes it.
+
+    All ranks call its methods alike, between the same steps. In a `with` block it is closed at the end.
+    """
 
     def __init__(
-        self, averaging: Averaging, facts: Mapping[str, Any], timeout_s: float = 60.0, group: Any = None
+        self, averaging: Averaging, settings: Mapping[str, Any], timeout_s: float = 60.0, group: Any = None
     ) -> None:
         self.averaging = averaging
         self.layers: list[TensorSpec] = list(averaging.exchanger.layers.values())
         self.seconds = {"waiting": 0.0}
         tensors = {layer.name: f"{list(layer.shape[1:])} {layer.dtype}" for layer in self.layers}
-        known = {"thinwire": __version__, **facts, "parameter": tensors}
-        self.driver = open_or_alone("moments", known, timeout_s, group)
+        compared = {"thinwire": __version__, **settings, "parameter": tensors}
+        self.driver = connect_or_single("moments", compared, timeout_s, group)
 
     @torch.no_grad()
     def average(self) -> None:
-        """All ranks' moments become their average now. All ranks call it, between the same steps."""
+        """Replace all ranks' moments by their average now.
+
+        Raises:
+            NonFiniteError: Some rank's moments have a NaN or an infinity; no rank's moments have changed.
+            ClosedError: The handle is closed.
+        """
         began = time.perf_counter()
         good = self.driver.run(self.averaging.average(self.driver.world))
         self.seconds["waiting"] += time.perf_counter() - began
         if not good:
             raise NonFiniteError(
-                f"round {self.averaging.rounds - 1}: some rank's moments have a NaN or an infinity, so no rank's have "
-                "changed; the log of that rank names the parameters"
+                f"round {self.averaging.rounds - 1}: some rank's moments have a NaN or an infinity, so no rank's "
+                "moments have changed; the log of that rank names the parameters"
             )
 
     def report(self) -> TrafficReport:
-        """What was sent and saved, as this rank counted. Prints as a table."""
+        """Return bytes sent and saving so far, as counted on this rank; prints as a table."""
         dense = sum(layer.numel * layer.dtype.itemsize for layer in self.layers)
         exchanger, rounds, driver = self.averaging.exchanger, self.averaging.rounds, self.driver
-        about = ReportContext(self._compositions, self._state, "round", "dense", titles=self.averaging.titles)
+        context = ReportContext(self._compositions, self._state, "round", "dense", titles=self.averaging.titles)
         return TrafficReport.of(
-            driver.meter, driver.world, rounds, dense, self.seconds, exchanger.skipped_steps, 0, None, about
+            driver.meter, driver.world, rounds, dense, self.seconds, exchanger.skipped_steps, 0, None, context
         )
 
     def __repr__(self) -> str:
-        return repr_of(self, self._compositions, self.averaging.rounds, self.driver.world, self._state, "round")
+        return describe_handle(self, self._compositions, self.averaging.rounds, self.driver.world, self._state, "round")
 
     @property
     def _state(self) -> str:
@@ -70,44 +80,65 @@ class MomentsHandle(ClosedOnExit):
 
     @property
     def _compositions(self) -> Compositions:
-        """Those of pairs are called by the text they were made of."""
+        """The text of the averaging stands for the aggregators of pairs that were made from it."""
         rules = self.averaging.exchanger.aggregators
         texts = {name: "dense()" if rule == Dense() else self.averaging.text for name, rule in rules.items()}
         if self.averaging.text.removeprefix("moments(").startswith("dense()"):
             return Compositions(texts, {})
-        forms = [TensorSpec(layer.name, layer.shape[1:]) for layer in self.layers]  # m and v have the same form
+        forms = [TensorSpec(layer.name, layer.shape[1:]) for layer in self.layers]  # m and v have the same shape
         reasons = {form.name: dense_reason(form, self.averaging.dense_below) for form in forms}
         return Compositions(texts, {name: reason for name, reason in reasons.items() if reason is not None})
 
     def state_dict(self, gather: bool = True) -> dict[str, Any]:
-        """Memories of all ranks; gather=False: this rank's alone, silently. Save the optimizer's state beside it."""
-        mine, memory = self.averaging.state_dict(), memory_of_moments(self.averaging, "exchanger")
-        return state_of_all(mine | {"step": self.averaging.rounds}, {memory.kind: memory.texts}, self.driver, gather)
+        """Return the memories; the moments themselves are in the optimizer's own state, to be saved beside it.
+
+        Args:
+            gather: Collect the states of all ranks on each rank, so that any number of ranks can resume. With False,
+                return this rank's state without communication.
+        """
+        mine, memory = self.averaging.state_dict(), describe_moments_memory(self.averaging, "exchanger")
+        return build_state(mine | {"step": self.averaging.rounds}, {memory.kind: memory.texts}, self.driver, gather)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
-        """Go on where `state_dict` was taken; if the world has another size, with the mean of all memories.
+        """Continue from a stored state; all ranks call it.
 
-        strict=False takes over what fits of a state of another composition; what is dropped is returned and logged.
+        With another number of ranks than stored, each rank starts with the mean of all memories.
+
+        Args:
+            state: What `state_dict()` returned.
+            strict: With False, take over what fits from a state of another composition.
+
+        Returns:
+            What was dropped, one text each, also logged; always empty with strict.
+
+        Raises:
+            ConfigMismatch: The state is of another composition (only with strict), or ranks passed different states.
+            CheckpointError: The state is incomplete, or a tensor has another shape.
         """
-        memories = [memory_of_moments(self.averaging, "exchanger")]
-        mine, dropped = load_own(state, self.driver, self.averaging.merged, memories, strict)
+        memories = [describe_moments_memory(self.averaging, "exchanger")]
+        mine, dropped = load_rank_state(state, self.driver, self.averaging.merged, memories, strict)
         self.averaging.load_state_dict(mine)
         return dropped
 
     def close(self) -> None:
+        """Close the connections; `report()` stays available. A second call does nothing."""
         self.driver.close()
 
 
 @torch.no_grad()
-def move(moving: Moving, other: int, sends: bool, timeout_s: float = 60.0, group: Any = None) -> Traffic:
-    """Send to, or receive from, another rank of the group; no third rank takes part. What it took, as counted here."""
+def transfer(moving: Moving, other: int, sends: bool, timeout_s: float = 60.0, group: Any = None) -> Traffic:
+    """Send to, or receive from, another rank of the group; no other rank takes part. Return the bytes of this rank."""
     if not (dist.is_available() and dist.is_initialized()):
-        raise CompositionError("moments: sending needs a process group; call init_process_group first")
+        raise CompositionError(
+            "moments: send and receive need a process group; call torch.distributed.init_process_group first"
+        )
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     if other == rank or not 0 <= other < size:
-        raise CompositionError(f"moments: another rank is needed, 0 to {size - 1} and not {rank}, got {other}")
+        raise CompositionError(
+            f"moments: the other rank must be from 0 to {size - 1} and not this one, {rank}; got {other}"
+        )
     pair = sorted((rank, other))
     program: Callable[[int], Program[None]] = moving.send if sends else moving.receive
-    with open_pair(timeout_s, group, pair) as driver:
+    with connect_pair(timeout_s, group, pair) as driver:
         driver.run(program(pair.index(other)))
         return driver.meter.total()

@@ -1,4 +1,4 @@
-"""The error after many steps with a NaN or an infinity, with advice by what was seen of loss scales and float16."""
+"""The error after many steps with a NaN or an infinity, with advice from the loss scale and the dtypes in use."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from torch.amp.grad_scaler import GradScaler
 from ..core import NonFiniteError, TensorSpec
 from ..core.torch_private import has_scaled
 
-LARGE_SCALE = 2.0**16  # where a GradScaler begins unless told otherwise
+LARGE_SCALE = 2.0**16  # the default initial scale of a GradScaler
 
 
-class BadSteps:
-    """Counts nothing itself: it is told how many steps (or rounds) in a row were bad, and advises or raises.
+class NonFiniteMonitor:
+    """Raises NonFiniteError after too many consecutive bad steps (or rounds), with advice.
 
-    option: the name of the setting that limits them. scaler: the one that was given to `attach`. give: what to do with
-    a GradScaler that was not given, if anything.
+    Args:
+        model: The model; its first forward pass shows whether autocast is in use.
+        layers: The specs of its parameters.
+        option: The name of the argument that limits the steps.
+        scaler: The GradScaler that was passed to `attach`.
+        scaler_remedy: What to do about a GradScaler that was not passed; "" if there is nothing to do.
     """
 
     def __init__(
@@ -31,69 +35,74 @@ class BadSteps:
         layers: Sequence[TensorSpec],
         option: str,
         scaler: GradScaler | None = None,
-        give: str = "",
+        scaler_remedy: str = "",
     ) -> None:
         self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
-        self.option, self.give = option, give
+        self.option, self.scaler_remedy = option, scaler_remedy
         self.float16_weights = any(layer.dtype == torch.float16 for layer in layers)
-        self.autocast = AutocastWatch(model)
+        self.autocast = AutocastProbe(model)
         self._has_warned = False
 
-    def check(self, step: int, in_a_row: int, most: int) -> None:
-        """Raise NonFiniteError if so many are too many; at the first, warn of a GradScaler that is not known."""
-        if in_a_row == 1:
+    def check(self, step: int, consecutive: int, limit: int) -> None:
+        """Raise NonFiniteError at the limit (0: no limit); at the first bad step, warn of an unknown GradScaler."""
+        if consecutive == 1:
             self._warn_of_scaler()
-        if most and in_a_row >= most:
+        if limit and consecutive >= limit:
             raise NonFiniteError(
-                f"step {step}: {most} {self.option.rpartition('_')[2]} in a row had a NaN or an infinity on some rank; "
-                f"the log of that rank names the parameters. {self.advice()}"
+                f"step {step}: {limit} consecutive {self.option.rpartition('_')[2]} had a NaN or an infinity on some "
+                f"rank; the log of that rank names the parameters. {self.advice()}"
             )
 
     def _warn_of_scaler(self) -> None:
-        if self.scaler is None and self.give and not self._has_warned and (scale := scale_in_use()) is not None:
+        if (
+            self.scaler is None
+            and self.scaler_remedy
+            and not self._has_warned
+            and (scale := find_loss_scale()) is not None
+        ):
             self._has_warned = True
-            warnings.warn(f"thinwire: {self._unknown(scale)}", stacklevel=2)
+            warnings.warn(f"thinwire: {self._describe_unknown(scale)}", stacklevel=2)
 
     def advice(self) -> str:
-        """What to do, by what was seen."""
+        """Return what to do, from the scale and the dtypes in use."""
         if self.scaler is not None:
-            return self._known(self.scaler.get_scale())
-        and_give = f", and {self.give}" if self.give else ""
-        if (scale := scale_in_use()) is not None:
-            return f"{self._unknown(scale)}. {self._too_large(scale) or self._slower()}"
+            return self._advise_known(self.scaler.get_scale())
+        and_remedy = f", and {self.scaler_remedy}" if self.scaler_remedy else ""
+        if (scale := find_loss_scale()) is not None:
+            return f"{self._describe_unknown(scale)}. {self._advise_scale(scale) or self._advise_training()}"
         if self.float16_weights:
             return (
-                "Some parameters are float16, which ends at 65504: use bfloat16, or float32 parameters under autocast "
-                f"with a GradScaler{and_give}"
+                "Some parameters are float16, whose largest number is 65504: use bfloat16, or float32 parameters under "
+                f"autocast with a GradScaler{and_remedy}"
             )
         if self.autocast.float16:
             return (
-                f"The model runs under autocast(float16) and no GradScaler is in use: use one{and_give}; or autocast "
+                f"The model runs under autocast(float16) and no GradScaler is in use: use one{and_remedy}; or autocast "
                 "to bfloat16, which needs none"
             )
-        return self._slower()
+        return self._advise_training()
 
-    def _known(self, scale: float) -> str:
+    def _advise_known(self, scale: float) -> str:
         if scale > LARGE_SCALE:
-            return f"The GradScaler's scale is {_power(scale)} and still coming down. {self._too_large(scale)}"
-        return f"The GradScaler's scale has come down to {_power(scale)}, so it is hardly the cause. {self._slower()}"
+            return f"The GradScaler's scale is {_power(scale)} and still decreasing. {self._advise_scale(scale)}"
+        return f"The GradScaler's scale is {_power(scale)}, so it is probably not the cause. {self._advise_training()}"
 
-    def _unknown(self, scale: float) -> str:
+    def _describe_unknown(self, scale: float) -> str:
         what = f"A GradScaler with scale {_power(scale)} is in use"
-        return f"{what}, and was not given here: {self.give}" if self.give else what
+        return f"{what} and was not passed to thinwire: {self.scaler_remedy}" if self.scaler_remedy else what
 
-    def _too_large(self, scale: float) -> str:
+    def _advise_scale(self, scale: float) -> str:
         start = f"Start with GradScaler(init_scale={LARGE_SCALE:.0f}), or raise {self.option}"
         return start if scale > LARGE_SCALE else ""
 
-    def _slower(self) -> str:
+    def _advise_training(self) -> str:
         return f"Lower the learning rate, clip gradients, or raise {self.option}"
 
 
-def scale_in_use() -> float | None:
-    """The largest scale of all GradScalers of this process that have scaled something; None if there are none.
+def find_loss_scale() -> float | None:
+    """Return the largest scale of all GradScalers of this process that have been used; None if there are none.
 
-    A look at all objects, because a scaler leaves no trace on a model or an optimizer: for errors and warnings only.
+    Searches all objects, because neither model nor optimizer refers to a scaler; so only for errors and warnings.
     """
     found = [each for each in gc.get_objects() if issubclass(type(each), GradScaler)]
     scales = [each.get_scale() for each in found if each.is_enabled() and has_scaled(each)]
@@ -105,8 +114,8 @@ def _power(scale: float) -> str:
     return f"2^{exponent:.0f}" if exponent.is_integer() and abs(exponent) > 6 else f"{scale:g}"
 
 
-class AutocastWatch:
-    """Whether a model's training runs under autocast(float16): looked at in one forward pass, then the hook is gone."""
+class AutocastProbe:
+    """Whether a model is trained under autocast(float16); a hook tests it in one forward pass and removes itself."""
 
     def __init__(self, model: nn.Module) -> None:
         self.float16 = False

@@ -1,4 +1,4 @@
-"""What a handle has sent so far, and through which compositions; prints as a table."""
+"""The report of a handle: bytes, saving and times so far, by layer and by kind; prints as a table."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ..drivers.meter import Meter
 from .compositions import Compositions
 
 MAX_LAYERS = 12
-# kinds of traffic that belong to no single layer, in a reader's words
-COMMON = {
+# names of the kinds of traffic that belong to no single layer
+COMMON_KINDS = {
     "header": "headers and lengths of messages",
-    "flag": "flags: no NaN, no infinity",
-    "settings": "settings, compared at the start",
-    "fingerprint": "fingerprints of weights, compared",
+    "flag": "flags: NaN or infinity",
+    "settings": "comparison of settings",
+    "fingerprint": "comparison of weights",
     "plan": "statistics and plans of the controller",
-    "used parameters": "which parameters were used",
+    "used parameters": "map of used parameters",
     "state": "state_dict() of all ranks",
     "counters": "step counters of Adam",
-    "measure": "consensus(), measured",
-    "drift": "drift of weights, measured",
+    "measure": "consensus()",
+    "drift": "drift of weights",
     "agree": "agreement on a full average",
     "the end of training": "end of training",
     "values": "other",
@@ -32,34 +32,51 @@ COMMON = {
 
 @dataclass(frozen=True)
 class ReportContext:
-    """What a report is about, beside its figures."""
+    """What a report says beside its numbers."""
 
     compositions: Compositions
     state: str = ""  # paused, detached, closed, ...
     unit: str = "step"
-    dense: str = "dense DDP"  # what the saving is measured against
-    facts: Mapping[str, str] = field(default_factory=dict)  # further lines under the composition
-    titles: Mapping[str, str] = field(default_factory=dict)  # of layers whose names say too little
+    dense: str = "dense DDP"  # the baseline of the saving
+    facts: Mapping[str, str] = field(default_factory=dict)  # further lines below the composition
+    titles: Mapping[str, str] = field(default_factory=dict)  # of layers, instead of their names
 
 
 @dataclass(frozen=True)
 class TrafficReport:
-    """One rank's view. Bytes were counted where they were sent; seconds are of this rank's clocks, so far."""
+    """Bytes, saving and times of one rank so far. Prints as a table.
+
+    Attributes:
+        rank: This rank.
+        workers: Number of ranks.
+        steps: Steps (or rounds) so far.
+        dense_bytes: What a ring all-reduce of all gradients would have sent in these steps.
+        sent_bytes: Bytes that this rank sent, headers included.
+        received_bytes: Bytes that this rank received.
+        by_layer: Bytes sent, by layer.
+        by_kind: Bytes sent, by kind (indices, values, header, ...).
+        common: Bytes sent that belong to no single layer, by kind.
+        seconds: Seconds by kind of work, by this rank's clock.
+        skipped_steps: Steps (or rounds) skipped because of a NaN or an infinity.
+        resynced_tensors: Tensors that were copied from rank 0 because they differed between ranks.
+        adapting: Decisions and cost of the controller; None without a controller.
+        context: Compositions, state of the handle and units.
+    """
 
     rank: int
     workers: int
     steps: int
-    dense_bytes: float  # what plain DDP would have sent for the same steps: a ring all-reduce of every gradient
+    dense_bytes: float
     sent_bytes: float
     received_bytes: float
     by_layer: Mapping[str, float]
     by_kind: Mapping[str, float]
-    common: Mapping[str, float]  # by kind: what belongs to no single layer, such as headers
+    common: Mapping[str, float]
     seconds: Mapping[str, float]
     skipped_steps: int
     resynced_tensors: int
-    adapting: ControllerReport | None  # what choosing per layer cost, where a controller chooses
-    subject: ReportContext
+    adapting: ControllerReport | None
+    context: ReportContext
 
     @classmethod
     def of(
@@ -72,7 +89,7 @@ class TrafficReport:
         skipped: int,
         resynced_tensors: int,
         adapting: ControllerReport | None,
-        subject: ReportContext,
+        context: ReportContext,
     ) -> TrafficReport:
         total = meter.total()
         dense = steps * gradient_bytes * 2 * (world.size - 1) / world.size
@@ -87,36 +104,37 @@ class TrafficReport:
                 common[where.kind] = common.get(where.kind, 0.0) + traffic.sent_bytes
         return cls(
             *world, steps, dense, total.sent_bytes, total.received_bytes, by_layer, by_kind, common, dict(seconds),
-            skipped, resynced_tensors, adapting, subject,
+            skipped, resynced_tensors, adapting, context,
         )  # fmt: skip
 
     @property
     def saving(self) -> float:
+        """dense_bytes / sent_bytes; NaN if nothing was sent."""
         return self.dense_bytes / self.sent_bytes if self.sent_bytes else float("nan")
 
     @property
     def compositions(self) -> Mapping[str, str]:
         """The composition text of every layer."""
-        return self.subject.compositions.texts
+        return self.context.compositions.texts
 
     @property
     def fallbacks(self) -> Mapping[str, str]:
-        """Layers that travel dense though another composition was asked for, and why."""
-        return self.subject.compositions.fallbacks
+        """Layers that are sent dense though another composition was passed, with the reason."""
+        return self.context.compositions.fallbacks
 
     def __str__(self) -> str:
-        unit, per_step = self.subject.unit, 1 / max(1, self.steps)
-        first, *others = self.subject.compositions.lines() or ["none"]
+        unit, per_step = self.context.unit, 1 / max(1, self.steps)
+        first, *others = self.context.compositions.lines() or ["none"]
         lines = [
             f"thinwire, rank {self.rank} of {self.workers}, {_count(self.steps, unit)}"
             + (f", {self.skipped_steps} skipped" if self.skipped_steps else "")
             + (f", {_count(self.resynced_tensors, 'tensor')} resynchronized" if self.resynced_tensors else "")
-            + (f", {self.subject.state}" if self.subject.state else ""),
+            + (f", {self.context.state}" if self.context.state else ""),
             f"  composition  {first}",
             *(f"               {other}" for other in others),
-            *(f"  {name:<11}  {text}" for name, text in self.subject.facts.items()),
+            *(f"  {name:<11}  {text}" for name, text in self.context.facts.items()),
             f"  sent         {format_bytes(self.sent_bytes)}, {format_bytes(self.sent_bytes * per_step)} a {unit}",
-            f"  {self.subject.dense:<11}  {format_bytes(self.dense_bytes)}, "
+            f"  {self.context.dense:<11}  {format_bytes(self.dense_bytes)}, "
             f"{format_bytes(self.dense_bytes * per_step)} a {unit} (by formula)",
             f"  saving       {self._saving()}",
             "  time         "
@@ -127,48 +145,50 @@ class TrafficReport:
 
     def _saving(self) -> str:
         if self.workers == 1:
-            return "- (one rank: there is nothing to send)"
+            return "- (one rank: nothing is sent)"
         if not self.steps:
-            return f"- (no {self.subject.unit} was made yet)"
+            return f"- (no {self.context.unit} yet)"
         return f"{self.saving:.3g}×" if self.sent_bytes else "- (nothing was sent)"
 
     def _table(self, per_step: float) -> list[str]:
-        """Bytes by layer, then what belongs to all layers, by kind."""
+        """Bytes by layer, then those that belong to no single layer, by kind."""
         if not self.sent_bytes:
             return []
-        about = self.subject
-        layers = [(self._title(name), sent, about.compositions.mark(name)) for name, sent in self.by_layer.items()]
+        context = self.context
+        layers = [(self._title(name), sent, context.compositions.remark(name)) for name, sent in self.by_layer.items()]
         common = [
-            (COMMON.get(kind, kind), sent, "")
+            (COMMON_KINDS.get(kind, kind), sent, "")
             for kind, sent in sorted(self.common.items(), key=lambda kv: -kv[1])
             if sent
         ]
         shown = layers[:MAX_LAYERS]
         width = max(len(name) for name, *_ in [*shown, *common])
 
-        def rows(of: list[tuple[str, float, str]]) -> list[str]:
+        def format_rows(rows: list[tuple[str, float, str]]) -> list[str]:
             return [
-                f"    {name:<{width}} {format_bytes(sent * per_step):>8} a {about.unit}  {mark}".rstrip()
-                for name, sent, mark in of
+                f"    {name:<{width}} {format_bytes(sent * per_step):>8} a {context.unit}  {mark}".rstrip()
+                for name, sent, mark in rows
             ]
 
         more = len(layers) - len(shown)
-        lines = ["  by layer", *rows(shown)] if shown else []
+        lines = ["  by layer", *format_rows(shown)] if shown else []
         lines += [f"    ... and {_count(more, 'more layer')}"] if more else []
-        return lines + (["  of no single layer", *rows(common)] if common else [])
+        return lines + (["  of no single layer", *format_rows(common)] if common else [])
 
     def _title(self, name: str) -> str:
         if name == FLATTENED and name not in self.compositions:
             return "whole (layers sent as one)"
-        return self.subject.titles.get(name, name)
+        return self.context.titles.get(name, name)
 
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def repr_of(handle: object, compositions: Compositions, step: int, world: World, state: str, unit: str = "step") -> str:
-    """What a handle is, in one line."""
+def describe_handle(
+    handle: object, compositions: Compositions, step: int, world: World, state: str, unit: str = "step"
+) -> str:
+    """Return the one-line repr of a handle."""
     where = "one rank" if world.size == 1 else f"rank {world.rank} of {world.size}"
     parts = [compositions.summary(), f"{unit} {step}", where, state]
     return f"<thinwire {type(handle).__name__}: {'; '.join(filter(None, parts))}>"

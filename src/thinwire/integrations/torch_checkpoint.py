@@ -1,7 +1,7 @@
-"""A handle's state out of a torch.distributed.checkpoint (DCP) that any number of ranks wrote.
+"""Loading a handle's state from a torch.distributed.checkpoint (DCP) of any number of ranks.
 
-`dcp.load({"wire": handle})` asks for the keys of the present ranks, so it needs as many as have saved. Here all stored
-keys of the handle are read, and `load_state_dict` makes of them what this number of ranks needs.
+`dcp.load({"thinwire": handle})` requests the keys of the present ranks, so it needs as many ranks as have saved.
+`load_dcp` reads all stored keys of the handle, and `load_state_dict` converts them for this number of ranks.
 """
 
 from __future__ import annotations
@@ -20,30 +20,38 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from ..core import CheckpointError, list_some
 
 
-class Loads(Protocol):
-    """A handle of `attach`, `local` or `moments.average`."""
+class StatefulHandle(Protocol):
+    """The handle of `attach`, `local` or `moments.average`."""
 
     def state_dict(self, gather: bool = True) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> list[str]: ...
 
 
-def load_dcp(handle: Loads, folder: str | PathLike[str], key: str = "wire", strict: bool = True) -> list[str]:
-    """Load a handle's state from a torch.distributed.checkpoint; another number of ranks may have saved it.
+def load_dcp(
+    handle: StatefulHandle, folder: str | PathLike[str], key: str = "thinwire", strict: bool = True
+) -> list[str]:
+    """Load a handle's state from a `torch.distributed.checkpoint`, also of another number of ranks.
 
-    With another number of ranks each begins with the mean of all residuals. All ranks call this alike. torch reads its
-    `.metadata` and plain objects by unpickling: load only checkpoints that you trust.
+    With another number of ranks, each starts with the mean of all residuals. All ranks call this alike. torch unpickles
+    `.metadata` and plain objects of the checkpoint: load only checkpoints that you trust.
 
     Args:
-        handle: as made by `attach`, `local` or `moments.average`, with the composition it was saved with.
-        folder: the `checkpoint_id` of `dcp.save`.
-        key: the name under which the handle was saved: "wire" for `dcp.save({"wire": wire})`.
-        strict: as in `handle.load_state_dict`.
+        handle: The handle of `attach`, `local` or `moments.average`, with the composition it was saved with.
+        folder: The `checkpoint_id` of `dcp.save`.
+        key: The name under which the handle was saved: "thinwire" for `dcp.save({"thinwire": handle})`.
+        strict: As in `handle.load_state_dict`.
 
     Returns:
-        What was dropped, as `handle.load_state_dict` says it.
+        What was dropped, as `handle.load_state_dict` returns it.
 
     Raises:
-        CheckpointError: the folder holds no such checkpoint, or nothing under that key.
+        CheckpointError: The folder has no such checkpoint, or nothing under that key.
+
+    Example:
+        ```python
+        dcp.save({"model": model.module.state_dict(), "thinwire": handle}, checkpoint_id=folder)  # on 4 ranks
+        thinwire.load_dcp(handle, folder)  # on 2 ranks
+        ```
     """
     state = read_dcp(folder, key)
     forms = [own for rank, own in handle.state_dict(gather=False).items() if rank.startswith("rank")]
@@ -53,7 +61,7 @@ def load_dcp(handle: Loads, folder: str | PathLike[str], key: str = "wire", stri
 
 
 def _add_empty(state: dict[str, Any], form: Mapping[str, Any]) -> None:
-    """Put mappings back where they were empty: DCP stores leaves only."""
+    """Restore empty mappings: DCP stores leaves only."""
     for name, inside in form.items():
         if isinstance(inside, Mapping):
             own = state.setdefault(name, {})
@@ -62,14 +70,12 @@ def _add_empty(state: dict[str, Any], form: Mapping[str, Any]) -> None:
 
 
 def read_dcp(folder: str | PathLike[str], key: str) -> dict[str, Any]:
-    """All that is stored under a key, nested as it was saved; each rank reads by itself."""
+    """Return all that is stored under a key, nested as it was saved; each rank reads on its own."""
     reader = FileSystemReader(folder)
     try:
         metadata = reader.read_metadata()
     except OSError as error:
-        raise CheckpointError(
-            f"{folder}: no torch.distributed.checkpoint can be read here: {error}", error.errno
-        ) from None
+        raise CheckpointError(f"{folder}: cannot read a torch.distributed.checkpoint: {error}", error.errno) from None
     paths: dict[str, tuple[Any, ...]] = metadata.planner_data or {}
     stored = {name: kind for name, kind in metadata.state_dict_metadata.items() if paths.get(name, ("",))[0] == key}
     if not stored:

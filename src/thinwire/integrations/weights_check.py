@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ..core import Program
-from .agreement import compare_weights, resync_weights
+from .comparison import compare_weights, resync_weights
 from .ddp_options import DDPOptions
 from .unreduced import UnreducedParameters
 
@@ -32,7 +32,7 @@ class WeightsCheck:
         """Compare weights if this step is due; idle: this rank has run out of inputs (Join)."""
         if not self.every or step % self.every:
             return
-        unfrozen = self.unreduced.unfrozen()
+        unfrozen = self.unreduced.find_unfrozen()
         self.unreduced.warn_of(unfrozen)
         self._compared = [*self.parameters.values(), *unfrozen], [*self.parameters, *unfrozen.values()]
         self._differing = yield from compare_weights(

@@ -26,7 +26,7 @@ from thinwire.core import PeerLostError
 from thinwire.drivers.processes import run_ranks
 from thinwire.drivers.torch_dist import TorchDist
 from thinwire.integrations.ddp_handle import DDPHandle
-from thinwire.integrations.times import Piece, now
+from thinwire.integrations.step_times import TraceSpan, now
 
 from ..models.gpt import gpt
 from ..models.resnet import resnet18
@@ -200,12 +200,12 @@ def one_step(
 
 def traced(
     model: nn.Module, optimizer: torch.optim.Optimizer, handle: DDPHandle, draw: Callable[[], tuple[Tensor, Tensor]]
-) -> list[Piece]:
+) -> list[TraceSpan]:
     """What the threads of this rank do in a few steps."""
-    pieces = handle.hook.times.pieces = []
+    pieces = handle.hook.times.spans = []
 
     def add(what: str, began: float) -> float:
-        pieces.append(Piece(what, "training", began, now()))
+        pieces.append(TraceSpan(what, "training", began, now()))
         return now()
 
     for _ in range(TRACED):
@@ -219,7 +219,7 @@ def traced(
         began = add("backward", began)
         optimizer.step()
         add("optimizer", began)
-    handle.hook.times.pieces = None
+    handle.hook.times.spans = None
     return pieces
 
 

@@ -29,7 +29,7 @@ from thinwire.core import PeerLostError
 from thinwire.core.torch_private import count_buckets
 from thinwire.drivers.processes import run_ranks
 from thinwire.drivers.torch_dist import TorchDist
-from thinwire.integrations.agreement import compare_weights
+from thinwire.integrations.comparison import compare_weights
 
 COMPOSITIONS = ("ef(powersgd(rank=4))", "ef(topk(density=0.01))")
 TORCH = "torch's own powerSGD_hook"

@@ -7,7 +7,7 @@ from thinwire import DecodeError, Exchanger, TensorSpec, World, parse
 from thinwire.core import AllGather, Broadcast, Payload
 from thinwire.drivers import headers
 from thinwire.drivers.headers import check_lengths, framed_bytes
-from thinwire.integrations.sparse_rows import sparse_mean
+from thinwire.integrations.sparse_rows import average_sparse_rows
 
 LAYERS = [TensorSpec("a", (64, 64)), TensorSpec("b", (100,))]
 SIZE = 2
@@ -61,7 +61,7 @@ def test_a_header_that_no_layer_could_need_is_refused(text):
 
 def test_rows_of_an_embedding_may_all_come_from_another_rank():
     empty, full = (torch.zeros(50, 8) + fill for fill in (0, 1))
-    requests = [next(sparse_mean(g.to_sparse(1), "rows", World(r, 2), 0)) for r, g in enumerate((empty, full))]
+    requests = [next(average_sparse_rows(g.to_sparse(1), "rows", World(r, 2), 0)) for r, g in enumerate((empty, full))]
     own, coming = framed_bytes(requests[0].payload_to(1)), announced(requests[1], 1)
     assert coming[1] > 64 + 8 * own
     check_lengths(coming, own, requests[0])

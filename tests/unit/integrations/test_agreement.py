@@ -1,7 +1,8 @@
 """Ranks that do not mean the same find out, all of them, before the first step."""
 
-import ddp_quarrels as jobs
 import pytest
+
+from helpers import ddp_mismatches as jobs
 
 TOLD = {
     **{kind: told for kind, (_, _, told) in jobs.COMPOSITIONS.items()},

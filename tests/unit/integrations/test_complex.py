@@ -5,7 +5,7 @@ import torch
 
 from helpers import report_jobs as jobs
 from thinwire.core import TensorSpec
-from thinwire.integrations.complex_layers import as_real, as_real_spec, like
+from thinwire.integrations.complex_layers import as_real, as_real_spec, restore_complex
 
 EF_TOPK = "ef(topk(density=0.05))"
 
@@ -13,11 +13,11 @@ EF_TOPK = "ef(topk(density=0.05))"
 def test_a_pair_of_reals_is_a_view():
     tensor = torch.zeros(3, dtype=torch.complex64)
     as_real(tensor)[1, 1] = 2.0
-    assert tensor[1] == 2j and like(as_real(tensor), tensor)[1] == 2j
+    assert tensor[1] == 2j and restore_complex(as_real(tensor), tensor)[1] == 2j
     assert as_real_spec(TensorSpec.of("a", tensor)) == TensorSpec.of("a", as_real(tensor))
     assert as_real(tensor.conj())[1, 1] == -2.0
     real = torch.zeros(3)
-    assert as_real(real) is real and like(real, real) is real
+    assert as_real(real) is real and restore_complex(real, real) is real
 
 
 @pytest.mark.parametrize("ddp", ({}, {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.004}), ids=("", "buckets"))

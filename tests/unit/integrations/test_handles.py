@@ -7,7 +7,7 @@ from torch import nn
 import thinwire
 from helpers import options_jobs as jobs
 from thinwire import CompositionError
-from thinwire.integrations.wrappers import ddp_of, plain_of
+from thinwire.integrations.wrappers import find_ddp, find_plain_module
 
 
 @pytest.mark.parametrize("kind", ("SGD", "Adam", "LBFGS"))
@@ -95,20 +95,20 @@ def test_frameworks_are_known_by_their_classes(name, module, told):
     framework = stub(name, module)
     for model in (framework(), stub("Mine", "script", framework)()):
         with pytest.raises(CompositionError) as caught:
-            ddp_of(model)
+            find_ddp(model)
         assert told in str(caught.value)
         if name in ("LightningModule", "DataParallel"):
-            assert plain_of(model) is model
+            assert find_plain_module(model) is model
         else:
             with pytest.raises(CompositionError, match="local: a plain module is needed"):
-                plain_of(model)
+                find_plain_module(model)
 
 
 def test_what_is_no_module_is_told_so():
     with pytest.raises(CompositionError, match=r"got list, which is no torch.nn.Module"):
         thinwire.attach([], "dense()")
     with pytest.raises(CompositionError, match=r"local: a torch.nn.Module is needed, got list"):
-        plain_of([])
+        find_plain_module([])
 
 
 def test_attach_warns_once_of_a_biased_part_without_a_memory(pool):

@@ -2,10 +2,10 @@
 
 import json
 
-import ddp_situations as jobs
 import pytest
 import torch
 
+from helpers import ddp_scenarios as jobs
 from helpers.pool import RankFailed
 
 
