@@ -1,4 +1,4 @@
-"""Prints docs/cli.md: every command with its options, as the program's own parsers have them.
+"""Print docs/cli.md: every command with its options, from the program's parsers.
 
 python tools/cli_reference.py > docs/cli.md
 """
@@ -13,13 +13,11 @@ from thinwire.cli import main
 
 HEAD = """# Command line
 
-Made from the program's own parsers by `python tools/cli_reference.py > docs/cli.md`; `thinwire COMMAND --help` says the
-same. Exit codes:
-{codes};
-1 if something that must hold does not; `testbed run` ends with the code of the first worker that failed.
+Generated from the program's parsers by `python tools/cli_reference.py > docs/cli.md`; `thinwire COMMAND --help` prints
+the same. Exit codes: {codes}. `testbed run` returns the exit code of the first worker that failed.
 
-`parts`, `list`, `doctor`, `serve` and `join` work with what `pip install thinwire` brings; the others need the
-extra `lab` (`pip install 'thinwire[lab]'`) and say so, with code 2, before anything else happens.
+`parts`, `list`, `doctor`, `serve` and `join` need only `pip install thinwire`. The other commands need the extra
+`lab` (`pip install 'thinwire[lab]'`); without it they print what is missing and return 2.
 
 | command | what it does |
 | --- | --- |
@@ -28,13 +26,13 @@ extra `lab` (`pip install 'thinwire[lab]'`) and say so, with code 2, before anyt
 
 def page() -> str:
     commands = list(leaves(main.parser()))
-    codes = (main.main.__doc__ or "").split(";")[0]
+    codes = " ".join((main.main.__doc__ or "").split("\n\n")[1].split()).rstrip(".")
     rows = [f"| [`{parser.prog}`](#{anchor(parser.prog)}) | {cell(summary)} |\n" for parser, summary in commands]
     return HEAD.format(codes=codes) + "".join(rows) + "".join(section(parser) for parser, _ in commands)
 
 
 def leaves(parser: argparse.ArgumentParser, summary: str = "") -> Iterator[tuple[argparse.ArgumentParser, str]]:
-    """The commands that have none inside, in the order in which help lists them, and the word of help for each."""
+    """All commands without subcommands, in the order of the help, each with its one-line help."""
     inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in inner:
         helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
@@ -47,8 +45,8 @@ def leaves(parser: argparse.ArgumentParser, summary: str = "") -> Iterator[tuple
 def section(parser: argparse.ArgumentParser) -> str:
     arguments = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
     words = [parser.prog, *(usage(action) for action in sorted(arguments, key=lambda a: bool(a.option_strings)))]
-    about = re.sub(r"^`thinwire [^`]*`: (.)", lambda m: m[1].upper(), parser.description or "")
-    text = f"\n## {parser.prog}\n\n{about}\n\n```\n{parser.usage or wrapped(words)}\n```\n"
+    description = re.sub(r"^`thinwire [^`]*`: (.)", lambda m: m[1].upper(), parser.description or "")
+    text = f"\n## {parser.prog}\n\n{description.strip()}\n\n```\n{parser.usage or wrapped(words)}\n```\n"
     if arguments:
         rows = (f"| `{name(action)}` | {cell(action.help or '')} |" for action in arguments)
         text += "\n".join(["\n| argument | meaning |", "| --- | --- |", *rows]) + "\n"
@@ -56,7 +54,7 @@ def section(parser: argparse.ArgumentParser) -> str:
 
 
 def name(action: argparse.Action) -> str:
-    """With what it takes: `--out FOLDER`, `A B`."""
+    """The argument with its value: `--out FOLDER`, `A B`."""
     metavar = action.metavar if action.metavar is not None else ("" if action.nargs == 0 else action.dest.upper())
     value = " ".join(metavar) if isinstance(metavar, tuple) else metavar
     return " ".join(word for word in (*action.option_strings[-1:], value) if word)

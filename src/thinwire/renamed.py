@@ -78,7 +78,25 @@ ARGUMENTS: dict[str, str] = {  # of functions of the API: "attach.small" -> "den
     "local.mixing": "fragment_update_alpha",
     "local.average_every": "full_average_every",
 }
-FLAGS: dict[str, str] = {}  # of commands: "serve --down" -> "--downlink-compression"
+FLAGS: dict[str, str] = {  # of commands: "serve --down" -> "--downlink-compression"
+    "serve --exchange": "--composition",
+    "serve --down": "--downlink-compression",
+    "serve --max-frame": "--max-frame-mib",
+    "join --exchange": "--composition",
+    "join --down": "--downlink-compression",
+    "join --max-frame": "--max-frame-mib",
+    "serve --bound": "--max-lead",
+    "serve --deadline": "--round-timeout",
+    "serve --store": "--save",
+    "serve --store-every": "--save-every",
+    "join --share": "--shard",
+    "join --most-bad-rounds": "--max-bad-rounds",
+    "join --retry": "--retry-timeout",
+    "run --full": "--published-size",
+    "run --processes": "--jobs",
+    "resume --processes": "--jobs",
+    "bench ddp --no-peers": "--no-baselines",
+}
 COMMANDS: dict[str, str] = {"operators": "parts"}  # of the program
 KEYS: dict[str, str] = {}  # of the laboratory's files: "record_every" -> "log_every"; "task.x" in a table
 

@@ -11,7 +11,7 @@ from thinwire.cli.main import main
 def test_doctor_alone_tries_two_processes(tmp_path, capsys):
     assert main(["doctor", "--json", str(tmp_path / "doctor.json")]) == 0
     printed = capsys.readouterr().out
-    assert "All is well" in printed and "self-test" in printed
+    assert "All checks passed" in printed and "self-test" in printed
     told = json.loads((tmp_path / "doctor.json").read_text())
     assert told["well"] and any("Mbit/s" in finding["found"] for finding in told["findings"])
 

@@ -31,8 +31,8 @@ def listening(server):
 @pytest.mark.parametrize(
     ("common", "serving", "steps"),
     [
-        (("--exchange", "ef(topk(density=0.05))"), ("--bound", "2"), "60"),
-        (("--exchange", "ef(qsgd(bits=4))", "--rounds", "4"), ("--deadline", "20"), "15"),
+        (("--composition", "ef(topk(density=0.05))"), ("--max-lead", "2"), "60"),
+        (("--composition", "ef(qsgd(bits=4))", "--rounds", "4"), ("--round-timeout", "20"), "15"),
     ],
     ids=("stale-synchronous", "federated"),
 )
@@ -41,7 +41,7 @@ def test_two_workers_train_a_model_that_a_server_holds(common, serving, steps, t
     workers = []
     try:
         address = listening(server)
-        workers = [start("join", "digits", address, *common, "--share", f"{i}/2", "--steps", steps) for i in range(2)]
+        workers = [start("join", "digits", address, *common, "--shard", f"{i}/2", "--steps", steps) for i in range(2)]
         told = [worker.communicate(timeout=100) for worker in workers]
         out, errors = server.communicate(timeout=30)
     finally:
@@ -73,7 +73,7 @@ def test_who_has_another_secret_learns_nothing():
 
 
 def test_two_workers_without_a_share_have_two_names():
-    server = start("serve", "digits", "--workers", "2", "--bound", "0")
+    server = start("serve", "digits", "--workers", "2", "--max-lead", "0")
     workers = []
     try:
         address = listening(server)
@@ -90,7 +90,7 @@ def test_two_workers_without_a_share_have_two_names():
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "nan", "1e9", "99999999"])
 def test_a_limit_that_is_none_is_refused_in_one_line(limit):
-    found = start("serve", "digits", f"--max-frame={limit}")
+    found = start("serve", "digits", f"--max-frame-mib={limit}")
     _, errors = found.communicate(timeout=60)
     assert found.returncode == 2 and "MiB from 1 to" in errors and "Traceback" not in errors
 
@@ -100,20 +100,20 @@ def test_a_server_that_was_killed_is_resumed_and_workers_that_were_told_go_on(tm
     """The other worker stops and says why; nothing begins from zero."""
     state, common = (
         tmp_path / "state",
-        ("serve", "digits", "--workers", "2", "--lr", "0.5", "--store", str(tmp_path / "state")),
+        ("serve", "digits", "--workers", "2", "--lr", "0.5", "--save", str(tmp_path / "state")),
     )
-    processes = [start(*common, "--store-every", "20")]
+    processes = [start(*common, "--save-every", "20")]
     try:
         address = listening(processes[0])
-        join = ("join", "digits", address, "--steps", "300", "--retry", "100")
-        told = start(*join, "--share", "0/2", "--follow-restarts")
-        untold = start(*join, "--share", "1/2")
+        join = ("join", "digits", address, "--steps", "300", "--retry-timeout", "100")
+        told = start(*join, "--shard", "0/2", "--follow-restarts")
+        untold = start(*join, "--shard", "1/2")
         processes += [told, untold]
         wait_until(lambda: stored_updates(state) >= 100, 60)
         processes[0].send_signal(signal.SIGKILL)
         processes[0].wait(30)
         stored = stored_updates(state)
-        resumed = start(*common, "--address", address, "--store-every", "20", "--resume")
+        resumed = start(*common, "--address", address, "--save-every", "20", "--resume")
         processes.append(resumed)
         line = next(line for line in resumed.stderr if "listening" in line)
         _, errors = untold.communicate(timeout=60)

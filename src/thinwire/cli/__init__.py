@@ -1,1 +1,1 @@
-"""One file per command: parse, call one function, print. Nothing here imports torch before it is needed."""
+"""The command line, one file per command. Torch is imported only by the functions that need it."""

@@ -1,4 +1,4 @@
-"""Commands of the laboratory need packages that `pip install thinwire` does not bring: the extra `lab`."""
+"""Commands of the laboratory need the packages of the extra `lab`, which `pip install thinwire` does not install."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ INSTALL = "pip install 'thinwire[lab]'"
 Command = Callable[[argparse.Namespace], int]
 
 
-def find_missing() -> list[str]:
-    """Packages of the extra that are not installed."""
+def find_missing_packages() -> list[str]:
+    """Names of the packages of the extra `lab` that are not installed."""
     return [name for name in PACKAGES if not _is_installed(name)]
 
 
@@ -26,16 +26,18 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def needs_laboratory(name: str) -> Callable[[Command], Command]:
-    """A command of this name that is refused, before anything else happens, where packages are missing."""
+def requires_lab(name: str) -> Callable[[Command], Command]:
+    """A decorator: the command raises MissingExtra before it does anything if packages are missing."""
 
     def wrap(command: Command) -> Command:
         @functools.wraps(command)
         def run(options: argparse.Namespace) -> int:
-            if missing := find_missing():
+            if missing := find_missing_packages():
                 from ..core import MissingExtra
 
-                raise MissingExtra(f"{name} needs the laboratory ({', '.join(missing)} not installed): {INSTALL}")
+                raise MissingExtra(
+                    f"{name} needs packages that are not installed ({', '.join(missing)}); install them with: {INSTALL}"
+                )
             return command(options)
 
         return run

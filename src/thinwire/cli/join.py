@@ -1,4 +1,7 @@
-"""`thinwire join`: work for a model that `thinwire serve` holds. Task and exchange must be those of the server."""
+"""`thinwire join`: train as a worker of a model that `thinwire serve` holds.
+
+Task, composition, downlink compression, rounds and seed must equal those of the server.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .parsers import SubParsers, add_service, learner_of, service_of
-from .telling import now_and_then
+from .parsers import SubParsers, add_serving_options, make_learner, serving_arguments
+from .progress import throttled_print
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,70 +21,82 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: SubParsers) -> None:
-    parser = commands.add_parser("join", help="work for a model that `serve` holds", description=__doc__)
-    add_service(parser)
-    parser.add_argument("address", help="of the server: HOST:PORT or unix:PATH")
+    parser = commands.add_parser("join", help="train as a worker of a server", description=__doc__)
+    add_serving_options(parser)
+    parser.add_argument("address", metavar="ADDRESS", help="address of the server: HOST:PORT or unix:PATH")
     parser.add_argument(
-        "--name", help="under which the server knows this worker; default: from the share, or host and process"
-    )
-    parser.add_argument("--share", type=share, metavar="I/N", help="of the data: part I of N, from 0; default all")
-    parser.add_argument("--steps", type=int, default=100, metavar="N", help="updates, or local steps in each round")
-    parser.add_argument("--lr", type=float, default=0.05, help="of local steps in federated rounds; default 0.05")
-    parser.add_argument(
-        "--most-bad-rounds", type=int, default=10, metavar="N",
-        help="stop after so many rounds (or steps) in a row with NaN; 0 never; default 10",
+        "--name", metavar="NAME",
+        help="name of this worker; a worker that comes back under its name keeps its state on the server "
+        "(default: worker-I with --shard I/N, else host name and process id)",
     )  # fmt: skip
     parser.add_argument(
-        "--retry", type=float, default=30.0, metavar="S", help="how long to call a server that is away; default 30 s"
-    )
+        "--shard", type=parse_shard, metavar="I/N",
+        help="train on shard I of N of the data, counted from 0 (default: all of the data)",
+    )  # fmt: skip
     parser.add_argument(
-        "--follow-restarts",
-        action="store_true",
-        help="go on when the server was restarted with --resume; default: stop",
-    )
+        "--steps", type=int, default=100, metavar="N",
+        help="number of updates to send; with --rounds, local steps in each round (default: 100)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--lr", type=float, default=0.05, metavar="LR",
+        help="learning rate of the local steps; used with --rounds only (default: 0.05)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-bad-rounds", type=int, default=10, metavar="N",
+        help="stop after N consecutive rounds or steps with NaN or infinite values; 0: never (default: 10)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--retry-timeout", type=float, default=30.0, metavar="SECONDS",
+        help="seconds to keep trying to connect to a server that does not answer (default: 30)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--follow-restarts", action="store_true",
+        help="continue after the server was restarted with --resume (default: stop with an error)",
+    )  # fmt: skip
     parser.set_defaults(command=run)
 
 
-def share(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    if found is None or int(found[1]) >= int(found[2]):
-        raise argparse.ArgumentTypeError(f"part I of N as I/N, with I from 0 to N - 1, got {text!r}")
-    return int(found[1]), int(found[2])
+def parse_shard(text: str) -> tuple[int, int]:
+    """For `type=`: "I/N" as (I, N)."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise argparse.ArgumentTypeError(f"must be I/N with I from 0 to N - 1, such as 0/2, got {text!r}")
+    return int(match[1]), int(match[2])
 
 
-def name_of(options: argparse.Namespace) -> str | None:
-    """A share's worker that is started again takes its place again; those without one must differ."""
-    return options.name or (None if options.share is None else f"worker-{options.share[0]}")
+def worker_name(options: argparse.Namespace) -> str | None:
+    """The name by which a restarted worker is recognized: --name, else from the shard; None: host and process."""
+    return options.name or (None if options.shard is None else f"worker-{options.shard[0]}")
 
 
 def run(options: argparse.Namespace) -> int:
     from ..api import join
 
-    learner, examples = learner_of(options, *(options.share or (0, 1)))
-    given = {name: getattr(options, name) for name in ("most_bad_rounds", "retry", "follow_restarts")}
-    steps = None if options.rounds else options.steps
+    learner, examples = make_learner(options, *(options.shard or (0, 1)))
     worker = join(
-        learner.parameters, options.address, steps=steps, examples=examples, name=name_of(options),
-        **service_of(options), **given,
+        learner.parameters, options.address, steps=None if options.rounds else options.steps, examples=examples,
+        name=worker_name(options), most_bad_rounds=options.max_bad_rounds, retry=options.retry_timeout,
+        follow_restarts=options.follow_restarts, **serving_arguments(options),
     )  # fmt: skip
-    tell = now_and_then()
-    for place in worker:
+    print_progress = throttled_print()
+    for index in worker:  # of the round, or of the step
         if options.rounds:
-            _train(learner, range(place * options.steps, (place + 1) * options.steps), options.lr, tell)
+            steps = range(index * options.steps, (index + 1) * options.steps)
+            _train_locally(learner, steps, options.lr, print_progress)
         else:
-            for name, gradient in _gradients(learner, place, tell).items():
+            for name, gradient in _compute_gradients(learner, index, print_progress).items():
                 learner.parameters[name].grad = gradient
     print(json.dumps(worker.report()))
     return 0
 
 
-def _train(learner: Learner, steps: range, lr: float, tell: Callable[[str], None]) -> None:
+def _train_locally(learner: Learner, steps: range, lr: float, print_progress: Callable[[str], None]) -> None:
     for step in steps:
-        for name, gradient in _gradients(learner, step, tell).items():
+        for name, gradient in _compute_gradients(learner, step, print_progress).items():
             learner.parameters[name].detach().sub_(lr * gradient)
 
 
-def _gradients(learner: Learner, step: int, tell: Callable[[str], None]) -> dict[str, Tensor]:
+def _compute_gradients(learner: Learner, step: int, print_progress: Callable[[str], None]) -> dict[str, Tensor]:
     loss, gradients = learner.gradients(step)
-    tell(f"step {step + 1}, loss {loss:.3f}")
+    print_progress(f"step {step + 1}, loss {loss:.3f}")
     return gradients

@@ -1,4 +1,4 @@
-"""`thinwire COMMAND`."""
+"""The program `thinwire`: parser, exit codes, errors as one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .. import __version__
 from ..renamed import COMMANDS as RENAMED_COMMANDS
 from ..renamed import FLAGS, hint
 from . import bench, doctor, join, listing, parts, run, serve, show, testbed, verify_wire
-from .figures import json_to_stdout
+from .json_output import json_to_stdout
 
 COMMANDS = (run, show, listing, parts, serve, join, testbed, verify_wire, doctor, bench)
 EXIT_CODES = {  # by name: torch is not loaded yet
@@ -20,7 +20,7 @@ EXIT_CODES = {  # by name: torch is not loaded yet
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says what an unknown flag or command is called now."""
+    """A parser whose error about a renamed flag or command has the new name."""
 
     def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         words = list(sys.argv[1:] if args is None else args)
@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    top = Parser(prog="thinwire", description="Distributed training over links that are too thin for the gradients.")
+    top = Parser(prog="thinwire", description="Compressed communication for distributed training over slow links.")
     top.add_argument("--version", action="version", version=f"thinwire {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
@@ -43,8 +43,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 done, 2 bad input, 75 a peer was lost, 76 a message was damaged or ranks differ, 77 not authenticated,
-    130 interrupted; errors are one line, not a traceback."""
+    """Run a command and return its exit code; an error is printed as one line, without a traceback.
+
+    0 success, 1 a check failed, 2 wrong input, 75 a peer was lost, 76 a message was damaged or ranks disagree,
+    77 authentication failed, 130 interrupted.
+    """
     options = parser().parse_args(arguments)
     try:
         with json_to_stdout(options):

@@ -1,4 +1,4 @@
-"""What commands share: types of options, the network they name, and what a server and its workers have alike."""
+"""Options that several commands share: types, checks of the testbed's network, and the options of serve and join."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
 else:
     SubParsers = object
 
-_MOST_MIB = 1 << 20
+_MAX_MIB = 1 << 20
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """For `type=`: a whole number from there on."""
+def int_at_least(minimum: int) -> Callable[[str], int]:
+    """For `type=`: a whole number that is not below `minimum`."""
 
     def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"a number from {least} on is needed, got {text!r}")
+        if not text.isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"must be a whole number of at least {minimum}, got {text!r}")
         return int(text)
 
     return read
 
 
 def check_network(*rates: str, workers: int = 2) -> None:
-    """Whether the testbed can build it. Called by commands, not by parsers, because the laboratory is loaded for it."""
+    """Check --rate and --workers of the testbed. Called by commands, not by parsers: it loads the laboratory."""
     from thinwire_lab.testbed.network import MOST_WORKERS, rate_bits
 
     from ..core import CompositionError
 
     if workers > MOST_WORKERS:
-        raise CompositionError(f"--workers: at most {MOST_WORKERS}, got {workers}")
+        raise CompositionError(f"--workers: must be at most {MOST_WORKERS}, got {workers}")
     for rate in rates:
         try:
             rate_bits(rate)
@@ -42,45 +42,60 @@ def check_network(*rates: str, workers: int = 2) -> None:
             raise CompositionError(f"--rate: {error}") from None
 
 
-def add_service(parser: argparse.ArgumentParser) -> None:
-    """Options that `serve` and `join` share."""
-    parser.add_argument("task", help="digits, cifar10 ...: see the page on data")
+def add_serving_options(parser: argparse.ArgumentParser) -> None:
+    """The options that `serve` and `join` have in common."""
+    parser.add_argument("task", metavar="TASK", help="name of the task, such as digits or cifar10 (see docs/data.md)")
     parser.add_argument(
-        "--exchange", default="dense()", metavar="TEXT", help="what workers send through; default dense()"
-    )
-    parser.add_argument("--down", metavar="TEXT", help="a compressor for the way back; default: whole weights")
+        "--composition", default="dense()", metavar="TEXT",
+        help="composition of the workers' updates; the same on both sides (default: dense())",
+    )  # fmt: skip
     parser.add_argument(
-        "--rounds", type=int, default=0, metavar="N", help="federated rounds; default: gradients, no rounds"
-    )
-    parser.add_argument("--seed", type=int, default=1, help="of the first weights and all noise; default 1")
-    parser.add_argument("--data", metavar="FOLDER", help="where the task's data are")
+        "--downlink-compression", metavar="TEXT",
+        help="compressor of what the server sends; the same on both sides (default: uncompressed weights)",
+    )  # fmt: skip
     parser.add_argument(
-        "--max-frame",
-        type=mebibytes,
-        metavar="MIB",
-        help="the longest message taken; default 64, or what a larger model needs, up to 1024",
+        "--rounds", type=int, default=0, metavar="N",
+        help="number of federated rounds; the same on both sides (default: 0, workers send gradients)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="N",
+        help="seed of the initial weights and of all random choices; the same on both sides (default: 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data", metavar="FOLDER", help="folder of the task's data (default: $THINWIRE_DATA, then the cache)"
     )
-    parser.add_argument("--secret-file", metavar="FILE", help="that both sides hold; or the variable THINWIRE_SECRET")
-    for name, what in (("certificate", "our certificate"), ("key", "its key"), ("ca", "whose certificates we trust")):
-        parser.add_argument(f"--tls-{name}", metavar="FILE", help=f"{what}, PEM")
+    parser.add_argument(
+        "--max-frame-mib", type=parse_mebibytes, metavar="MIB",
+        help="largest message accepted, in MiB (default: 64, or what the model needs, at most 1024)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--secret-file", metavar="FILE",
+        help="file with the secret that both sides share (default: $THINWIRE_SECRET, if set)",
+    )  # fmt: skip
+    parser.add_argument("--tls-certificate", metavar="FILE", help="PEM file with this side's TLS certificate")
+    parser.add_argument("--tls-key", metavar="FILE", help="PEM file with the key of --tls-certificate")
+    parser.add_argument("--tls-ca", metavar="FILE", help="PEM file with the CA that signs the other side's certificate")
 
 
-def mebibytes(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MOST_MIB:
-        raise argparse.ArgumentTypeError(f"a whole number of MiB from 1 to {_MOST_MIB}, got {text!r:.40}")
+def parse_mebibytes(text: str) -> int:
+    """For `type=`: a number of MiB."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MAX_MIB:
+        raise argparse.ArgumentTypeError(f"must be a whole number of MiB from 1 to {_MAX_MIB}, got {text!r:.40}")
     return int(text)
 
 
-def service_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What `serve` and `join` of the library are given alike."""
-    files = ("secret_file", "tls_certificate", "tls_key", "tls_ca")
+def serving_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """Arguments that `thinwire.serve` and `thinwire.join` have in common."""
     return {
-        name: getattr(options, name) for name in ("task", "exchange", "down", "rounds", "seed", "max_frame", *files)
-    }
+        "task": options.task, "exchange": options.composition, "down": options.downlink_compression,
+        "rounds": options.rounds, "seed": options.seed, "max_frame": options.max_frame_mib,
+        "secret_file": options.secret_file, "tls_certificate": options.tls_certificate, "tls_key": options.tls_key,
+        "tls_ca": options.tls_ca,
+    }  # fmt: skip
 
 
-def learner_of(options: argparse.Namespace, rank: int = 0, size: int = 1) -> tuple[Learner, int]:
-    """The model and a share of the data of the task, and how many examples it has."""
+def make_learner(options: argparse.Namespace, rank: int = 0, size: int = 1) -> tuple[Learner, int]:
+    """The task's model with one shard of its data, and the number of examples in the shard."""
     from thinwire_lab.tasks import make_task
     from thinwire_lab.tasks.splits import Split
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from .figures import add_json
+from .json_output import add_json_option
 from .parsers import SubParsers
 from .plain_tables import print_table
 
@@ -15,7 +15,7 @@ def add_to(commands: SubParsers) -> None:
         "parts", help="list all parts with wire cost, contract and capabilities", description=__doc__
     )
     parser.add_argument("--markdown", action="store_true", help="print the page docs/parts.md instead of two tables")
-    add_json(parser, "the table's figures")
+    add_json_option(parser, "the numbers of the tables")
     parser.set_defaults(command=show_parts)
 
 

@@ -1,4 +1,4 @@
-"""Tables of plain text, for commands that work without the extra `lab`."""
+"""Plain-text tables, for commands that work without the extra `lab`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 GAP = "  "
-MIN_WIDTH = 10  # of a column that is wrapped
+MIN_WIDTH = 10  # of a wrapped column
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """As wide as the terminal, or 120 characters where there is none."""
+    """Print a table as wide as the terminal, or 120 characters if there is none."""
     if title:
         print(title)
     for line in draw_table(head, rows, shutil.get_terminal_size((120, 24)).columns):
@@ -19,7 +19,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str =
 
 
 def draw_table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """Lines: the head, a rule, the rows. Where they are too long, the widest columns are wrapped."""
+    """Lines of a table: head, rule, rows. The widest columns are wrapped to fit the width."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     while sum(widths) + len(GAP) * (len(widths) - 1) > width and max(widths) > MIN_WIDTH:
         widths[widths.index(max(widths))] -= 1

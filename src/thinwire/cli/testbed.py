@@ -1,4 +1,4 @@
-"""`thinwire testbed`: a network of several workers on this machine, with links of a given rate (Linux, root)."""
+"""`thinwire testbed`: a network of workers on this machine whose links have a given rate (Linux, needs root)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from .extras import needs_laboratory
-from .figures import add_json
-from .parsers import SubParsers, at_least, check_network
+from .extras import requires_lab
+from .json_output import add_json_option
+from .parsers import SubParsers, check_network, int_at_least
 
 if TYPE_CHECKING:
     from thinwire_lab.testbed.counters import Counts
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from thinwire_lab.testbed.running import Outcome
 
 _NEEDS_ROOT = (
-    "{}; use sudo, or --loopback, which runs plain processes on this machine's loopback, neither shaped nor counted"
+    "{}; use sudo, or --loopback: plain processes over this machine's loopback, without shaping and byte counts"
 )
 
 
@@ -27,40 +27,57 @@ def add_to(commands: SubParsers) -> None:
     parser = commands.add_parser("testbed", help="run a command on a shaped network of workers", description=__doc__)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     running = verbs.add_parser(
-        "run", help="run a command on every worker", description="Run a command on every worker, as torchrun would.",
+        "run", help="run a command on every worker",
+        description="Run a command on every worker, with the environment variables that torchrun sets.",
         usage="thinwire testbed run [--workers N] [--rate RATE] [--loopback] [--json FILE] -- COMMAND ...",
     )  # fmt: skip
     _network_options(running)
-    running.add_argument("--loopback", action="store_true", help="no network of its own: needs no root, not shaped")
-    running.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what each worker runs")
+    running.add_argument(
+        "--loopback",
+        action="store_true",
+        help="run plain processes over the loopback; needs no root, links are not shaped",
+    )
+    running.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="command that each worker runs"
+    )
     running.set_defaults(command=run)
-    checking = verbs.add_parser("check", help="measure whether a rate is obeyed", description="Is the rate obeyed?")
+    checking = verbs.add_parser(
+        "check", help="measure whether links have their rate", description="Measure whether the links have their rate."
+    )
     _network_options(checking)
     checking.set_defaults(command=check)
 
 
 def _network_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workers", type=at_least(1), default=2, metavar="N", help="how many (default: 2)")
+    parser.add_argument(
+        "--workers", type=int_at_least(1), default=2, metavar="N", help="number of workers (default: 2)"
+    )
     parser.add_argument(
         "--rate", default="none", metavar="RATE",
-        help="of each worker's link, either way, as 100mbit; none: not shaped (default); lo: all on one host",
+        help="rate of each worker's link in either direction, such as 100mbit; lo: all workers on one host "
+        "(default: none, not shaped)",
     )  # fmt: skip
-    add_json(parser, "the table's figures")
+    add_json_option(parser, "the numbers of the table")
 
 
-@needs_laboratory("testbed")
+@requires_lab("testbed")
 def run(options: argparse.Namespace) -> int:
-    """The exit code is that of the first worker that failed."""
+    """Returns the exit code of the first worker that failed, else 0."""
     from thinwire_lab.testbed.network import check_root, loopback, network
     from thinwire_lab.testbed.running import run as run_workers
 
     check_network(options.rate, workers=options.workers)
     words = options.words[1:] if options.words[:1] == ["--"] else options.words
     if not words:
-        print("thinwire: a command is missing, as in: thinwire testbed run -- python train.py", file=sys.stderr)
+        print(
+            "thinwire: testbed run: no command given; example: thinwire testbed run -- python train.py", file=sys.stderr
+        )
         return 2
     if options.loopback and options.rate != "none":
-        print(f"thinwire: --loopback cannot be shaped to --rate {options.rate}; leave one of them out", file=sys.stderr)
+        print(
+            f"thinwire: --loopback is not shaped and cannot have --rate {options.rate}; leave one of them out",
+            file=sys.stderr,
+        )
         return 2
     if not options.loopback:
         try:
@@ -68,7 +85,9 @@ def run(options: argparse.Namespace) -> int:
         except OSError as error:
             print(f"thinwire: {_NEEDS_ROOT.format(error)}", file=sys.stderr)
             return 2
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # workers are ended gently
+    before = signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # so that workers are ended by SIGTERM first
     try:
         with loopback(options.workers) if options.loopback else network(options.workers, options.rate) as net:
             outcome = run_workers(net, words)
@@ -91,11 +110,11 @@ def outcome_rows(outcome: Outcome) -> dict[str, Any]:
 
 
 def print_outcome(net: Network, outcome: Outcome) -> None:
-    """On stderr, as `time` does: stdout is the command's own."""
+    """Print on stderr, as `time` does: stdout belongs to the command."""
     from rich.console import Console
     from rich.table import Table
 
-    link = f"links of {net.rate}" if net.shaped else "links that were not shaped"
+    link = f"links of {net.rate}" if net.shaped else "links not shaped"
     table = Table(title=f"{len(net.places)} workers, {link}, {outcome.seconds:.2f} s", title_justify="left")
     for name in ("rank", "exit code", "seconds", "bytes sent", "bytes received"):
         table.add_column(name, justify="right")
@@ -106,18 +125,18 @@ def print_outcome(net: Network, outcome: Outcome) -> None:
     console = Console(stderr=True)
     console.print(table)
     if not net.counted:
-        console.print("On this machine's loopback, which others use, too: bytes cannot be counted.")
+        console.print("Bytes are not counted: other programs use this machine's loopback as well.")
     elif not net.shaped and net.places[0].device == "lo":
-        console.print("All workers share one loopback: every byte is sent and received on it.")
+        console.print("All workers share one loopback: every byte counts as sent and as received.")
 
 
 def _bytes(counts: Counts | None) -> tuple[str, str]:
     return ("–", "–") if counts is None else (f"{counts.sent_bytes:,}", f"{counts.received_bytes:,}")
 
 
-@needs_laboratory("testbed")
+@requires_lab("testbed")
 def check(options: argparse.Namespace) -> int:
-    """0 if the rate is obeyed or there is none, else 1."""
+    """0 if the rate is held or there is none, else 1."""
     from rich.console import Console
     from rich.table import Table
 
@@ -142,7 +161,8 @@ def check(options: argparse.Namespace) -> int:
     good = all(row.obeyed is not False for row in rows)
     if not good:
         console.print(
-            "✗ The rate is not obeyed; 0.95 is the best there is (frames). Is this machine fast and idle enough?"
+            "✗ The links do not have their rate (0.95 is the best possible, because of frame headers). "
+            "The machine may be too slow or too busy."
         )
     if options.json:
         figures = {"workers": options.workers, "rate": options.rate, "rows": [asdict(row) for row in rows]}

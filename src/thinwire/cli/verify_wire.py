@@ -1,4 +1,4 @@
-"""`thinwire verify-wire COMPOSITION`: run it on real processes; compare the bytes it claims with those that travel."""
+"""`thinwire verify-wire`: compare the bytes that a composition claims with those that network interfaces count."""
 
 from __future__ import annotations
 
@@ -6,29 +6,41 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from .extras import needs_laboratory
-from .figures import add_json
-from .parsers import SubParsers, at_least, check_network
+from .extras import requires_lab
+from .json_output import add_json_option
+from .parsers import SubParsers, check_network, int_at_least
 
 if TYPE_CHECKING:
     from thinwire_lab.testbed.verify import Verified
 
 
 def add_to(commands: SubParsers) -> None:
-    parser = commands.add_parser("verify-wire", help="compare claimed bytes with the interface's", description=__doc__)
-    parser.add_argument("composition", metavar="COMPOSITION", help='for example "ef(topk(density=0.01))"')
-    parser.add_argument("--workers", type=at_least(2), default=2, metavar="N", help="how many (default: 2)")
-    parser.add_argument(
-        "--numel", type=at_least(1), default=1_000_000, metavar="N", help="of the layer (default: 1000000)"
+    parser = commands.add_parser(
+        "verify-wire", help="compare claimed bytes with those of the network interfaces", description=__doc__
     )
-    parser.add_argument("--steps", type=at_least(1), default=5, metavar="N", help="how many are counted (default: 5)")
-    add_json(parser, "the table's figures")
+    parser.add_argument(
+        "composition", metavar="COMPOSITION", help='composition to test, such as "ef(topk(density=0.01))"'
+    )
+    parser.add_argument(
+        "--workers", type=int_at_least(2), default=2, metavar="N", help="number of workers (default: 2)"
+    )
+    parser.add_argument(
+        "--numel",
+        type=int_at_least(1),
+        default=1_000_000,
+        metavar="N",
+        help="number of elements of the layer (default: 1000000)",
+    )
+    parser.add_argument(
+        "--steps", type=int_at_least(1), default=5, metavar="N", help="number of steps that are counted (default: 5)"
+    )
+    add_json_option(parser, "the numbers of the table")
     parser.set_defaults(command=run)
 
 
-@needs_laboratory("verify-wire")
+@requires_lab("verify-wire")
 def run(options: argparse.Namespace) -> int:
-    """0 if all counts agree, 1 if not, 2 if the composition is refused."""
+    """0 if all counts agree, else 1; an invalid composition raises."""
     from thinwire_lab.testbed.verify import verify
 
     check_network(workers=options.workers)
@@ -57,7 +69,10 @@ def show(found: Verified) -> None:
         figures = (f"{c.expected_bytes:,.0f}", f"{c.headers:,.0f}", f"{c.gloo:,.0f}", f"{c.found_bytes:,.0f}")
         table.add_row(str(c.rank), c.what, *figures, f"{c.percent:+.2f} %", end_section=c.what == "received")
     Console().print(table)
-    print(f"Claimed: {claimed:,.0f} bits a rank and step, {claimed / (rows * columns):.4g} a coordinate.")
-    print("payload: claimed bits / 8, and the bytes handed over to be sent.")
-    print(f"sent, received: metered wire bytes with gloo's own, and the interface's less {FRAME_BYTES} B a frame.")
+    print(f"Claimed: {claimed:,.0f} bits per rank and step, {claimed / (rows * columns):.4g} per coordinate.")
+    print("payload: expected are the claimed bits / 8, found are the bytes of the payloads.")
+    print(
+        f"sent, received: expected are the metered wire bytes and gloo's own, found are the interface's bytes without "
+        f"{FRAME_BYTES} B per frame."
+    )
     print(f"{'✓ All' if found.holds else '✗ Not all'} agree within {LIMIT_PERCENT:g} %.")

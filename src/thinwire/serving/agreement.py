@@ -72,7 +72,8 @@ def longest_frame(layers: Sequence[TensorSpec], given: int | None = None) -> int
     if model > limit:
         need, got = -(-model // (1 << 20)), limit >> 20
         raise CompositionError(
-            f"max_frame: this model needs {need} MiB, the limit is {got}; give max_frame={need} (--max-frame {need})"
+            f"max_frame: this model needs {need} MiB, the limit is {got}; "
+            f"give max_frame={need} (--max-frame-mib {need})"
         )
     return limit
 

@@ -1,4 +1,4 @@
-"""Some of an experiment's methods and groups instead of all: `--methods` and `--groups` of `thinwire run`."""
+"""Select methods and groups of an experiment: `--methods` and `--groups` of `thinwire run`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from .config import Experiment, Method, RunGroup
 
 @dataclass(frozen=True)
 class Selection:
-    """methods: labels, or what precedes a label's colon. groups: texts that a group's title contains. None: all."""
+    """The methods and groups to run. Empty: all.
+
+    Args:
+        methods: labels, or the parts of labels before a colon.
+        groups: texts; a group is selected if its title contains one of them.
+    """
 
     methods: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
@@ -18,37 +23,45 @@ class Selection:
     def __bool__(self) -> bool:
         return bool(self.methods or self.groups)
 
-    @property
-    def words(self) -> list[str]:
-        """As the command line has it."""
-        chosen = (("--methods", self.methods), ("--groups", self.groups))
-        return [word for option, names in chosen if names for word in (option, *(f'"{name}"' for name in names))]
+    def to_arguments(self) -> list[str]:
+        """The same as arguments of the command line."""
+        options = (("--methods", self.methods), ("--groups", self.groups))
+        return [word for option, names in options if names for word in (option, *(f'"{name}"' for name in names))]
 
-    def of(self, experiment: Experiment) -> Experiment:
-        methods = tuple(method for method in experiment.methods if not self.methods or self._names(method))
-        groups = tuple(group for group in experiment.groups if not self.groups or self._contains(group))
+    def apply_to(self, experiment: Experiment) -> Experiment:
+        """The experiment with the selected methods and groups only.
+
+        Raises:
+            ConfigError: a name matches nothing, or no selected method runs in a selected group.
+        """
+        methods = tuple(method for method in experiment.methods if not self.methods or self._selects(method))
+        groups = tuple(group for group in experiment.groups if not self.groups or self._selects_group(group))
         known = {name for method in experiment.methods for name in _names_of(method)}
-        _refuse("--methods", [n for n in self.methods if n not in known], [m.label for m in experiment.methods])
+        _check_known("--methods", [n for n in self.methods if n not in known], [m.label for m in experiment.methods])
         titles = [group.title for group in experiment.groups]
-        _refuse("--groups", [text for text in self.groups if not any(text in title for title in titles)], titles)
+        unknown = [text for text in self.groups if not any(text in title for title in titles)]
+        _check_known("--groups", unknown, titles)
         kept = {method.label for method in methods}
         narrowed = [replace(g, labels=tuple(label for label in g.labels if label in kept)) for g in groups]
-        some = [new for new, old in zip(narrowed, groups, strict=True) if new.labels or not old.labels]
-        if not some:
-            raise ConfigError(f"--methods, --groups: none of {sorted(kept)} runs in {[g.title for g in groups]}")
-        return replace(experiment, methods=methods, groups=tuple(some))
+        selected = [new for new, old in zip(narrowed, groups, strict=True) if new.labels or not old.labels]
+        if not selected:
+            raise ConfigError(
+                f"--methods, --groups: no method of {sorted(kept)} runs in the groups {[g.title for g in groups]}"
+            )
+        return replace(experiment, methods=methods, groups=tuple(selected))
 
-    def _names(self, method: Method) -> bool:
+    def _selects(self, method: Method) -> bool:
         return any(name in self.methods for name in _names_of(method))
 
-    def _contains(self, group: RunGroup) -> bool:
+    def _selects_group(self, group: RunGroup) -> bool:
         return any(text in group.title for text in self.groups)
 
 
 def _names_of(method: Method) -> tuple[str, str]:
+    """The whole label and its part before a colon."""
     return method.label, method.label.partition(":")[0]
 
 
-def _refuse(option: str, unknown: list[str], known: list[str]) -> None:
+def _check_known(option: str, unknown: list[str], known: list[str]) -> None:
     if unknown:
-        raise ConfigError(f"{option}: {unknown[0]!r} is none of this experiment's; there are {known}")
+        raise ConfigError(f"{option}: the experiment has no {unknown[0]!r}; it has {known}")

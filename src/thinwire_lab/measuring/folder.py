@@ -22,6 +22,7 @@ from typing import Any
 from thinwire import __version__
 from thinwire.core import ThinwireError, write_whole
 
+FORMAT = 2  # of a run's folder; 1 had other keys in config.json and in checkpoints
 TIMES_FOLDER = "times"  # in a job's folder: the request log of each rank
 
 
@@ -45,7 +46,7 @@ class RunFolder:
         (place / "jobs").mkdir(parents=True)
         folder = cls(place)
         write_json(place / "config.json", config)
-        about = {"command": command, "versions": package_versions(), "machine": describe_machine()}
+        about = {"format": FORMAT, "command": command, "versions": package_versions(), "machine": describe_machine()}
         write_json(place / "about.json", about | {"started": time.strftime("%Y-%m-%d %H:%M:%S %z")})
         return folder
 
@@ -61,6 +62,16 @@ class RunFolder:
             return dict(json.loads((self.path / name).read_text()))
         except (OSError, ValueError) as error:
             raise RunFolderError(f"{self.path / name} cannot be read: {error}") from error
+
+    def check_format(self) -> None:
+        """Raise RunFolderError if another version of thinwire wrote the folder, so that it cannot be resumed."""
+        found = self.read("about.json").get("format", 1)
+        if found != FORMAT:
+            raise RunFolderError(
+                f"{self.path} has format {found}, this version of thinwire resumes format {FORMAT}: keys of its config "
+                "and of its checkpoints were renamed. `thinwire show` and `thinwire report` read it; to run it again, "
+                "start a new run"
+            )
 
     def job_folder(self, key: str) -> Path:
         """The folder of a job, created if needed."""

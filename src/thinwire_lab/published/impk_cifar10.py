@@ -1,9 +1,9 @@
 """E3: S0's thesis on CIFAR-10, one coordinate in a hundred kept: TopK and ImpK, bare, with EF and with SCAM.
 
 One worker, cautious AdamW, as published. By default a slim ResNet (0.3 M parameters) learns from 10,000 images for six
-epochs, all methods at one rate; --full is the published size: ResNet-18, all images, 50 epochs, rates as published
-(EF twice, SCAM a tenth of the others'), five seeds. ImpK_s takes w from a scaled simplex, ImpK_c from the box [0, 2]; w
-is found anew every epoch, by 50 steps on one minibatch.
+epochs, all methods at one rate; --published-size is the published size: ResNet-18, all images, 50 epochs, rates as
+published (EF twice, SCAM a tenth of the others'), five seeds. ImpK_s takes w from a scaled simplex, ImpK_c from the box
+[0, 2]; w is found anew every epoch, by 50 steps on one minibatch.
 """
 
 from __future__ import annotations

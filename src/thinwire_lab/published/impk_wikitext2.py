@@ -1,9 +1,10 @@
 """E4: S0's thesis on WikiText-2, one coordinate in a hundred kept: a GPT with TopK and ImpK, bare, with EF and SCAM.
 
 One worker, as published, words as tokens with a vocabulary of 33,278: the embedding is by far the largest layer. By
-default a GPT of two layers and width 32 reads a million tokens once, all methods at one rate; --full is the published
-size: GPT-2 small on the whole file, 50 epochs, rates as published (EF a tenth of the others'). ImpK_s takes w from a
-scaled simplex (--full only), ImpK_c from the box [0, 2]; w is found anew four times an epoch, on one minibatch.
+default a GPT of two layers and width 32 reads a million tokens once, all methods at one rate; --published-size is the
+published size: GPT-2 small on the whole file, 50 epochs, rates as published (EF a tenth of the others'). ImpK_s takes w
+from a scaled simplex (--published-size only), ImpK_c from the box [0, 2]; w is found anew four times an epoch, on one
+minibatch.
 """
 
 from __future__ import annotations

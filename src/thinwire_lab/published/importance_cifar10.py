@@ -1,10 +1,10 @@
 """E2: S0's importance operators on CIFAR-10, a fifth of all coordinates kept, no memory.
 
 One worker, as published. By default a slim ResNet (0.3 M parameters) learns from 10,000 images for six epochs at a rate
-that suits it; --full has the published model, data, optimizer and length: ResNet-18, all images, 20 epochs, SGD at
-0.001. In neither is it the published method: w is found anew every epoch by 50 steps of mirror descent for all layers
-together on one minibatch (published: 200 steps for one layer after the other), and no operator is followed by Q, the
-rounding to powers of two.
+that suits it; --published-size has the published model, data, optimizer and length: ResNet-18, all images, 20 epochs,
+SGD at 0.001. In neither is it the published method: w is found anew every epoch by 50 steps of mirror descent for all
+layers together on one minibatch (published: 200 steps for one layer after the other), and no operator is followed by Q,
+the rounding to powers of two.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ def test_doctor_needs_no_extra_and_names_what_the_laboratory_lacks(environment, 
 
 
 def test_serve_and_join_need_no_extra(environment):
-    program, common = ("-m", "thinwire"), ("digits", "--exchange", "ef(topk(density=0.05))")
-    processes = [start(environment, *program, "serve", *common, "--workers", "1", "--bound", "2")]
+    program, common = ("-m", "thinwire"), ("digits", "--composition", "ef(topk(density=0.05))")
+    processes = [start(environment, *program, "serve", *common, "--workers", "1", "--max-lead", "2")]
     try:
         told = ""
         while not (found := re.search(r"listening on (\S+)", told)):
@@ -107,7 +107,7 @@ def test_commands_of_the_laboratory_say_in_one_line_what_to_install(environment,
     lines = errors.splitlines()
     assert len(lines) == len(REFUSED)
     for name, line in zip(REFUSED, lines, strict=True):
-        assert line.startswith(f"thinwire: {name} needs the laboratory (rich, jinja2")
+        assert line.startswith(f"thinwire: {name} needs packages that are not installed (rich, jinja2")
         assert line.endswith("pip install 'thinwire[lab]'")
     assert not list(tmp_path.iterdir())
 

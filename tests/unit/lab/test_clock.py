@@ -120,5 +120,7 @@ def test_a_checkpoint_that_has_all_requests_itself_is_still_read(tmp_path):
 
 def test_a_log_that_is_too_short_is_an_error_with_a_remedy(tmp_path):
     clock = Clock(log=tmp_path / "job" / "times" / "log")
-    with pytest.raises(RunFolderError, match=r"has the times of 0 requests, the checkpoint has 7; remove .*job and resume"):
+    with pytest.raises(
+        RunFolderError, match=r"has the times of 0 requests, the checkpoint has 7; remove .*job and resume"
+    ):
         clock.load_state_dict({"sums": {}, "requests": 7, "request_s": 1.0})

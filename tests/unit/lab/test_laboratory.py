@@ -168,11 +168,15 @@ def test_plans_come_from_names_files_and_functions(tmp_path):
     file.write_text(f"def small():\n    return {CONFIG!r}\n")
     plan, config = load_run_plan(f"{file}:small", seeds=(3,))
     assert config["seeds"] == (3,) and len(plan.jobs) == 6
-    for what, words in (("demmo", "did you mean"), (f"{file}:large", "no function"), (str(tmp_path), "neither")):
+    for what, words in (
+        ("demmo", "did you mean"),
+        (f"{file}:large", "no function"),
+        (str(tmp_path), "no such file and no named"),
+    ):
         with pytest.raises(ConfigError, match=words):
             load_run_plan(what)
-    with pytest.raises(ConfigError, match="--full"):
-        load_run_plan(f"{file}:small", full=True)
+    with pytest.raises(ConfigError, match="--published-size"):
+        load_run_plan(f"{file}:small", published_size=True)
 
 
 def test_buckets_begin_with_the_last_layer_and_hold_every_layer_once():

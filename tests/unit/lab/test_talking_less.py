@@ -94,19 +94,22 @@ def test_a_range_is_left_on_both_sides(figures, verdict):
 
 
 def test_some_methods_and_groups_are_run_by_themselves():
-    some = Selection(("1", "3 with EF"), ("CIFAR-10,", "fast link")).of(local_sgd_gossip.build_experiment())
+    some = Selection(("1", "3 with EF"), ("CIFAR-10,", "fast link")).apply_to(local_sgd_gossip.build_experiment())
     assert [method.label for method in some.methods] == ["1: p = 1", "3 with EF"]
     titles = [(group.title, [m.label for m in some.methods_of(group)]) for group in some.groups]
     assert titles[0] == ("CIFAR-10, 16 workers", ["1: p = 1", "3 with EF"]) and len(titles) == 4
     assert titles[-1] == ("4 processes, fast link", ["1: p = 1"])
-    assert Selection().of(local_sgd_gossip.build_experiment()) == local_sgd_gossip.build_experiment()
-    for wrong, words in ((Selection(("11",)), "--methods: '11'"), (Selection((), ("MNIST",)), "--groups: 'MNIST'")):
+    assert Selection().apply_to(local_sgd_gossip.build_experiment()) == local_sgd_gossip.build_experiment()
+    for wrong, words in (
+        (Selection(("11",)), "--methods: the experiment has no '11'"),
+        (Selection((), ("MNIST",)), "--groups: the experiment has no 'MNIST'"),
+    ):
         with pytest.raises(ConfigError, match=words):
-            wrong.of(local_sgd_gossip.build_experiment())
-    with pytest.raises(ConfigError, match="none of"):
-        Selection(("3 with EF",), ("CIFAR-100",)).of(local_sgd_gossip.build_experiment())
+            wrong.apply_to(local_sgd_gossip.build_experiment())
+    with pytest.raises(ConfigError, match="no method of"):
+        Selection(("3 with EF",), ("CIFAR-100",)).apply_to(local_sgd_gossip.build_experiment())
     with pytest.raises(ConfigError, match="impk-wikitext2 runs as a whole"):
-        load_run_plan("impk-wikitext2", some=Selection(("TopK",)))
+        load_run_plan("impk-wikitext2", selection=Selection(("TopK",)))
 
 
 def test_diloco_is_one_line_a_method():

@@ -147,7 +147,9 @@ def test_a_frame_may_be_as_long_as_the_model_needs():
     assert limit(1000) == frame_limit([TensorSpec("w", (1000,))]) and limit(8 << 20) == MAX_FRAME
     resnet50 = 25_557_032
     assert 4 * resnet50 < limit(resnet50) <= 1 << 30 and limit(resnet50, 200) == 200 << 20
-    with pytest.raises(CompositionError, match=r"needs 98 MiB, the limit is 64; give max_frame=98 \(--max-frame 98\)"):
+    with pytest.raises(
+        CompositionError, match=r"needs 98 MiB, the limit is 64; give max_frame=98 \(--max-frame-mib 98\)"
+    ):
         limit(resnet50, 64)
     with pytest.raises(CompositionError, match="give max_frame=1145"):
         limit(300_000_000)

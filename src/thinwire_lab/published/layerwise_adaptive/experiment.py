@@ -5,8 +5,8 @@ PowerSGD 4, sketches of Top-k 5 %) the same setting for all layers, and L-GreCo'
 every 60 steps; then what others choose by, all from Top-k 5 % (the published Table 4 compares them on PowerSGD), and
 mixtures in which each layer gets whichever family serves it best. Vectors and layers of fewer than 1,024 numbers travel
 dense. On CIFAR-100 also other references, for a curve. Step times are those of DDP on real processes, 1 to 4 of them,
-on links of 100 Mbit/s. By default 10,000 images and 600,000 words, 300 steps; --full: ResNet-18 on all images, GPT-2
-small on the whole text.
+on links of 100 Mbit/s. By default 10,000 images and 600,000 words, 300 steps; --published-size: ResNet-18 on all
+images, GPT-2 small on the whole text.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ WORDS: dict[str, Any] = {"name": "wikitext103", "size": "gpt2", "context": 256, 
 
 
 def large_groups(labels: tuple[str, ...], adamw: dict[str, Any], data: str | None) -> tuple[list[RunGroup], str]:
-    """What --full adds where its data are, and in words what it had to leave out. Nothing is downloaded for it."""
+    """Groups that --published-size adds if their data are there, and a text on what was left out."""
     images = RunGroup("ImageNet folders", WORKERS, labels=labels, task=IMAGENET, optimizer={"lr": 0.05})
     text = RunGroup("WikiText-103", WORKERS, labels=labels, task=WORDS, optimizer=adamw)
     there = {"imagenet": find_images("imagenet", data) is not None, "wikitext-103": is_there(WIKITEXT103, data)}
@@ -83,7 +83,7 @@ def large_groups(labels: tuple[str, ...], adamw: dict[str, Any], data: str | Non
 
 
 def build_experiment(full: bool = False, data: str | None = None) -> Experiment:
-    """data: where --full looks for the two large sets."""
+    """data: where --published-size looks for the two large sets."""
     images = {
         "model": "resnet18" if full else "slim",
         "images": 50_000 if full else 10_000,

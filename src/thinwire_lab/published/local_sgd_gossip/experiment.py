@@ -6,7 +6,7 @@ applied to the average of the weights before), gossip by Algorithm 2 (neighbors 
 p = 1 and of what changed since the last round at p > 1, sparsified without a memory by Algorithm 3, with a threshold
 that keeps 5 %. On CIFAR-10 then no. 3, 6 and 9 with error feedback. Accuracy is that of the mean of all workers'
 models. Times are of four real processes, on links of 50 Mbit/s and on none. By default 4,000 images, 10 a worker and
-step, 12 passes; --full: 50,000, 100 a step, 50 passes.
+step, 12 passes; --published-size: 50,000, 100 a step, 50 passes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def build_experiment(full: bool = False, thin: bool = True) -> Experiment:
 
 def build_plan(full: bool = False, data: str | None = None, some: Selection | None = None) -> RunPlan:
     """Without root there are no thin links: those runs are left out, and the report says so."""
-    return build_run_plan((some or Selection()).of(build_experiment(full, thin=may_build())), data, summarize)
+    return build_run_plan((some or Selection()).apply_to(build_experiment(full, thin=may_build())), data, summarize)
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def build_experiment(full: bool = False) -> Experiment:
 def build_plan(
     full: bool = False, data: str | None = None, some: Selection | None = None, experiment: Experiment = EXPERIMENT
 ) -> RunPlan:
-    return build_run_plan((some or Selection()).of(experiment), finish=None if some else summarize)
+    return build_run_plan((some or Selection()).apply_to(experiment), finish=None if some else summarize)
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from thinwire.cli import main as program
-from thinwire.cli.figures import STDOUT, json_to_stdout
+from thinwire.cli.json_output import STDOUT, json_to_stdout
 from thinwire.cli.main import main
 
 LAB = {

@@ -1,4 +1,4 @@
-"""`--json FILE` of all commands. `--json -` is standard output; what else is printed then goes to standard error."""
+"""The option `--json FILE`. `--json -` writes to standard output; other output then goes to standard error."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from pathlib import Path
 STDOUT = Path("-")
 
 
-def add_json(parser: argparse.ArgumentParser, what: str) -> None:
-    words = f"write {what} to FILE, too; -: to standard output, and all else to standard error"
-    parser.add_argument("--json", type=Path, metavar="FILE", help=words)
+def add_json_option(parser: argparse.ArgumentParser, content: str) -> None:
+    """Add --json; `content` says what the command writes to the file."""
+    text = f"also write {content} to FILE as JSON; -: to standard output, other output to standard error"
+    parser.add_argument("--json", type=Path, metavar="FILE", help=text)
 
 
 @contextmanager
 def json_to_stdout(options: argparse.Namespace) -> Iterator[None]:
-    """Around a command. If its --json is "-", it writes a temporary file instead, which is printed when it ends."""
+    """Context of a command. With `--json -` the command writes a temporary file, which is printed when it ends."""
     if getattr(options, "json", None) != STDOUT:
         yield
         return
@@ -29,20 +30,20 @@ def json_to_stdout(options: argparse.Namespace) -> Iterator[None]:
         try:
             with _stdout_as_stderr():
                 yield
-        finally:  # what a command that is interrupted has written so far is printed, too
+        finally:  # also print what an interrupted command has written so far
             if options.json.is_file():
                 print(options.json.read_text(encoding="utf-8"), end="", flush=True)
 
 
 @contextmanager
 def _stdout_as_stderr() -> Iterator[None]:
-    """For this process and those it starts."""
+    """Redirect standard output to standard error, for this process and its children."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    saved = os.dup(1)
     os.dup2(2, 1)
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(saved, 1)
+        os.close(saved)
