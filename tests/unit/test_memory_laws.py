@@ -130,7 +130,7 @@ def test_payloads_that_are_added_among_ranks_are_gathered_for_a_server():
 def test_what_needs_all_ranks_says_so_by_name(text):
     names = [type(part).__name__ for part in parts_of(composed(text))]
     with pytest.raises(
-        IncompatibleParts, match=r"(Switch|Adapt|Scheduled|PowerSGD|Flatten) needs answers of all ranks"
+        IncompatibleParts, match=r"(Switch|Adapt|DensitySchedule|PowerSGD|Flatten) needs answers of all ranks"
     ) as told:
         one_way(composed(text))
     assert str(told.value).partition(" ")[0] in names

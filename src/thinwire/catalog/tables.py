@@ -185,7 +185,7 @@ BUILT_IN = (
         examples=("topk(density=0.1), ring()", "qsgd(), exponential(), gamma=0.5"),
     ),
     Registration(
-        "scheduled", aggregators.Scheduled, "aggregator", examples=('two_hop(topk(k=3)), shape="dgc", steps=10',)
+        "scheduled", aggregators.DensitySchedule, "aggregator", examples=('two_hop(topk(k=3)), shape="dgc", steps=10',)
     ),
     Registration("switch", aggregators.Switch, "aggregator", examples=("topk(density=0.1), dense()",)),
     Registration(

@@ -76,7 +76,7 @@ def test_layers_fuse_into_one_message_per_hop():
 
 
 def test_schedules_go_where_they_should():
-    from thinwire.aggregators.scheduled import density_at
+    from thinwire.aggregators.density_schedule import density_at
 
     for shape in ("linear", "cosine", "exponential", "dgc"):
         for start, end in ((0.25, 0.001), (0.01, 0.5)):
@@ -88,5 +88,5 @@ def test_schedules_go_where_they_should():
 
 
 def test_a_schedule_needs_a_density():
-    with pytest.raises(IncompatibleParts, match="Scheduled changes a density, GatherMean has none"):
+    with pytest.raises(IncompatibleParts, match="DensitySchedule changes a density; GatherMean has none"):
         parse("scheduled(qsgd())")

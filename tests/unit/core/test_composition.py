@@ -16,7 +16,7 @@ def names(text):
 
 def test_parts_come_from_the_outside_in():
     assert names("ef(switch(topk(k=1), scheduled(scam(impk(density=0.1)))))") == [
-        "ErrorFeedback", "Switch", "GatherMean", "TopK", "Scheduled", "SCAM", "GatherMean", "ImpK"
+        "ErrorFeedback", "Switch", "GatherMean", "TopK", "DensitySchedule", "SCAM", "GatherMean", "ImpK"
     ]  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from helpers.cases import COMPRESSOR_TEXTS, KINDS, draw
 from helpers.other_cpu import digest, ordinary_product, run_elsewhere
 from thinwire import TensorSpec, World, lockstep
 from thinwire.aggregators.dense import Dense
+from thinwire.aggregators.density_schedule import DensitySchedule
 from thinwire.aggregators.gather_mean import GatherMean
-from thinwire.aggregators.scheduled import Scheduled
 from thinwire.aggregators.switch import Switch
 from thinwire.catalog import parse_compressor
 from thinwire.compressors.residual import encode_and_subtract
@@ -107,7 +107,11 @@ def test_error_feedback_does_not_tell_one_form_from_the_other(text):
 def test_parts_between_memory_and_payload_pass_the_residual_on():
     """Whichever entry of a menu, whichever density of a schedule."""
     inner = GatherMean(parse_compressor("topk(density=0.1)"))
-    for outer in (Switch((inner, Dense())), Switch((Plain(inner),)), Scheduled(inner, start=0.2, end=0.1, steps=2)):
+    for outer in (
+        Switch((inner, Dense())),
+        Switch((Plain(inner),)),
+        DensitySchedule(inner, start=0.2, end=0.1, steps=2),
+    ):
         assert has(outer, Capability.FUSES_RESIDUAL)
         assert all(map(same, some_steps(ErrorFeedback(outer), 3), some_steps(ErrorFeedback(Plain(outer)), 3)))
 

@@ -9,7 +9,7 @@ import torch
 
 from helpers.cases import draw
 from thinwire import Exchanger, TensorSpec, World, lockstep
-from thinwire.aggregators import Adapt, GatherMean, Scheduled, Switch
+from thinwire.aggregators import Adapt, DensitySchedule, GatherMean, Switch
 from thinwire.compressors import TopK
 from thinwire.controllers import Fixed
 from thinwire.core import cast_saturating
@@ -54,7 +54,7 @@ MEMORIES = {
     "switch around ef": Switch((GatherMean(TopK(density=0.1)), ErrorFeedback(Spy())), controller=Fixed(default=1)),
     "ef around switch": ErrorFeedback(Switch((GatherMean(TopK(density=0.1)), Spy()), controller=Fixed(default=1))),
     "adapt around ef21": Adapt((EF21(Spy()),), controller=Fixed(default=3)),
-    "scheduled around dgc": Scheduled(DGC(Spy())),
+    "scheduled around dgc": DensitySchedule(DGC(Spy())),
 }
 
 

@@ -1,4 +1,4 @@
-"""A density that changes with the step, the same on all ranks."""
+"""Density schedules, such as the warm-up of Deep Gradient Compression (Lin et al., 2018): sends what `inner` sends."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ _DGC_STAGES = 5  # 0.25, 0.0625, 0.0156, 0.0039, 0.001: each stage keeps a quart
 
 
 @dataclass(frozen=True)
-class Scheduled:
-    """Let a density go from `start` to `end` over `steps` steps, up or down: dynamic sparsification, DGC's warm-up.
+class DensitySchedule:
+    """Change the density of `inner` from `start` to `end` over `steps` steps: DGC's warm-up, dynamic sparsification.
 
-    shape is "linear", "cosine", "exponential" or "dgc", which is exponential in five stages.
+    shape is "linear", "cosine", "exponential" or "dgc", which is exponential in five stages. The density depends on the
+    step alone, so it is the same on all ranks.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.FUSES_RESIDUAL, Capability.ACCEPTS_MOMENT_PAIRS})
@@ -54,30 +55,31 @@ class Scheduled:
     def __post_init__(self) -> None:
         for name, value in (("start", self.start), ("end", self.end)):
             if not 0 < value <= 1:
-                raise CompositionError(f"Scheduled: {name} must be in (0, 1], got {value}")
+                raise CompositionError(f"DensitySchedule: {name} must be in (0, 1], got {value}; 0.01 is common")
         if self.steps < 1:
-            raise CompositionError(f"Scheduled: steps must be at least 1, got {self.steps}")
+            raise CompositionError(f"DensitySchedule: steps must be at least 1, got {self.steps}; 1000 is the default")
         if self.shape not in SHAPES:
-            raise CompositionError(f"Scheduled: shape must be one of {', '.join(SHAPES)}, got {self.shape!r}")
+            raise CompositionError(f"DensitySchedule: shape must be one of {', '.join(SHAPES)}, got {self.shape!r}")
         if with_setting(self.inner, "density", self.end) is None:
             name = type(self.inner).__name__
             raise IncompatibleParts(
-                f"Scheduled changes a density, {name} has none; use scheduled(topk(density=0.01), ...)"
+                f"DensitySchedule changes a density; {name} has none. Use scheduled(topk(density=0.01), ...)"
             )
 
     def density(self, step: int) -> float:
+        """The density at this step."""
         return density_at(min(1.0, step / self.steps), self.start, self.end, self.shape)
 
     def init(self, spec: TensorSpec, key: Key) -> Any:
         return self.inner.init(spec, key)
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Program[Reduced[Any]]:
-        return (yield from self._now(ctx).reduce(tensor, spec, state, ctx))
+        return (yield from self._at_step(ctx).reduce(tensor, spec, state, ctx))
 
     def reduce_with_residual(
         self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: Any, ctx: Context
     ) -> Program[tuple[Reduced[Any], Tensor]]:
-        return (yield from reduce_with_residual(self._now(ctx), tensor, residual, spec, state, ctx))
+        return (yield from reduce_with_residual(self._at_step(ctx), tensor, residual, spec, state, ctx))
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Tensor:
         return target_of(self.inner, tensor, spec, state, ctx)
@@ -99,12 +101,12 @@ class Scheduled:
     def send_form(self) -> SendForm:
         raise needs_all_ranks_error(self)  # a server's decoder has one density
 
-    def _now(self, ctx: Context) -> Aggregator[Any]:
+    def _at_step(self, ctx: Context) -> Aggregator[Any]:
         return cast("Aggregator[Any]", with_setting(self.inner, "density", self.density(ctx.step)))
 
 
 def density_at(progress: float, start: float, end: float, shape: str) -> float:
-    """The density at a share `progress` of the way, 0 to 1."""
+    """The density when the fraction `progress` of the schedule is done, 0 to 1."""
     if shape == "dgc":
         progress, shape = min(1.0, math.floor(progress * _DGC_STAGES) / (_DGC_STAGES - 1)), "exponential"
     if shape == "exponential":
