@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from ..core import (
     reduce_labels,
     saturate,
 )
+from ..core.logs import get_logger
 from ..kernels import Order, cells_for, median_estimate, peel, peeling_order, sketch, table_cells
 from ..kernels.sketch import ROWS
 from .sparse_index import (
@@ -49,7 +49,7 @@ from .sparse_index import (
     make_index,
 )
 
-log = logging.getLogger("thinwire")
+log = get_logger(__name__)
 REPAIRS = ("values", "median")
 _ROOM = 64.0  # numbers of one sign that may meet in a cell; where peeling succeeds it is a dozen or so
 _TRIES = 8  # of keys: one fails in a hundred cases for few values, where two share all their cells

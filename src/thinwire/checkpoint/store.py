@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core import CheckpointError
+from ..core.logs import get_logger
 from .files import digest_of, fsync_folder, length_of, read_json, read_tensors, system_errors, write_json, write_tensors
 from .manifest import FORMAT, Manifest, Name, digest_in, expect, files_of, read_manifest, write_manifest
 from .tree import decode, encode
 
-log = logging.getLogger("thinwire")
+log = get_logger(__name__)
 
 _SAVING = ".saving"  # a half-written checkpoint; there is at most one
 _DELETING = ".deleting-"

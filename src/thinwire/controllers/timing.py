@@ -7,7 +7,6 @@ rank 0's fit is broadcast.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -29,10 +28,11 @@ from ..core import (
     derive_key,
     reduce_labels,
 )
+from ..core.logs import get_logger
 from .base import broadcast_plan
 from .least_squares import fit_rates
 
-log = logging.getLogger("thinwire")
+log = get_logger(__name__)
 
 KEY_WORD = "calibrate"  # frozen: makes the random bits
 WARM_UP = 5  # exchanges that are no samples: memory is allocated, buckets are rebuilt

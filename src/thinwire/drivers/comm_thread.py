@@ -8,7 +8,6 @@ and joined `atexit`; a thread that waits for a silent peer is woken by closing i
 from __future__ import annotations
 
 import atexit
-import logging
 import queue
 import threading
 import time
@@ -19,10 +18,11 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from ..core import ClosedError
+from ..core.logs import get_logger
 
 T = TypeVar("T")
 _Jobs = queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
-log = logging.getLogger("thinwire")
+log = get_logger(__name__)
 
 CLOSED = "this driver is closed; attach again, or make a new driver"
 FINISH_S = 1.0  # at exit: time for the current job to finish, before the connections are closed

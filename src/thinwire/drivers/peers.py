@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore
 
 from ..core import PeerLostError, Request, World
+from ..core.logs import set_log_rank
 from ..core.torch_private import default_store
 
 _Started: TypeAlias = tuple[int, Any]  # the other rank, and the work to wait for
@@ -55,6 +56,8 @@ class Peers:
         global_ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         chosen = range(len(global_ranks)) if ranks is None else ranks
         self.world = World(list(chosen).index(dist.get_rank(group)), len(chosen))
+        if self.world.size > 1:
+            set_log_rank(self.world.rank)
         self.gloo = _new_gloo_group(tuple(global_ranks[rank] for rank in chosen), self.world, self.timeout)
         rank, size = self.world
         self._others = [(rank + distance) % size for distance in range(1, size)]  # in the order of sending

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,10 +21,11 @@ from ..core import (
     fuse,
     fuse_flagged,
 )
+from ..core.logs import get_logger
 from .memories import LayerMemories
 from .planning import Planning
 
-log = logging.getLogger("thinwire")
+log = get_logger(__name__)
 
 
 @dataclass

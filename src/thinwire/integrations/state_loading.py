@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..catalog import parse, part_text
 from ..core import Aggregator, CheckpointError, CompositionError, ConfigMismatch, flatten_state, list_some, require_keys
+from ..core.logs import get_logger
 from ..drivers.driver import Driver
 from ..exchange import Exchanger
 from .comparison import compare_settings
 from .state_gather import Merge, State, select_rank_state
 
-log = logging.getLogger("thinwire")
+log = get_logger(__name__)
 
 Texts = Mapping[str, str]
 KINDS = ("composition", "moments")  # keys under which a stored state has the texts of its compositions

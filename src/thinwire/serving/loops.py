@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -11,13 +10,14 @@ from typing import Generic, Protocol, TypeVar
 from torch import Tensor
 
 from ..core import CompositionError, Message, NonFiniteError, PeerLostError, ProtocolError
+from ..core.logs import get_logger
 from ..drivers.driver import Transport
 from ..sync.client import FederatedClient
 from ..sync.messages import JOIN_AGAIN
 from ..sync.party import said
 from ..sync.worker import Worker
 
-log = logging.getLogger("thinwire")
+log = get_logger(__name__)
 L = TypeVar("L")
 P = TypeVar("P", bound=Worker | FederatedClient)
 

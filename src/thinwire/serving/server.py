@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from ..catalog import part_text
 from ..core import ClosedError, ClosedOnExit, CompositionError, PeerLostError, check_flag
+from ..core.logs import get_logger
 from ..drivers.sockets import Listener
 from ..sync.federated import Federation
 from ..sync.optimizers import Outer
@@ -27,7 +27,7 @@ from .store import Storage, Store, done_by
 from .supervisor import Supervisor
 from .terms import Terms, read_optimizer
 
-log = logging.getLogger("thinwire")
+log = get_logger(__name__)
 _LOOK_S = 0.2  # between two looks at deadlines
 _LINGER_S = 10.0  # at most, until all workers that are connected have heard the end and taken their leave
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import Any
 
 from .. import checkpoint
 from ..core import CheckpointError, CompositionError, ConfigMismatch, check_flag, check_int
+from ..core.logs import get_logger
 from ..sync.federated import Federation
 from ..sync.server import Server
 
-log = logging.getLogger("thinwire")
+log = get_logger(__name__)
 EVERY_UPDATES, EVERY_ROUNDS = 100, 1
 
 

@@ -5,7 +5,6 @@ A state machine like `Server`: it is given a message and the time, and gives the
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ..core import Message, Payload, flatten_state
+from ..core.logs import get_logger
 from .downlink import Changes, SharedCopy
 from .messages import (
     BLAMELESS,
@@ -35,7 +35,7 @@ from .server import check_layers
 from .texts import outer_of
 from .uplink import Composition, Intake, check_form, digest_of, form_of, specs_of
 
-log = logging.getLogger("thinwire")
+log = get_logger(__name__)
 
 
 class Federation:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,10 +30,11 @@ from ..core import (
     saturate,
     send_form_of,
 )
+from ..core.logs import get_logger
 from ..exchange import Exchanger
 from .messages import INTERNAL, Refused
 
-log = logging.getLogger("thinwire")
+log = get_logger(__name__)
 _ALONE = World(0, 1)
 Composition: TypeAlias = str | Aggregator[Any]  # its text, or itself
 

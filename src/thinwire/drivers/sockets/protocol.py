@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 
 from ...core import CompositionError, Field, FrameError, Message, ProtocolError, ThinwireError
+from ...core.logs import get_logger
 from ...wire import encode_frame, read_header
 from ...wire.frames import HEADER_BYTES, check_rest, parse_rest
 from ..meter import Traffic
 from .authentication import TAG_BYTES, FrameAuthenticator, Secret
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 # Kinds that begin with ~ are control messages of the transport.
 HELLO, CHALLENGE, PROOF, READY = "~hello", "~challenge", "~proof", "~ready"

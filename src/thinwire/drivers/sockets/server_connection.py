@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import secrets
 import ssl
@@ -13,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 
 from ...core import Field, FrameError, Message
+from ...core.logs import get_logger
 from .authentication import Secret
 from .protocol import (
     ALIVE,
@@ -35,7 +35,7 @@ from .protocol import (
 from .streams import Stream
 from .tls import check_certificate_name
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _LINGER_S, _LINGER_BYTES = 0.5, 1 << 20
 _EXPLAINED = ("handshake version", "certificate name")  # reasons whose text helps the peer and reveals nothing
 

@@ -8,17 +8,17 @@ torch expressions give the same bits, and `thinwire doctor` shows it.
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 from functools import lru_cache
 from pathlib import Path
 
+from ...core.logs import get_logger
 from .build import HERE, INSTRUCTION_SETS, builds_here, library_file, mark
 from .signatures import declare
 
 _NEEDS = {"avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"}, "avx2": {"avx2"}, "baseline": set[str]()}
 VARIABLE = "THINWIRE_KERNELS"
-log = logging.getLogger("thinwire")
+log = get_logger(__name__)
 
 
 @lru_cache(maxsize=1)
