@@ -78,7 +78,7 @@ def test_nothing_outside_writes_to_an_exchanger_a_hook_or_a_driver():
 def test_an_exchanger_refuses_to_be_written_to():
     exchanger = Exchanger([TensorSpec("w", (4,))], parse("ef(topk(k=1))"))
     names = [name for name in dir(Exchanger) if isinstance(getattr(Exchanger, name), property)]
-    assert {"memory", "plan", "plans", "lr", "adapting_s", "skipped_steps", "importance", "controller"} <= set(names)
+    assert {"states", "plan", "plans", "lr", "adapting_s", "skipped_steps", "importance", "controller"} <= set(names)
     for name in (*names, "clock", "watch", "waiting"):
         with pytest.raises(AttributeError):
             setattr(exchanger, name, None)

@@ -74,10 +74,7 @@ class Exchanger:
     def begin(self, step: int, world: World, lr: float | None = None) -> Program[None]:
         """Begin a step, before its first exchange: settle the last step, then let the controller change the plan.
 
-        Args:
-            step: its number.
-            world: the rank and the number of ranks.
-            lr: the learning rate, for controllers; None keeps the one given last.
+        lr: the learning rate, for controllers; None keeps the one given last.
         """
         self.settle()
         yield from self._planning.begin(step, world, lr)
@@ -89,8 +86,6 @@ class Exchanger:
 
         Args:
             tensors: by layer name; each layer once per step.
-            step: the step that was begun.
-            world: the rank and the number of ranks.
             into: tensors to write the averages to, which may be the exchanged ones themselves.
 
         Returns:

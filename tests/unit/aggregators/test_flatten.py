@@ -173,7 +173,7 @@ def test_parts_with_state_or_settings_per_layer_are_refused(text, words):
 
 def test_layers_of_two_devices_are_not_flattened():
     layers = [TensorSpec("a", (8, 5)), TensorSpec("b", (30,), device=torch.device("meta"))]
-    with pytest.raises(IncompatibleParts, match=r"a is on cpu, b on meta.*a pattern of their own"):
+    with pytest.raises(IncompatibleParts, match=r"a on cpu and b on meta.*a pattern of their own"):
         Exchanger(layers, parse(TEXT))
     each = {"a": parse(TEXT), "b": parse("ef(flatten(topk(density=0.2)))")}
     assert Exchanger(layers, each).flattened_layers == ["a", "b"]
