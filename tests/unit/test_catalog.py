@@ -104,7 +104,7 @@ def test_any_text_is_read_or_refused_never_worse(words):
 @pytest.mark.parametrize(
     ("read", "text", "words"),
     [
-        (parse, "ef(topk(k=1), residul=3)", "it has inner, residual_dtype (did you mean 'residual_dtype'?)"),
+        (parse, "ef(topk(k=1), residual_type=3)", "it has inner, residual_dtype (did you mean 'residual_dtype'?)"),
         (parse, "TopK(k=1)", "no part is called 'TopK'; did you mean 'topk'? compressors are identity"),
         (parse, "gossip(sign(), rign())", "did you mean 'ring'? topologies are complete, ring"),
         (parse, "ef(adapt(qsgd(), controller=lgrco()))", "did you mean 'lgreco'? controllers are fixed"),

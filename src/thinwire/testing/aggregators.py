@@ -105,7 +105,7 @@ def a_bad_step_gives_nan_everywhere_and_changes_no_memory(aggregator: Aggregator
         assert new["skipped_steps"] == old["skipped_steps"] + 3
         kept, now = ({what: state[what] for what in ("layers", "importance")} for state in (old, new))
         if tracks_peer_copies(aggregator):  # its own copy at the neighbors is unchanged
-            kept, now = ({n: m["own"] for n, m in state["layers"].items()} for state in (kept, now))
+            kept, now = ({n: m["own_estimate"] for n, m in state["layers"].items()} for state in (kept, now))
         assert_same(kept, now)
     assert all(bool(v.isfinite().all()) for out in step(2) for v in out.values())
 
