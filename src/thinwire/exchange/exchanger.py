@@ -95,10 +95,9 @@ class Exchanger:
         return self._step.exchange(tensors, step, world, into)
 
     def send(self, tensors: Mapping[str, Tensor], step: int, world: World) -> Program[bool]:
-        """Send these layers to a server: without a bad-step flag, and without an average.
+        """Send these layers to a server, without a bad-step flag and without an average.
 
-        Returns:
-            Whether the tensors are finite. If not, zeros are sent, and the step will not be committed.
+        Returns whether the tensors are finite. If not, zeros are sent, and the step will not be committed.
         """
         return self._step.send(tensors, step, world)
 
@@ -211,9 +210,7 @@ class Exchanger:
     def targets(self, tensors: Mapping[str, Tensor], world: World | None = None) -> dict[str, Tensor]:
         """What each layer would send now, with its state after the settled steps.
 
-        Args:
-            tensors: by layer name.
-            world: only dgc's clipping depends on its size; by default that of the last step.
+        world: only dgc's clipping depends on its size; by default that of the last step.
         """
         ctx = self._planning.context(0, self._planning.world if world is None else world)
         return {name: self._memories.target(name, tensor, ctx) for name, tensor in tensors.items()}
