@@ -49,6 +49,8 @@ from .sparse_index import (
     make_index,
 )
 
+_SKETCH_KEY = "sketch"  # frozen: makes the random bits
+
 log = get_logger(__name__)
 REPAIRS = ("values", "median")
 _ROOM = 64.0  # numbers of one sign that may meet in a cell; where peeling succeeds it is a dozen or so
@@ -200,7 +202,7 @@ class SketchSum:
         if cells >= spec.numel or not positions.numel():
             return positions, None
         for salt in range(_TRIES if self.lanes == 1 else 1):  # of many lanes, some fail with every key
-            key = derive_key(ctx.key(spec.name), "sketch", salt)
+            key = derive_key(ctx.key(spec.name), _SKETCH_KEY, salt)
             order = peeling_order(positions, cells, key, self.lanes)
             if not order.left.any():
                 break
@@ -217,7 +219,7 @@ class SketchSum:
         index: SparseIndex = BitmapIndex(spec.numel)
         if self.index == "bloom":
             index = make_index(cells * 10 // 13, self.false_positive_rate, spec, ctx)  # the sketch can hold no more
-        key = derive_key(ctx.key(spec.name), "sketch", 0)
+        key = derive_key(ctx.key(spec.name), _SKETCH_KEY, 0)
         requests = index_request(index, flat, spec), self._sketch(flat, cells, units, spec, key)
         bits, table = yield from fuse([_asked(request) for request in requests])
         positions = index.decode(bits)

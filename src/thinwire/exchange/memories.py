@@ -28,6 +28,8 @@ from ..core import (
 )
 from ..importance import LayerImportance
 
+_INIT_KEY = "init"  # frozen: makes the random bits
+
 
 class LayerMemories:
     """States by layer name after the settled steps; an open step changes them when it is settled."""
@@ -36,7 +38,7 @@ class LayerMemories:
         self.layers = {spec.name: spec for spec in layers}
         self.aggregators = aggregators
         self.states = {
-            spec.name: aggregators[spec.name].init(spec, derive_key(seed, "init", spec.name)) for spec in layers
+            spec.name: aggregators[spec.name].init(spec, derive_key(seed, _INIT_KEY, spec.name)) for spec in layers
         }
         self._takes_importance = any(
             takes_importance(part) for whole in aggregators.values() for part in parts_of(whole)

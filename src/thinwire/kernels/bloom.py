@@ -10,6 +10,8 @@ from torch import Tensor
 from ..core import Key, derive_key
 from .sketch import words
 
+_BLOOM_KEY = "bloom"  # frozen: makes the random bits
+
 
 def bloom_form(count: int, false_positives: float) -> tuple[int, int]:
     """(bytes, hashes) for `count` positions: 1.44 bits a hash and position, each hash halves the false positives.
@@ -40,4 +42,4 @@ def bloom_positions(packed: Tensor, numel: int, hashes: int, key: Key) -> Tensor
 
 
 def _bit(items: NDArray[np.int64], num_bytes: int, key: Key, j: int) -> NDArray[np.int64]:
-    return words(items, derive_key(key, "bloom", j)) * (8 * num_bytes) >> 32
+    return words(items, derive_key(key, _BLOOM_KEY, j)) * (8 * num_bytes) >> 32

@@ -29,6 +29,8 @@ from .adam import AdamMoments
 from .composing import carried, for_one_host
 from .settings import Moments, moments_text
 
+_MOVING_KEY = "moving"  # frozen: makes the random bits
+
 
 class Moving:
     """What sender and receiver must agree on: the settings and the forms of the pairs, by place."""
@@ -82,7 +84,7 @@ class Moving:
         return self.adam.layers
 
     def _key(self, spec: TensorSpec) -> Key:
-        return derive_key(self.seed, "moving", spec.name)
+        return derive_key(self.seed, _MOVING_KEY, spec.name)
 
     def _form(self, spec: TensorSpec) -> tuple[torch.dtype, ...]:
         """The types of the parts, which follow from the composition, not from the numbers."""

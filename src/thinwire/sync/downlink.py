@@ -13,6 +13,8 @@ from ..core import Compressor, DecodeError, Key, Payload, TensorSpec, all_finite
 from ..wire import expect_parts, expect_vector
 from .messages import Refused
 
+_DOWNLINK_KEY = "down"  # frozen: makes the random bits
+
 MOST_PARTS = 20_000  # of a message: a frame's head has room for 65,000 with their types, and lengths take bytes, too
 Weights = Mapping[str, Tensor]
 
@@ -58,7 +60,7 @@ class Changes:
         return after
 
     def _key(self, spec: TensorSpec, words: tuple[int | str, ...]) -> Key:
-        return derive_key(self.seed, "down", *words, spec.name)
+        return derive_key(self.seed, _DOWNLINK_KEY, *words, spec.name)
 
 
 class PersonalCopies:

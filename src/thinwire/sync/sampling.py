@@ -13,6 +13,8 @@ from ..kernels import distinct_positions
 from .messages import MOST, Refused
 from .robust import Rule
 
+_SAMPLE_KEY = "sample"  # frozen: makes the random bits
+
 
 @dataclass(frozen=True)
 class Rounds:
@@ -62,6 +64,6 @@ def examples_of(message: Message) -> int:
 def sample(names: Sequence[str], count: int, seed: int, round: int) -> list[str]:
     """So many different names, the same for the same seed and round; all if there are no more."""
     places = distinct_positions(
-        derive_key(seed, "sample", round), min(count, len(names)), len(names), torch.device("cpu")
+        derive_key(seed, _SAMPLE_KEY, round), min(count, len(names)), len(names), torch.device("cpu")
     )
     return [names[place] for place in places.tolist()]

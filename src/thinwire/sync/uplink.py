@@ -34,6 +34,8 @@ from ..core.logs import get_logger
 from ..exchange import Exchanger
 from .messages import INTERNAL, Refused
 
+_WORKER_KEY = "worker"  # frozen: makes the random bits
+
 log = get_logger(__name__)
 _ALONE = World(0, 1)
 Composition: TypeAlias = str | Aggregator[Any]  # its text, or itself
@@ -125,7 +127,7 @@ def clean(text: str) -> str:
 
 def own_seed(seed: int, worker: str) -> Key:
     """What is drawn at random differs from worker to worker, and the server can draw it too."""
-    return derive_key(seed, "worker", worker)
+    return derive_key(seed, _WORKER_KEY, worker)
 
 
 class Uplink:

@@ -13,8 +13,11 @@ from .decoders import DECODER_LAWS
 from .laws import Law, check_all, law
 from .tensors import DTYPES, KINDS, SHAPES, draw
 
+_LAW_KEY = "law"  # frozen: makes the random bits
+_UNBIASED_KEY = "unbiased"  # frozen: makes the random bits
+
 COMPRESSOR_LAWS: list[Law] = []
-KEY = derive_key(1, "law")
+KEY = derive_key(1, _LAW_KEY)
 MANY_DRAWS = 120  # the share that a random direction keeps of one coordinate has a long tail
 
 
@@ -122,7 +125,7 @@ def unbiased_compressors_have_mean_x_and_bounded_variance(compressor: Compressor
     if omega is None:
         return
     draws = 2000
-    ys = torch.stack([decode_again(compressor, x, derive_key("unbiased", i)) for i in range(draws)]).double()
+    ys = torch.stack([decode_again(compressor, x, derive_key(_UNBIASED_KEY, i)) for i in range(draws)]).double()
     mean, spread = ys.mean(0), ys.std(0) / math.sqrt(draws)
     rare = (ys != ys.mode(0).values).sum(0) < 20  # too few events for their spread to be estimated from them
     spread = torch.where(rare, (x.abs() * x.abs().max() / draws).sqrt(), spread)

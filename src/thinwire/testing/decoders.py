@@ -18,8 +18,10 @@ from .allocations import Allocations, resident_peak_bytes
 from .laws import Law, law
 from .mutations import ALWAYS_REFUSED, MUTATIONS, anything, huge_count, hundred_bytes
 
+_HOSTILE_KEY = "hostile"  # frozen: makes the random bits
+
 DECODER_LAWS: list[Law] = []
-KEY = derive_key("hostile")
+KEY = derive_key(_HOSTILE_KEY)
 CASES_EACH = 130  # per compressor and spec: ten of each mutation
 SPECS = [
     TensorSpec("empty", (0,)),

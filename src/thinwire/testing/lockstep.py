@@ -12,6 +12,8 @@ from ..core import Aggregator, Context, Reduced, TensorSpec, World, derive_key
 from ..drivers.lockstep import lockstep
 from ..drivers.meter import Meter
 
+_INIT_KEY = "init"  # frozen: makes the random bits
+
 
 def reduce_all(
     aggregator: Aggregator[Any],
@@ -23,7 +25,7 @@ def reduce_all(
     """What each rank gets for its tensor."""
     spec = TensorSpec.of("layer", tensors[0])
     size = len(tensors)
-    states = states or [aggregator.init(spec, derive_key("init")) for _ in range(size)]
+    states = states or [aggregator.init(spec, derive_key(_INIT_KEY)) for _ in range(size)]
     contexts = [Context(step, World(rank, size), seed=3, plan={"layer": 0}) for rank in range(size)]
     programs = [aggregator.reduce(t, spec, s, c) for t, s, c in zip(tensors, states, contexts, strict=True)]
     return list(lockstep(programs, meters))

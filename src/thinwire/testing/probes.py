@@ -7,11 +7,13 @@ from torch import Tensor
 
 from ..core import Compressor, Key, TensorSpec, derive_key
 
-KEY = derive_key(1, "observed")
+_PROBE_KEY = "observed"  # frozen: makes the random bits
+
+KEY = derive_key(1, _PROBE_KEY)
 
 
 def key_at(number: int) -> Key:
-    return derive_key(1, "observed", number)
+    return derive_key(1, _PROBE_KEY, number)
 
 
 def gaussian(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

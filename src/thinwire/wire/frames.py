@@ -18,6 +18,8 @@ from torch import Tensor
 from ..core import DecodeError, FrameError, Message, ProtocolError, TensorSpec, derive_key
 from .framing import lengths_bytes, pack_payload, unpack_payload
 
+_FINGERPRINT_KEY = "frames"  # frozen: enters every fingerprint
+
 MAGIC = b"thwf"
 VERSION = 1
 MAX_FRAME = 64 << 20  # bytes of a whole frame, unless another limit is given
@@ -53,7 +55,7 @@ class Header(NamedTuple):
 def fingerprint_of(specs: Iterable[TensorSpec], *settings: int | str) -> int:
     """64 bits that two sides share if their layers (names, shapes, types) and settings are the same."""
     layers = [[spec.name, list(spec.shape), str(spec.dtype)] for spec in specs]
-    return derive_key("frames", json.dumps(layers), *settings)
+    return derive_key(_FINGERPRINT_KEY, json.dumps(layers), *settings)
 
 
 def frame_limit(specs: Iterable[TensorSpec], cap: int = MAX_FRAME) -> int:

@@ -17,6 +17,8 @@ from thinwire.kernels.positions import first_parameter, width_of
 from thinwire.kernels.varint import varint
 from thinwire.wire import encode_indices, ideal_index_bits, packed_bytes
 
+_BENCH_KEY = "bench indices"  # frozen: makes the random bits
+
 NUMEL = 1 << 20
 DENSITIES = (0.001, 0.01, 0.05, 0.2)
 
@@ -39,7 +41,7 @@ class IndexSizes:
 def measure(numel: int, density: float, seed: int = 0) -> IndexSizes:
     """Sizes of one draw of round(density * numel) positions."""
     count = max(1, round(density * numel))
-    positions = distinct_positions(derive_key(seed, "bench indices", count), count, numel, torch.device("cpu"))
+    positions = distinct_positions(derive_key(seed, _BENCH_KEY, count), count, numel, torch.device("cpu"))
     part = encode_indices(positions, numel)
     head = 1 + len(varint(count))
     sent, ideal = 8 * part.tensor.numel() / count, ideal_index_bits(count, numel) / count

@@ -19,6 +19,8 @@ import torch
 from thinwire.catalog import parse, parse_compressor
 from thinwire.core import Context, TensorSpec, World, derive_key, loopback
 
+_BENCH_KEY = "bench low rank"  # frozen: makes the random bits
+
 MATRICES = ((2048, 2048), (512, 4608))
 CONVOLUTION = (512, 512, 3, 3)
 CASES = (
@@ -59,7 +61,7 @@ class Cost:
 
 def measure(text: str, shape: tuple[int, ...], seconds: float) -> Cost:
     """A layer of normal numbers through one operator; about so many seconds for each direction."""
-    part, key = parse_compressor(text), derive_key("bench low rank")
+    part, key = parse_compressor(text), derive_key(_BENCH_KEY)
     layer = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     spec, target = TensorSpec.of("layer", layer), torch.empty_like(layer)
     payload = part.encode(layer, key)
@@ -84,7 +86,7 @@ def measure_step(text: str, shape: tuple[int, ...], seconds: float) -> StepCost:
     """From a gradient and a residual to the average and the next residual."""
     rule, layer = parse(text), torch.randn(shape, generator=torch.Generator().manual_seed(0))
     spec, target = TensorSpec.of("layer", layer), torch.empty_like(layer)
-    state = rule.init(spec, derive_key("bench low rank"))
+    state = rule.init(spec, derive_key(_BENCH_KEY))
 
     def step() -> None:
         nonlocal state

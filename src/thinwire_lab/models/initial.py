@@ -13,6 +13,8 @@ from thinwire.core import derive_key
 from thinwire.importance import same_randomness
 from thinwire.kernels.reference import noise32
 
+_INITIAL_KEY = "initial"  # frozen: makes the random bits
+
 M = TypeVar("M", bound=nn.Module)
 Deviation = Callable[[str, Tensor], float]  # of a matrix's entries, by its name and shape
 
@@ -36,7 +38,7 @@ def initialised(build: Callable[[], M], seed: int, deviation: Deviation | None =
 
 def uniform(like: Tensor, deviation: float, seed: int, name: str) -> Tensor:
     """Uniform entries around zero, with this deviation."""
-    words = noise32(derive_key(seed, "initial", name), like.numel(), like.device)
+    words = noise32(derive_key(seed, _INITIAL_KEY, name), like.numel(), like.device)
     unit = (words.double() + 0.5) * 2.0**-32 - 0.5
     return (unit * (deviation * math.sqrt(12.0))).to(like.dtype).view(like.shape)
 

@@ -20,6 +20,12 @@ from thinwire.sync.sampling import Rounds
 
 from .simulated_workers import uniform
 
+_OUTCOME_KEY = "luck"  # frozen: makes the random bits
+_DAMAGE_KEY = "spoil"  # frozen: makes the random bits
+_DATA_KEY = "federated"  # frozen: makes the random bits
+_ROWS_KEY = "rows"  # frozen: makes the random bits
+_POSITION_KEY = "where"  # frozen: makes the random bits
+
 Spoil = Callable[[Message, Key], Message]
 
 
@@ -102,7 +108,7 @@ def _take_part(
     counts["down"] += reply.payload.num_bytes
     if not client.begin(reply):
         return
-    luck = uniform(derive_key(seed, "luck", client.name, client.round))
+    luck = uniform(derive_key(seed, _OUTCOME_KEY, client.name, client.round))
     if luck < dropout:
         counts["dropped"] += 1
         return
@@ -112,7 +118,7 @@ def _take_part(
         return
     if luck < dropout + malformed:
         counts["malformed"] += 1
-        message = spoiled(message, derive_key(seed, "spoil", client.name, client.round))
+        message = spoiled(message, derive_key(seed, _DAMAGE_KEY, client.name, client.round))
     counts["up"] += message.payload.num_bytes
     client.settle(federation.handle(message, now), keep_refused=True)
 
@@ -121,12 +127,12 @@ class LogisticClients:
     """Labels of a common linear rule, features around a centre of each client's own; 20 to 59 examples each."""
 
     def __init__(self, clients: int, seed: int, features: int = 30) -> None:
-        generator = torch.Generator().manual_seed(derive_key(seed, "federated") % 2**62)
+        generator = torch.Generator().manual_seed(derive_key(seed, _DATA_KEY) % 2**62)
         rule = torch.randn(features, generator=generator)
         self.data: list[tuple[Tensor, Tensor]] = []
         for place in range(clients):
             centre = torch.randn(features, generator=generator)
-            rows = 20 + derive_key(seed, "rows", place) % 40
+            rows = 20 + derive_key(seed, _ROWS_KEY, place) % 40
             x = centre + torch.randn(rows, features, generator=generator)
             self.data.append((x, (x @ rule > 0).float()))
 
@@ -158,7 +164,7 @@ class LogisticClients:
 def spoiled(message: Message, key: Key) -> Message:
     """One of the ways in which an update can be wrong; which one, and where, follows from the key."""
     ways = list(SPOILERS.values())
-    return ways[key % len(ways)](message, derive_key(key, "where"))
+    return ways[key % len(ways)](message, derive_key(key, _POSITION_KEY))
 
 
 def changed(message: Message, **changes: Any) -> Message:

@@ -16,6 +16,9 @@ from thinwire.sync.messages import JOIN_AGAIN
 from thinwire.sync.server import Server
 from thinwire.sync.worker import Worker
 
+_SECONDS_KEY = "seconds"  # frozen: makes the random bits
+_REPEAT_KEY = "repeat"  # frozen: makes the random bits
+
 Gradient = Callable[[str, int, Mapping[str, Tensor]], Mapping[str, Tensor]]  # (worker, its step, weights)
 
 
@@ -30,11 +33,11 @@ class Schedule:
     repeats: float = 0.0  # this share of updates arrives twice
 
     def seconds(self, worker: str, step: int) -> float:
-        spread = 2 * uniform(derive_key(self.seed, "seconds", worker, step)) - 1
+        spread = 2 * uniform(derive_key(self.seed, _SECONDS_KEY, worker, step)) - 1
         return self.paces[worker] * (1 + self.jitter * spread)
 
     def repeated(self, worker: str, step: int) -> bool:
-        return uniform(derive_key(self.seed, "repeat", worker, step)) < self.repeats
+        return uniform(derive_key(self.seed, _REPEAT_KEY, worker, step)) < self.repeats
 
     def alive(self, worker: str, now: float) -> bool:
         return now < (self.dies or {}).get(worker, float("inf"))

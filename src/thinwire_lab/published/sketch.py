@@ -26,6 +26,8 @@ from thinwire.kernels import distinct_positions
 from ..configuration.run_plan import Job, RunPlan
 from .sketch_traffic import worth_it
 
+_SUPPORT_KEY = "support"  # frozen: makes the random bits
+
 NUMEL = 1 << 16
 WORKERS = (2, 4, 8, 16, 32)
 DENSITIES = (0.01, 0.05)
@@ -58,7 +60,9 @@ Found: TypeAlias = Mapping[Case, Mapping[str, Metered]]
 def supports(overlap: str, count: int, numel: int, workers: int) -> list[Tensor]:
     """Each worker's positions: `count` of `numel`."""
     if overlap == "independent":
-        return [distinct_positions(derive_key("support", r), count, numel, torch.device("cpu")) for r in range(workers)]
+        return [
+            distinct_positions(derive_key(_SUPPORT_KEY, r), count, numel, torch.device("cpu")) for r in range(workers)
+        ]
     order = torch.randperm(numel, generator=torch.Generator().manual_seed(1))
     return [order[:count] if overlap == "identical" else order[r * count : (r + 1) * count] for r in range(workers)]
 

@@ -10,6 +10,8 @@ from torch import Tensor
 from thinwire.core import Key, derive_key
 from thinwire.kernels.reference import noise16, noise32
 
+_ORDER_KEY = "order"  # frozen: makes the random bits
+
 _CPU = torch.device("cpu")
 
 
@@ -23,7 +25,7 @@ def batch_positions(step: int, batch: int, count: int, seed: int, rank: int) -> 
     while begin < end:
         epoch, at = divmod(begin, count)
         stop = min(count, at + end - begin)
-        pieces.append(order(derive_key(seed, "order", rank, epoch), count)[at:stop])
+        pieces.append(order(derive_key(seed, _ORDER_KEY, rank, epoch), count)[at:stop])
         begin += stop - at
     return torch.cat(pieces)
 

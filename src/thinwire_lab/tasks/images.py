@@ -22,6 +22,8 @@ from .batches import batch_positions, cropped_and_flipped
 from .modules import Batch, ModuleLearner, count_parameters, held_out
 from .splits import Split, shares
 
+_AUGMENT_KEY = "augment"  # frozen: makes the random bits
+
 MODELS: dict[str, Callable[[int], nn.Module]] = {
     "cnn": CNN, "small cnn": partial(CNN, width=16), "slim": slim_resnet, "resnet18": resnet18,
 }  # fmt: skip
@@ -45,7 +47,7 @@ class ImageTask:
 
         def batch(step: int) -> Batch:
             chosen = rows[batch_positions(step, self.batch, len(rows), seed, rank)]
-            key = derive_key(seed, "augment", rank, step) if self.augment else None
+            key = derive_key(seed, _AUGMENT_KEY, rank, step) if self.augment else None
             return normalised(self._train_images(chosen, key), *statistics), labels[chosen]
 
         return ModuleLearner(initialised(self._model, seed), batch, self._figures)

@@ -22,6 +22,8 @@ from thinwire.exchange import Exchanger
 from .counters import Counts, read_counts
 from .network import DEVICE, network
 
+_VERIFY_KEY = "verify"  # frozen: makes the random bits
+
 LIMIT_PERCENT = 3.0
 _TURNS = 3  # TCP may send again what was only late on a busy machine: the turn with the fewest bytes has least of that
 
@@ -128,7 +130,7 @@ def count_turn(driver: TorchDist, argument: dict[str, Any], turn: str) -> dict[s
     before = read_counts(DEVICE)
     _meet(folder, f"{turn}-start", rank, size)
     for step in range(argument["steps"]):
-        generator = torch.Generator().manual_seed(derive_key("verify", step, rank) >> 1)
+        generator = torch.Generator().manual_seed(derive_key(_VERIFY_KEY, step, rank) >> 1)
         tensor = torch.randn(layer.shape, generator=generator)
         driver.run(exchanger.run_step({"layer": tensor}, step, driver.world))
     _meet(folder, f"{turn}-end", rank, size)
