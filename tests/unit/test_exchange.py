@@ -168,12 +168,12 @@ def test_importance_is_copied_and_can_be_taken_away():
 @pytest.mark.parametrize(
     ("name", "w", "words"),
     [
-        ("v", torch.ones(6), "no layer is called 'v'; there are \\['w'\\]"),
-        ("w", torch.ones(7), r"\(6,\) or \(6,\) is needed, got \(7,\)"),
+        ("v", torch.ones(6), "there is no layer 'v'; the layers are \\['w'\\]"),
+        ("w", torch.ones(7), r"must be \(6,\) or \(6,\), got \(7,\)"),
         ("w", torch.ones(2, 3), r"got \(2, 3\)"),
-        ("w", torch.full((6,), float("nan")), "finite numbers >= 0"),
-        ("w", torch.full((6,), float("inf")), "finite numbers >= 0"),
-        ("w", torch.tensor([1.0, 1, -1, 1, 1, 1]), "finite numbers >= 0 are needed, got -1.0"),
+        ("w", torch.full((6,), float("nan")), "must be finite and >= 0"),
+        ("w", torch.full((6,), float("inf")), "must be finite and >= 0"),
+        ("w", torch.tensor([1.0, 1, -1, 1, 1, 1]), "must be finite and >= 0, got a least one of -1.0"),
     ],
 )
 def test_wrong_importance_is_named_and_changes_nothing(name, w, words):

@@ -77,7 +77,7 @@ class LayerMemories:
         new = {name: LayerMemory(part, self.states[name]) for name, part in self.aggregators.items()}
         before = {name: LayerMemory(part, old.states[name]) for name, part in old.aggregators.items()}
         self.states, dropped = take_over(self.layers, new, before, ctx)
-        if lost := old.importance.serve(self.layers, self.importance.wanted):
+        if lost := old.importance.rebind(self.layers, self.importance.is_used):
             dropped.append(f"the importance of {list_some(lost)} is dropped: no part of the new composition takes one")
         self.importance = old.importance
         return dropped
@@ -116,7 +116,7 @@ class LayerMemories:
                 self.states[name] = self._restored(name, flat)
             except CheckpointError as error:
                 dropped.append(f"{error}; it is initialized again")
-        for name, w in stored["importance"].items() if self.importance.wanted else ():
+        for name, w in stored["importance"].items() if self.importance.is_used else ():
             if name in self.layers and w.numel() == self.layers[name].numel:
                 self.importance[name] = w
         return dropped

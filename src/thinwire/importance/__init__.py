@@ -1,13 +1,16 @@
-"""The vector w: how much each coordinate of a layer is worth to the next step. Its operators are compressors."""
+"""Importance of coordinates (Khafizov & Beznosikov, 2024): solve for w in the trial step x - γ w ⊙ g of each layer.
 
+The compressors that use w are in `thinwire.compressors`: impk, importance_topk, importance_sampling.
+"""
+
+from .constraints import Box, ConstraintSet, ScaledSimplex, Simplex
 from .layers import LayerImportance
-from .objectives import FunctionObjective, ModuleObjective, Objective, Point, same_randomness, untouched
+from .objectives import FunctionObjective, ModuleObjective, Objective, Point, preserve_model, preserve_rng_state
 from .refresher import Refresher
-from .sets import Box, ScaledSimplex, Simplex, Within
 from .solver import ImportanceSolver, Solution
 
 __all__ = [
     "ImportanceSolver", "Solution", "Refresher",
-    "Objective", "FunctionObjective", "ModuleObjective", "Point", "untouched", "same_randomness",
-    "Simplex", "ScaledSimplex", "Box", "Within", "LayerImportance",
+    "Objective", "FunctionObjective", "ModuleObjective", "Point", "preserve_model", "preserve_rng_state",
+    "Simplex", "ScaledSimplex", "Box", "ConstraintSet", "LayerImportance",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The w of a worker's layers, checked as they are set."""
+"""The importance w of each layer of a worker, validated when it is set."""
 
 from __future__ import annotations
 
@@ -10,54 +10,70 @@ from ..core import IncompatibleParts, TensorSpec, all_finite
 
 
 class LayerImportance(MutableMapping[str, Tensor]):
-    """w by layer name, in the layer's shape and the type of its memory. A layer without one has w = 1."""
+    """Mapping of layer names to importances w, in the layer's shape and work dtype. A layer without one has w = 1."""
 
-    def __init__(self, layers: Mapping[str, TensorSpec], wanted: bool) -> None:
-        self._layers, self._wanted = layers, wanted
+    def __init__(self, layers: Mapping[str, TensorSpec], is_used: bool) -> None:
+        self._layers, self._is_used = layers, is_used
         self._w: dict[str, Tensor] = {}
 
     def __setitem__(self, name: str, w: Tensor) -> None:
-        self._w[name] = self.checked(name, w)
+        self._w[name] = self.validate(name, w)
 
-    def checked(self, name: str, w: Tensor) -> Tensor:
-        """A copy as it would be kept; what cannot be an importance of this layer is refused."""
+    def validate(self, name: str, w: Tensor) -> Tensor:
+        """Return a copy of w as it would be stored.
+
+        Args:
+            name: of the layer.
+            w: finite numbers >= 0, in the layer's shape or flat.
+
+        Raises:
+            KeyError: there is no such layer.
+            IncompatibleParts: no compressor of the composition uses an importance.
+            ValueError: w has another size, a negative number, or one that is not finite.
+        """
         spec = self._layers.get(name)
         if spec is None:
-            raise KeyError(f"importance: no layer is called {name!r}; there are {list(self._layers)}")
-        if not self._wanted:
+            raise KeyError(f"importance: there is no layer {name!r}; the layers are {list(self._layers)}")
+        if not self._is_used:
             raise IncompatibleParts(
                 "no part of this composition takes an importance; use impk, importance_topk or importance_sampling"
             )
         if w.numel() != spec.numel or tuple(w.shape) not in (spec.shape, (spec.numel,)):
-            raise ValueError(f"importance of {name}: {spec.shape} or ({spec.numel},) is needed, got {tuple(w.shape)}")
+            raise ValueError(
+                f"importance of {name}: the shape must be {spec.shape} or ({spec.numel},), got {tuple(w.shape)}"
+            )
         w = w.detach().to(spec.device, spec.work_dtype, copy=True).reshape(spec.shape)
         if not all_finite(w) or bool((w < 0).any()):
-            raise ValueError(f"importance of {name}: finite numbers >= 0 are needed, got {float(w.min())} at least")
+            raise ValueError(
+                f"importance of {name}: numbers must be finite and >= 0, got a least one of {float(w.min())}"
+            )
         return w
 
     def replace_all(self, importance: Mapping[str, Tensor]) -> None:
-        """These and no others; if one is refused, nothing changes."""
-        self._w = {name: self.checked(name, w) for name, w in importance.items()}
+        """Store these and no others; if one is refused, nothing changes."""
+        self._w = {name: self.validate(name, w) for name, w in importance.items()}
 
-    def serve(self, layers: Mapping[str, TensorSpec], wanted: bool) -> list[str]:
-        """Go on as the importance of another composition of these layers, for all holders of this object (Refresher).
+    def rebind(self, layers: Mapping[str, TensorSpec], is_used: bool) -> list[str]:
+        """Become the importance of another composition, so that holders of this object (Refresher) may keep it.
 
-        Gives the layers whose w is dropped, which are all if the composition takes none.
+        Returns:
+            The layers whose w is dropped: those that are gone, or all if the new composition uses none.
         """
-        dropped = [name for name in self._w if not wanted or name not in layers]
-        self._layers, self._wanted = layers, wanted
+        dropped = [name for name in self._w if not is_used or name not in layers]
+        self._layers, self._is_used = layers, is_used
         self._w = {name: w for name, w in self._w.items() if name not in dropped}
         return dropped
 
     @property
-    def wanted(self) -> bool:
-        return self._wanted
+    def is_used(self) -> bool:
+        """Whether a compressor of the composition takes an importance."""
+        return self._is_used
 
     def __getitem__(self, name: str) -> Tensor:
         return self._w[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._w  # asked for each layer of each step
+        return name in self._w  # called for each layer of each step
 
     def __delitem__(self, name: str) -> None:
         del self._w[name]

@@ -1,4 +1,4 @@
-"""What a trial step is judged by: a plain function, or the loss of a module on a held minibatch."""
+"""Objectives of the importance solver: a function of the parameters, or the loss of a module on one minibatch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Point = Mapping[str, Tensor]  # parameters by name
 
 
 class Objective(Protocol):
-    """f and its gradient at points near the present one. The same point gives the same answer, and nothing changes."""
+    """A loss f and its gradient at given parameters. Deterministic and without side effects."""
 
     def value(self, at: Point) -> float: ...
 
@@ -27,7 +27,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class FunctionObjective:
-    """Plain functions of the parameters by name."""
+    """An objective from two functions of the parameters by name: the loss and its gradient."""
 
     function: Callable[[Point], Any]
     gradient: Callable[[Point], Point]
@@ -41,35 +41,38 @@ class FunctionObjective:
 
 @dataclass(frozen=True, eq=False)
 class ModuleObjective:
-    """The loss `closure(model)` with other parameters in the model, by name; those not named keep their values.
+    """The loss `closure(model)` with trial parameters in the model; parameters that are not named keep their values.
 
-    The closure computes a loss on a minibatch it holds; it calls no backward. Afterwards all is bitwise as before:
-    parameters, .grad, buffers, training flags, and the random states of torch, numpy and Python; so every trial has
-    the same dropout noise. Give the bare module, not one wrapped by DDP, and ask outside backward.
+    Afterwards everything is restored bit for bit: parameters, .grad, buffers, training flags, and the random states of
+    torch, numpy and Python, so that all trials have the same dropout noise. Do not use it inside backward.
+
+    Args:
+        model: the module itself, not one wrapped by DDP.
+        closure: computes the loss on one minibatch that it holds, without calling backward.
     """
 
     model: nn.Module
     closure: Callable[[nn.Module], Tensor]
 
     def point(self) -> dict[str, Tensor]:
-        """The parameters that train, as they are now."""
+        """Return the present values of the parameters that require gradients."""
         return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
 
     def value(self, at: Point) -> float:
-        with untouched(self.model), torch.no_grad():
-            self._enter(at)
+        with preserve_model(self.model), torch.no_grad():
+            self._load(at)
             return float(self.closure(self.model))
 
     def value_and_gradient(self, at: Point) -> tuple[float, Point]:
-        with untouched(self.model), torch.enable_grad():
-            moved = self._enter(at)
+        with preserve_model(self.model), torch.enable_grad():
+            loaded = self._load(at)
             loss = self.closure(self.model)
-            found = torch.autograd.grad(loss, list(moved.values()), allow_unused=True)
-            pairs = zip(moved.items(), found, strict=True)
+            gradients = torch.autograd.grad(loss, list(loaded.values()), allow_unused=True)
+            pairs = zip(loaded.items(), gradients, strict=True)
             gradient = {name: torch.zeros_like(p.data) if g is None else g.detach() for (name, p), g in pairs}
             return float(loss.detach()), gradient
 
-    def _enter(self, at: Point) -> dict[str, nn.Parameter]:
+    def _load(self, at: Point) -> dict[str, nn.Parameter]:
         parameters = dict(self.model.named_parameters())
         if unknown := sorted(at.keys() - parameters.keys()):
             raise KeyError(f"the model has no parameters {unknown}; it has {list(parameters)}")
@@ -79,17 +82,17 @@ class ModuleObjective:
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Whatever happens to the model and to random states inside is undone on leaving."""
+def preserve_model(model: nn.Module) -> Iterator[None]:
+    """Context manager: restore the model and the random states on exit, whatever happened inside."""
     parameters = [(p, p.data, p.grad) for p in model.parameters()]
     modules = list(model.modules())
     modes = [module.training for module in modules]
     buffers = [(m, name, b) for m in modules for name, b in buffers_of(m).items()]
     contents = [None if b is None else b.clone() for _, _, b in buffers]
     try:
-        with same_randomness():
+        with preserve_rng_state():
             for p, _, _ in parameters:
-                p.grad = None  # should a closure call backward, it adds to nothing that is needed
+                p.grad = None  # a closure that calls backward must not add to the gradients of training
             yield
     finally:
         for p, data, grad in parameters:
@@ -104,8 +107,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def same_randomness() -> Iterator[None]:
-    """Draws inside leave no trace: the random states of torch, its GPUs if in use, numpy and Python are put back."""
+def preserve_rng_state() -> Iterator[None]:
+    """Context manager: restore the random states of torch (CPU, and GPUs if in use), numpy and Python on exit."""
     python, numpy_state, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     gpus = torch.cuda.get_rng_state_all() if in_use else None

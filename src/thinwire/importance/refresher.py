@@ -1,10 +1,9 @@
-"""When w is found anew, and what that costs."""
+"""Refresh of the importance w at fixed steps, with a measurement of the time it takes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import MutableMapping
-from typing import TypeVar
 
 from torch import Tensor
 
@@ -12,23 +11,24 @@ from ..core import Program, World, with_step, with_timing
 from .objectives import Objective, Point
 from .solver import ImportanceSolver, Solution
 
-T = TypeVar("T")
-
 
 class Refresher:
-    """Keeps `exchanger.importance` fresh: `if refresher.due(step): driver.run(refresher.refresh(...))`.
+    """Solves for `exchanger.importance` every `solver.refresh_every` steps.
 
-    Refresh between steps, never inside backward. `seconds` is the time this rank computed in the solver, waiting for
-    others not counted; `share` is that of the time since the refresher was made. Clocks are read for these two alone.
+    `if refresher.is_due(step): driver.run(refresher.refresh(...))`, between steps, never inside backward.
+
+    Attributes:
+        solve_s: seconds that this rank computed in the solver; waiting for other ranks is not counted.
+        num_refreshes: how often w was solved for.
     """
 
     def __init__(self, solver: ImportanceSolver, importance: MutableMapping[str, Tensor]) -> None:
         self.solver, self.importance = solver, importance
-        self.seconds, self.refreshes = 0.0, 0
-        self._since = time.perf_counter()
+        self.solve_s, self.num_refreshes = 0.0, 0
+        self._created = time.perf_counter()
 
-    def due(self, step: int) -> bool:
-        """Decided by the step alone, so that ranks agree."""
+    def is_due(self, step: int) -> bool:
+        """Whether w is refreshed at this step. Depends on the step alone, so that all ranks agree."""
         return step % self.solver.refresh_every == 0
 
     def refresh(
@@ -40,17 +40,29 @@ class Refresher:
         step: int = 0,
         world: World = World(0, 1),  # noqa: B008 (a tuple)
     ) -> Program[Solution]:
-        """Solve for w and set it. A program; if w is not shared it asks for nothing, and `loopback` will do."""
+        """Solve for w and store it.
+
+        Args:
+            objective: the loss on a minibatch, such as a ModuleObjective.
+            point: the parameters by name.
+            gradient: what would be sent by name; with error feedback, gradient plus residual (`exchanger.targets`).
+            gamma: step size of the trial step, usually the learning rate.
+            step: of the optimizer, for the meter.
+            world: rank and size.
+
+        Returns:
+            A program; without `shared` it yields no request, and `loopback` can run it.
+        """
         program = self.solver.solve(objective, point, gradient, gamma, self.importance, world)
-        solution = yield from with_step(with_timing(program, self._count_seconds), step)
+        solution = yield from with_step(with_timing(program, self._add_seconds), step)
         self.importance.update(solution.importance)
-        self.refreshes += 1
+        self.num_refreshes += 1
         return solution
 
     @property
-    def share(self) -> float:
-        return self.seconds / max(1e-9, time.perf_counter() - self._since)
+    def time_fraction(self) -> float:
+        """solve_s as a fraction of the time since this object was created."""
+        return self.solve_s / max(1e-9, time.perf_counter() - self._created)
 
-    def _count_seconds(self, began: float, ended: float) -> None:
-        """The time the solver runs, not the time it waits for other ranks."""
-        self.seconds += ended - began
+    def _add_seconds(self, began: float, ended: float) -> None:
+        self.solve_s += ended - began

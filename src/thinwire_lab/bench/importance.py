@@ -71,7 +71,7 @@ def measure(width: int, batch: int, steps: int, times: int) -> dict[str, float]:
         "training step": 1e3 * seconds(train, 3 * times),
         "refresh": 1e3 * seconds(lambda: loopback(solver.solve(objective, point, gradient, 0.01)), times),
         "closed form": 1e3
-        * seconds(lambda: solver.one_step(gradient, objective.value_and_gradient(after)[1], 0.01), 3 * times),
+        * seconds(lambda: solver.solve_one_step(gradient, objective.value_and_gradient(after)[1], 0.01), 3 * times),
         "exchange, w = 1": 1e3 * plain,
         "exchange with w": 1e3 * weighed,
     }

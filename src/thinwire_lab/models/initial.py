@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from thinwire.core import derive_key
-from thinwire.importance import same_randomness
+from thinwire.importance import preserve_rng_state
 from thinwire.kernels.reference import noise32
 
 _INITIAL_KEY = "initial"  # frozen: makes the random bits
@@ -25,7 +25,7 @@ def initialised(build: Callable[[], M], seed: int, deviation: Deviation | None =
     No generator is touched: entries are keyed noise, scaled by operations that all processors round alike.
     """
     deviation = deviation or he
-    with same_randomness():
+    with preserve_rng_state():
         model = build()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -140,7 +140,7 @@ def descend(
 
         look()
         for message in range(stop.messages):
-            if refresher is not None and refresher.due(message):
+            if refresher is not None and refresher.is_due(message):
                 yield from refresher.refresh(objective, {LAYER: weights}, {LAYER: gradient}, step_size)
             agreed = yield from exchanger.run_step({LAYER: gradient}, message, World(0, 1))
             bits += legacy_bits(agreed[LAYER])
@@ -155,5 +155,5 @@ def descend(
     begun = time.perf_counter()
     lockstep([program()], [meter])
     trace.seconds = time.perf_counter() - begun
-    trace.solver_seconds = 0.0 if refresher is None else refresher.seconds
+    trace.solver_seconds = 0.0 if refresher is None else refresher.solve_s
     return trace

@@ -33,8 +33,8 @@ def solver(label: str, rate: float, refresh_every: int, eta: float = 1e7, lam: f
         return None
     common = {"steps": 50, "keep": "last", "refresh_every": refresh_every}
     if label.startswith("ImpK_s"):
-        return common | {"within": "scaled_simplex", "eta": eta, "lam": lam}
-    return common | {"within": "box", "high": 2.0, "eta": eta * rate}
+        return common | {"constraint": "scaled_simplex", "eta": eta, "lam": lam}
+    return common | {"constraint": "box", "high": 2.0, "eta": eta * rate}
 
 
 def methods(full: bool, refresh_every: int) -> tuple[Method, ...]:

@@ -17,7 +17,7 @@ from ..running.build_jobs import build_run_plan
 from .cifar10 import on_cifar10, steps_of_an_epoch
 from .claims import Claim, claims_table, final_of, share_of_solver
 
-SOLVER = {"within": "simplex", "steps": 50, "eta": 1.0, "lam": 0.1, "keep": "last"}
+SOLVER = {"constraint": "simplex", "steps": 50, "eta": 1.0, "lam": 0.1, "keep": "last"}
 PUBLISHED = {
     "TopK": 81.21, "RandK": 76.78, "MD Stochastic": 77.75, "MD Greedy": 79.37, "MD Greedy Weighted": 77.72,
     "MD Weighted Greedy": 83.71,

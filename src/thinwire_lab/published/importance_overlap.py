@@ -29,10 +29,10 @@ from .descent import LAYER, GradientOnly, Problem, Stop, descend, telling
 from .importance_mushrooms.experiment import RIDGE, SMOOTHNESS, SOLVERS, Q, quick_mushrooms
 
 KEPT, POINTS = 22, 100
-FROM_SQUARES = replace(SOLVERS["simplex"], steps=200, start="square", warm_start=False)
+FROM_SQUARES = replace(SOLVERS["simplex"], steps=200, start="gradient_squared", warm_start=False)
 # The same mirror steps with trials that take w itself: in terms of 112 w, of which the scaled simplex is made,
 # log w <- (1 - 0.1) log w - slope has eta = 112 / (1 - 0.1), lam = 0.1 / 112, and the trial step is k / L / 112.
-ITSELF = replace(FROM_SQUARES, within="scaled_simplex", eta=112 / 0.9, lam=0.1 / 112)
+ITSELF = replace(FROM_SQUARES, constraint="scaled_simplex", eta=112 / 0.9, lam=0.1 / 112)
 TRIALS = {"w itself": (ITSELF, KEPT / SMOOTHNESS / 112), "w / max w": (FROM_SQUARES, KEPT / SMOOTHNESS)}
 AFRESH = replace(SOLVERS["simplex"], warm_start=False)
 POINTS_AT = {"normal": "standard normal draws", "uniform": "uniform draws of length 1/2, as E1 begins"}

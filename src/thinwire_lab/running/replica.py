@@ -93,7 +93,7 @@ class Replica:
         if self.rounds is not None:
             yield from self._local_step(self.rounds, gradients, step, lr, measured)
             return
-        if self.refresher is not None and self.refresher.due(step):
+        if self.refresher is not None and self.refresher.is_due(step):
             point = {name: p.detach() for name, p in self.learner.parameters.items()}
             program = self.refresher.refresh(self.learner.objective(step), point, gradients, lr, step, self.world)
             yield from self.clock.timed(program, "solver")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from thinwire.core import CompositionError
-from thinwire.importance import ModuleObjective, Objective, untouched
+from thinwire.importance import ModuleObjective, Objective, preserve_model
 
 Batch = tuple[Tensor, Tensor]  # inputs of the model, and the class that is right for each row of its scores
 
@@ -35,7 +35,7 @@ class ModuleLearner:
         return float(loss.detach()), dict(zip(self.parameters, plain, strict=True))
 
     def measure(self) -> dict[str, float]:
-        with untouched(self.model), torch.no_grad():
+        with preserve_model(self.model), torch.no_grad():
             self.model.train(False)
             return self._figures(self.model)
 

@@ -141,8 +141,8 @@ def test_a_model_is_solved_for_and_stays_as_it_is(model):
     point = objective.point()
     _, gradient = objective.value_and_gradient(point)
     before = picture(model)
-    for within, eta in (("box", 10.0), ("scaled_simplex", 1e8), ("simplex", 100.0)):
-        solver = ImportanceSolver(within, steps=4, eta=eta, skip=("bn.*", "*.bias"))
+    for constraint, eta in (("box", 10.0), ("scaled_simplex", 1e8), ("simplex", 100.0)):
+        solver = ImportanceSolver(constraint, steps=4, eta=eta, skip=("bn.*", "*.bias"))
         found = loopback(solver.solve(objective, point, gradient, 0.1))
         assert found.importance.keys() == {"conv.weight", "shortcut.weight", "head.weight", "unused"}
         assert min(found.losses) <= found.losses[0]

@@ -40,10 +40,10 @@ def test_in_a_box_it_finds_the_closed_form_of_a_separable_quadratic():
         torch.testing.assert_close(found.importance["x"], (1 / (gamma * CURVATURE)).clamp(low, high))
 
 
-@pytest.mark.parametrize("within", ("scaled_simplex", "box"))
-def test_with_a_vanishing_step_w_stays_one(within):
+@pytest.mark.parametrize("constraint", ("scaled_simplex", "box"))
+def test_with_a_vanishing_step_w_stays_one(constraint):
     for gamma in (0.0, 1e-12):
-        found = solve(ImportanceSolver(within, steps=20, keep="last"), gamma=gamma)
+        found = solve(ImportanceSolver(constraint, steps=20, keep="last"), gamma=gamma)
         torch.testing.assert_close(found.importance["x"], torch.ones(8, dtype=torch.float64))
 
 
@@ -58,8 +58,8 @@ SOLVERS = [
     ImportanceSolver("scaled_simplex", steps=30, eta=0.3),
     ImportanceSolver("scaled_simplex", steps=30, eta=1e8, lam=1e-3),
     ImportanceSolver("box", steps=30, eta=0.1),
-    ImportanceSolver("box", steps=30, eta=1e8, start="centre"),
-    ImportanceSolver("box", steps=30, eta=3.0, start="square", scope="layerwise"),
+    ImportanceSolver("box", steps=30, eta=1e8, start="center"),
+    ImportanceSolver("box", steps=30, eta=3.0, start="gradient_squared", scope="layerwise"),
 ]
 
 
@@ -71,7 +71,9 @@ def test_the_best_w_is_kept_however_wild_the_steps(solver, dtype):
     point, gradient = problem(dtype, names)
     assert all(bool(w.isfinite().all()) for w in found.importance.values())
     assert len(found.losses) == solver.steps + 1
-    best = {n: found.importance[n] / (found.importance[n].max() if solver.within == "simplex" else 1) for n in names}
+    best = {
+        n: found.importance[n] / (found.importance[n].max() if solver.constraint == "simplex" else 1) for n in names
+    }
     reached = float(quadratic().value({n: point[n] - 0.25 * best[n] * gradient[n] for n in names}))
     assert reached == pytest.approx(min(found.losses), rel=1e-5)
     assert reached <= found.losses[0] * (1 + 1e-6)
@@ -81,9 +83,9 @@ def test_keep_last_gives_what_it_ended_with_and_asks_once_less():
     asked = []
     plain = quadratic()
     counting = FunctionObjective(lambda at: asked.append("value") or plain.function(at), plain.gradient)
-    last = solve(ImportanceSolver("box", steps=4, eta=0.5, start="centre", high=9.0, keep="last"), counting)
+    last = solve(ImportanceSolver("box", steps=4, eta=0.5, start="center", high=9.0, keep="last"), counting)
     assert len(asked) == len(last.losses) == 4
-    best = solve(ImportanceSolver("box", steps=4, eta=0.5, start="centre", high=9.0))
+    best = solve(ImportanceSolver("box", steps=4, eta=0.5, start="center", high=9.0))
     assert last.losses == best.losses[:4] and not torch.equal(last.importance["x"], best.importance["x"])
 
 
@@ -150,12 +152,12 @@ def test_layer_by_layer_the_others_stand_still():
     torch.testing.assert_close(found.importance["a"], alone.importance["a"])  # a separable sum: the same slope
 
 
-@pytest.mark.parametrize("within", ("simplex", "scaled_simplex", "box"))
-def test_the_closed_form_is_one_step_from_ones(within):
+@pytest.mark.parametrize("constraint", ("simplex", "scaled_simplex", "box"))
+def test_the_closed_form_is_one_step_from_ones(constraint):
     point, gradient = problem()
-    solver = ImportanceSolver(within, steps=1, eta=0.5, keep="last", lam=0.0 if within == "box" else 0.1)
+    solver = ImportanceSolver(constraint, steps=1, eta=0.5, keep="last", lam=0.0 if constraint == "box" else 0.1)
     after = {"x": CURVATURE * (point["x"] - 0.25 * gradient["x"])}
-    torch.testing.assert_close(solver.one_step(gradient, after, 0.25)["x"], solve(solver).importance["x"])
+    torch.testing.assert_close(solver.solve_one_step(gradient, after, 0.25)["x"], solve(solver).importance["x"])
 
 
 def test_half_precision_layers_are_solved_in_single():
@@ -199,17 +201,17 @@ def test_without_sharing_nothing_is_asked():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"within": "ball"}, "within must be one of simplex, scaled_simplex, box, got 'ball'"),
+        ({"constraint": "ball"}, "constraint must be one of simplex, scaled_simplex, box, got 'ball'"),
         ({"start": "noise"}, "start must be one of"),
         ({"scope": "all"}, "scope must be one of joint, layerwise"),
         ({"keep": "first"}, "keep must be one of best, last"),
-        ({"steps": -1}, "steps must be 0 or more"),
-        ({"refresh_every": 0}, "refresh_every 1"),
+        ({"steps": -1}, "steps must be at least 0"),
+        ({"refresh_every": 0}, "refresh_every at least 1"),
         ({"eta": math.nan}, "eta must be positive"),
         ({"lam": -1.0}, "lam not negative"),
-        ({"within": "box", "low": 2.0}, "0 <= low < high is needed"),
-        ({"within": "simplex", "eta": 1e8, "lam": 1e-3}, "simplex needs eta \\* lam < 1"),
-        ({"within": "box", "lam": 0.1}, "the box has none"),
+        ({"constraint": "box", "low": 2.0}, "low and high must satisfy 0 <= low < high"),
+        ({"constraint": "simplex", "eta": 1e8, "lam": 1e-3}, "simplex needs eta \\* lam < 1"),
+        ({"constraint": "box", "lam": 0.1}, "which a box does not have"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(settings, words):

@@ -31,7 +31,7 @@ WITH_Q, WITHOUT_Q = Stop(messages=2000, bits=300_000), Stop(messages=1500)  # 30
 PUBLISHED = {"iterations": 1126, "legacy_bits": 111_178}
 SOLVERS = {
     "simplex": ImportanceSolver("simplex", steps=100, eta=1.0, lam=0.1, warm_start=True, keep="last"),
-    "box": ImportanceSolver("box", steps=100, eta=1.0, high=1.0, start="centre", warm_start=True, keep="last"),
+    "box": ImportanceSolver("box", steps=100, eta=1.0, high=1.0, start="center", warm_start=True, keep="last"),
 }
 
 
