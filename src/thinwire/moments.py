@@ -18,38 +18,43 @@ from .integrations.soundness import check_soundness
 from .optimizer_state import (
     AdamMoments,
     Advice,
-    Averaging,
-    Moments,
-    Moving,
-    Paired,
-    PairedSum,
+    MomentsAveraging,
+    MomentsConfig,
+    MomentsTransfer,
+    PairAggregator,
+    PairCompressor,
     advise,
-    block_means,
-    floored,
-    for_one_host,
-    for_pairs,
-    in_order,
-    largest_update,
-    moments_of,
-    moments_text,
+    apply_floor,
+    build_pair_aggregator,
+    build_pair_compressor,
+    compute_block_means,
+    max_update,
+    moments_to_text,
+    name_shard,
     parse_moments,
-    restored,
-    transformed,
+    resolve_moments,
+    restore_v,
+    transform_v,
 )
 from .renamed import refuse_renamed_arguments
 
 __all__ = [
     "average", "send", "receive", "advise", "Advice",
-    "Moments", "parse_moments", "moments_of", "moments_text", "AdamMoments", "in_order", "Averaging", "Moving",
-    "Paired", "PairedSum",
-    "for_pairs", "for_one_host", "transformed", "restored", "largest_update", "floored", "block_means",
+    "MomentsConfig", "parse_moments", "resolve_moments", "moments_to_text", "AdamMoments", "name_shard",
+    "MomentsAveraging", "MomentsTransfer", "PairCompressor", "PairAggregator",
+    "build_pair_aggregator", "build_pair_compressor",
+    "transform_v", "restore_v", "max_update", "apply_floor", "compute_block_means",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 @refuse_renamed_arguments("moments.average")
 def average(
     optimizer: torch.optim.Optimizer,
-    composition: str | Moments = "dense()",
+    composition: str | MomentsConfig = "dense()",
     *,
     dense_below: int = DENSE_BELOW,
     seed: int = 0,
@@ -89,13 +94,13 @@ def average(
     """
     _check_options(dense_below, seed, timeout_s, group)
     check_flag("moments", "now", now)
-    moments = moments_of(composition)
-    averaging = Averaging(AdamMoments(optimizer), moments, dense_below=dense_below, seed=seed)
+    moments = resolve_moments(composition)
+    averaging = MomentsAveraging(AdamMoments(optimizer), moments, dense_below=dense_below, seed=seed)
     matrices = (spec for spec in averaging.adam.layers if len(spec.shape) > 2 and spec.numel >= 2 * dense_below)
     layers = [replace(spec, shape=spec.shape[1:]) for spec in matrices]
-    check_soundness("moments", layers, dict.fromkeys((s.name for s in layers), moments.exchange), group, bias=False)
-    facts = {"moments": moments_text(moments), "setting": {"dense_below": dense_below, "seed": seed}}
-    handle = MomentsHandle(averaging, facts, timeout_s, group)
+    check_soundness("moments", layers, dict.fromkeys((s.name for s in layers), moments.composition), group, bias=False)
+    settings = {"moments": moments_to_text(moments), "setting": {"dense_below": dense_below, "seed": seed}}
+    handle = MomentsHandle(averaging, settings, timeout_s, group)
     if now:
         handle.average()
     return handle
@@ -104,7 +109,7 @@ def average(
 @refuse_renamed_arguments("moments.send")
 def send(
     optimizer: torch.optim.Optimizer,
-    composition: str | Moments = "dense()",
+    composition: str | MomentsConfig = "dense()",
     *,
     to: int,
     parameters: Iterable[Tensor] | None = None,
@@ -141,7 +146,7 @@ def send(
 @refuse_renamed_arguments("moments.receive")
 def receive(
     optimizer: torch.optim.Optimizer,
-    composition: str | Moments = "dense()",
+    composition: str | MomentsConfig = "dense()",
     *,
     source: int,
     parameters: Iterable[Tensor] | None = None,
@@ -175,7 +180,7 @@ def receive(
 
 def _transfer(
     optimizer: torch.optim.Optimizer,
-    composition: str | Moments,
+    composition: str | MomentsConfig,
     parameters: Iterable[Tensor] | None,
     dense_below: int,
     seed: int,
@@ -185,9 +190,9 @@ def _transfer(
     sends: bool,
 ) -> Traffic:
     _check_options(dense_below, seed, timeout_s, group)
-    adam = AdamMoments(optimizer, in_order(parameters, optimizer))
-    moving = Moving(adam, moments_of(composition), dense_below=dense_below, seed=seed)
-    return transfer(moving, other, sends, timeout_s, group)
+    adam = AdamMoments(optimizer, name_shard(parameters, optimizer))
+    moments_transfer = MomentsTransfer(adam, resolve_moments(composition), dense_below=dense_below, seed=seed)
+    return transfer(moments_transfer, other, sends, timeout_s, group)
 
 
 def _check_options(dense_below: Any, seed: Any, timeout_s: Any, group: Any) -> None:

@@ -11,7 +11,7 @@ import thinwire
 from helpers.cases import draw
 from helpers.jobs import digest, table
 from thinwire import Meter, World, lockstep
-from thinwire.moments import AdamMoments, Averaging, parse_moments
+from thinwire.moments import AdamMoments, MomentsAveraging, parse_moments
 
 SHAPES = {"a": (40, 30), "b": (30,), "c": (6, 8, 7), "short": (33,), "half": (24, 20)}
 TEXTS = (
@@ -52,10 +52,10 @@ def adam(rank, steps=12, kind=torch.optim.AdamW, dtype=torch.float32, sparse=Fal
 
 
 def averaging(weights, optimizer, text, seed=3):
-    return Averaging(AdamMoments(optimizer, weights), parse_moments(text), dense_below=1, seed=seed)
+    return MomentsAveraging(AdamMoments(optimizer, weights), parse_moments(text), dense_below=1, seed=seed)
 
 
-def moments_of(weights, optimizer):
+def read_moments(weights, optimizer):
     states = {name: optimizer.state[weight] for name, weight in weights.items() if weight in optimizer.state}
     return {f"{name}.{key}": tensor.clone() for name, state in states.items() for key, tensor in state.items()}
 
@@ -70,7 +70,7 @@ def together(size, text, rounds=1, steps=12, **options):
         for rank, (weights, optimizer) in enumerate(adams):
             if at + 1 < rounds:
                 one_more(weights, optimizer, rank, at)
-    return [moments_of(*one) for one in adams], meters
+    return [read_moments(*one) for one in adams], meters
 
 
 def one_more(weights, optimizer, rank, at):
@@ -90,7 +90,7 @@ def really(driver, texts, rounds):
             assert driver.run(way.average(driver.world))
             if at + 1 < rounds:
                 one_more(weights, optimizer, driver.world.rank, at)
-        results.append((digest(moments_of(weights, optimizer)), table(driver.meter)))
+        results.append((digest(read_moments(weights, optimizer)), table(driver.meter)))
     return results
 
 
@@ -99,7 +99,7 @@ def average(driver, text, **options):
     rank = driver.world.rank
     weights, optimizer = adam(rank, **options)
     with thinwire.moments.average(optimizer, text, dense_below=1, group=driver.group, timeout_s=20.0) as handle:
-        return moments_of(weights, optimizer), str(handle.report())
+        return read_moments(weights, optimizer), str(handle.report())
 
 
 def resume(driver, text, stop, rounds=5):
@@ -112,7 +112,7 @@ def resume(driver, text, stop, rounds=5):
                 stored = copy.deepcopy((handle.state_dict(), optimizer.state_dict()))
             handle.average()
             one_more(weights, optimizer, rank, at)
-        expected = digest(moments_of(weights, optimizer))
+        expected = digest(read_moments(weights, optimizer))
     weights, optimizer = adam(rank, steps=0)
     with thinwire.moments.average(optimizer, text, **options) as handle:
         optimizer.load_state_dict(stored[1])
@@ -120,7 +120,7 @@ def resume(driver, text, stop, rounds=5):
         for at in range(stop, rounds):
             handle.average()
             one_more(weights, optimizer, rank, at)
-    return digest(moments_of(weights, optimizer)) == expected
+    return digest(read_moments(weights, optimizer)) == expected
 
 
 def hand_over(driver, text, sender, receiver, steps=0, parameters=None):
@@ -137,7 +137,7 @@ def hand_over(driver, text, sender, receiver, steps=0, parameters=None):
             taken = thinwire.moments.receive(optimizer, text[rank], source=sender, **options)
     except thinwire.ThinwireError as error:
         return type(error).__name__, str(error)
-    return moments_of(weights, optimizer), taken and (taken.sent_bytes, taken.received_bytes)
+    return read_moments(weights, optimizer), taken and (taken.sent_bytes, taken.received_bytes)
 
 
 def spoiled(driver):
@@ -145,11 +145,11 @@ def spoiled(driver):
     weights, optimizer = adam(driver.world.rank)
     if driver.world.rank == 1:
         optimizer.state[weights["a"]]["exp_avg"][0, 0] = float("nan")
-    before = moments_of(weights, optimizer)
+    before = read_moments(weights, optimizer)
     try:
         thinwire.moments.average(optimizer, "uniform()", dense_below=1, group=driver.group)
     except thinwire.NonFiniteError as error:
-        after = moments_of(weights, optimizer)
+        after = read_moments(weights, optimizer)
         return str(error), all(torch.equal(after[n].nan_to_num(7.0), before[n].nan_to_num(7.0)) for n in before)
 
 

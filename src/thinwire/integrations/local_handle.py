@@ -15,7 +15,7 @@ from torch import nn
 from ..catalog.patterns import CompositionSpec
 from ..controller_report import build_controller_report
 from ..core import ClosedOnExit, NonFiniteError, Program, ProtocolError, TensorSpec
-from ..optimizer_state import AdamMoments, Averaging
+from ..optimizer_state import AdamMoments, MomentsAveraging
 from ..sync import Local, Rounds
 from ..sync.rounds import Merged
 from .comparison import announce_end, compare_weights, resync_weights
@@ -75,10 +75,10 @@ class LocalHandle(LocalStateMethods, ClosedOnExit):
         self._forms = [TensorSpec.of(name, p.detach()) for name, p in self.parameters.items()]
         self.layers = [as_real_spec(form) for form in self._forms]
         rules = assign_rules(self._forms, composition, options.dense_below, group)
-        self.averaging: Averaging | None = None
+        self.averaging: MomentsAveraging | None = None
         if moments is not None:
             held = AdamMoments(optimizer, self.parameters)
-            self.averaging = Averaging(held, moments, dense_below=options.dense_below, seed=options.seed)
+            self.averaging = MomentsAveraging(held, moments, dense_below=options.dense_below, seed=options.seed)
             refuse_gossip_with_moments(rules, options.optimizer_state)
         self.rounds = Rounds(settings, weights, rules, self.buffers, seed=options.seed)
         self.seconds = {"waiting": 0.0}

@@ -23,7 +23,7 @@ from ..core import (
     check_timeout,
     topology_of,
 )
-from ..optimizer_state import Moments, parse_moments
+from ..optimizer_state import MomentsConfig, parse_moments
 from ..sync import Local, sync_text
 from .complex_layers import as_real
 from .ddp_options import ON_DIVERGENCE
@@ -98,7 +98,7 @@ def assign_rules(
     return rules
 
 
-def parse_optimizer_state(optimizer_state: str, payload: str) -> Moments | None:
+def parse_optimizer_state(optimizer_state: str, payload: str) -> MomentsConfig | None:
     """How Adam's moments are averaged in each round; None if they are not."""
     if optimizer_state in NOT_AVERAGED:
         return None

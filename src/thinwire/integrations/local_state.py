@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core import require_keys
 from ..drivers.driver import Driver
-from ..optimizer_state import Averaging
+from ..optimizer_state import MomentsAveraging
 from ..sync import Rounds
 from .moments_handle import describe_moments_memory
 from .state_gather import build_state
@@ -19,7 +19,7 @@ class LocalStateMethods:
 
     driver: Driver
     rounds: Rounds
-    averaging: Averaging | None
+    averaging: MomentsAveraging | None
     step: int
     is_fresh: bool
 

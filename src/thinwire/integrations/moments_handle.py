@@ -13,7 +13,7 @@ from .. import __version__
 from ..aggregators import Dense
 from ..core import ClosedOnExit, CompositionError, NonFiniteError, Program, TensorSpec
 from ..drivers.meter import Traffic
-from ..optimizer_state import Averaging, Moving
+from ..optimizer_state import MomentsAveraging, MomentsTransfer
 from .compositions import Compositions, dense_reason
 from .connections import connect_or_single, connect_pair
 from .report import ReportContext, TrafficReport, describe_handle
@@ -21,7 +21,7 @@ from .state_gather import build_state
 from .state_loading import HandleMemory, load_rank_state
 
 
-def describe_moments_memory(averaging: Averaging, *path: str) -> HandleMemory:
+def describe_moments_memory(averaging: MomentsAveraging, *path: str) -> HandleMemory:
     """The memory of an averaging; one text is stored for all parameters."""
     texts = {"moments": averaging.text}
     return HandleMemory(
@@ -36,7 +36,7 @@ class MomentsHandle(ClosedOnExit):
     """
 
     def __init__(
-        self, averaging: Averaging, settings: Mapping[str, Any], timeout_s: float = 60.0, group: Any = None
+        self, averaging: MomentsAveraging, settings: Mapping[str, Any], timeout_s: float = 60.0, group: Any = None
     ) -> None:
         self.averaging = averaging
         self.layers: list[TensorSpec] = list(averaging.exchanger.layers.values())
@@ -126,7 +126,7 @@ class MomentsHandle(ClosedOnExit):
 
 
 @torch.no_grad()
-def transfer(moving: Moving, other: int, sends: bool, timeout_s: float = 60.0, group: Any = None) -> Traffic:
+def transfer(moments: MomentsTransfer, other: int, sends: bool, timeout_s: float = 60.0, group: Any = None) -> Traffic:
     """Send to, or receive from, another rank of the group; no other rank takes part. Return the bytes of this rank."""
     if not (dist.is_available() and dist.is_initialized()):
         raise CompositionError(
@@ -138,7 +138,7 @@ def transfer(moving: Moving, other: int, sends: bool, timeout_s: float = 60.0, g
             f"moments: the other rank must be from 0 to {size - 1} and not this one, {rank}; got {other}"
         )
     pair = sorted((rank, other))
-    program: Callable[[int], Program[None]] = moving.send if sends else moving.receive
+    program: Callable[[int], Program[None]] = moments.send if sends else moments.receive
     with connect_pair(timeout_s, group, pair) as driver:
         driver.run(program(pair.index(other)))
         return driver.meter.total()

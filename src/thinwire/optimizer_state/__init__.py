@@ -1,21 +1,22 @@
-"""Optimizer state between hosts: what is made of Adam's m and v before a compressor sees them, and what after.
+"""Compression of Adam's optimizer state: m and v of a layer are one pair, with rules that keep v valid.
 
-Users find it in `thinwire.moments`, together with `average`, `send` and `receive`, which need process groups.
+Public names are in `thinwire.moments`, together with `average`, `send` and `receive`, which need process groups.
 """
 
-from .adam import AdamMoments, in_order
+from .adam import AdamMoments, name_shard
 from .advice import Advice, advise
-from .averaging import Averaging
-from .composing import for_one_host, for_pairs
-from .moving import Moving
-from .pairs import Paired
-from .settings import Moments, moments_of, moments_text, parse_moments
-from .sums import PairedSum
-from .transforms import block_means, floored, largest_update, restored, transformed
+from .averaging import MomentsAveraging
+from .config import MomentsConfig, moments_to_text, parse_moments, resolve_moments
+from .pair_aggregator import PairAggregator
+from .pair_composition import build_pair_aggregator, build_pair_compressor
+from .pair_compressor import PairCompressor
+from .transfer import MomentsTransfer
+from .transforms import apply_floor, compute_block_means, max_update, restore_v, transform_v
 
 __all__ = [
     "advise", "Advice",
-    "Moments", "parse_moments", "moments_of", "moments_text", "AdamMoments", "in_order", "Averaging", "Moving",
-    "Paired", "PairedSum",
-    "for_pairs", "for_one_host", "transformed", "restored", "largest_update", "floored", "block_means",
+    "MomentsConfig", "parse_moments", "resolve_moments", "moments_to_text", "AdamMoments", "name_shard",
+    "MomentsAveraging", "MomentsTransfer", "PairCompressor", "PairAggregator",
+    "build_pair_aggregator", "build_pair_compressor",
+    "transform_v", "restore_v", "max_update", "apply_floor", "compute_block_means",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 from thinwire.core import Aggregator, CompositionError, Compressor, IncompatibleParts, topology_of
 from thinwire.importance import ImportanceSolver
-from thinwire.optimizer_state import Moments, parse_moments
+from thinwire.optimizer_state import MomentsConfig, parse_moments
 from thinwire.sync import Local, parse_sync
 
 from ..tables import ConfigError, ConfigTable, build, check_not_negative, check_one_of, check_positive
@@ -74,7 +74,7 @@ class Method:
         """All of it, for tables."""
         return f"{self.composition}" if self.moments is None else f"{self.composition}, moments by {self.moments}"
 
-    def averaged(self) -> Moments | None:
+    def averaged(self) -> MomentsConfig | None:
         return None if self.moments is None else parse_moments(self.moments)
 
     def solver(self) -> ImportanceSolver | None:

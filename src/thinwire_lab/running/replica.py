@@ -15,7 +15,7 @@ from thinwire.core import Program, TensorSpec, World, topology_of
 from thinwire.drivers.meter import Meter
 from thinwire.exchange import Exchanger
 from thinwire.importance import Refresher
-from thinwire.optimizer_state import AdamMoments, Averaging
+from thinwire.optimizer_state import AdamMoments, MomentsAveraging
 from thinwire.sync import Rounds, mean_and_consensus
 
 from ..configuration.config import Experiment, Method, RunGroup
@@ -72,9 +72,9 @@ class Replica:
         self.exchanger.set_layer_callback(self.error_recorder.record)
         self.exchanger.set_clock(now if group.driver == "processes" else None)  # lockstep runs are deterministic
         moments = method.averaged()
-        self.averaging: Averaging | None = None
+        self.averaging: MomentsAveraging | None = None
         if moments is not None:
-            self.averaging = Averaging(AdamMoments(self.optimizer, parameters), moments, seed=seed)
+            self.averaging = MomentsAveraging(AdamMoments(self.optimizer, parameters), moments, seed=seed)
         self.replicas_differ = self.rounds is not None or topology_of(sync.exchange) is not None
         self.buckets = make_buckets(layers, experiment.bucket_mb)
         solver = method.solver()

@@ -4,7 +4,7 @@ import pytest
 
 import thinwire
 from thinwire.moments import parse_moments
-from thinwire.optimizer_state.advice import advise, between, link_bits, measured
+from thinwire.optimizer_state.advice import advise, interpolate, load_table, parse_link
 
 
 def row(way, error, payload, ns, hosts=(1, 64), asked=0, general=True, text="", task="made"):
@@ -50,7 +50,7 @@ def test_the_advice_says_why_and_shows_what_was_considered():
     told = advise(hosts=2, link="100mbit", tolerated_error=0.001, table=TABLE).reason
     assert (
         told
-        == "dense() (2 hosts, 100mbit): what is quicker loses more than 0.001 of the update, the best of them 0.02."
+        == "dense() (2 hosts, 100mbit): faster compositions have an update error above 0.001, the best of them 0.02."
     )
 
 
@@ -60,7 +60,11 @@ def test_more_parameters_take_longer_and_change_nothing():
 
 
 def test_figures_between_measured_hosts_lie_between_and_of_two_tasks_the_worse_counts():
-    assert between({1: 1.0, 4: 3.0}, 2) == 2.0 and between({1: 1.0, 4: 3.0}, 99) == 3.0 and between({2: 5.0}, 1) == 5.0
+    assert (
+        interpolate({1: 1.0, 4: 3.0}, 2) == 2.0
+        and interpolate({1: 1.0, 4: 3.0}, 99) == 3.0
+        and interpolate({2: 5.0}, 1) == 5.0
+    )
     table = {
         **TABLE,
         "rows": row("uniform(bits=8)", 0.02, 0.26, 1.0) + row("uniform(bits=8)", 0.2, 0.26, 1.0, task="other"),
@@ -72,14 +76,14 @@ def test_figures_between_measured_hosts_lie_between_and_of_two_tasks_the_worse_c
 
 @pytest.mark.parametrize(("link", "bits"), [("100mbit", 1e8), ("2.5 Gbit/s", 2.5e9), ("64kbit", 64e3), (1e6, 1e6)])
 def test_rates_are_read(link, bits):
-    assert link_bits(link) == bits
+    assert parse_link(link) == bits
 
 
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
         ({"hosts": 0}, "hosts must be a whole number"), ({"link": "fast"}, "a rate such as"), ({"link": 0}, "a rate"),
-        ({"tolerated_error": -1}, "an error from 0 on"), ({"parameters": 0}, "parameters above 0"),
+        ({"tolerated_error": -1}, "tolerated_error must be at least 0"), ({"parameters": 0}, "parameters above 0"),
     ],
 )  # fmt: skip
 def test_bad_questions_are_refused(asked, says):
@@ -88,8 +92,8 @@ def test_bad_questions_are_refused(asked, says):
 
 
 def test_what_is_shipped_gives_compositions_that_can_be_used():
-    assert measured()["command"] and {row["hosts"] for row in measured()["rows"]} >= {1, 4}
+    assert load_table()["command"] and {row["hosts"] for row in load_table()["rows"]} >= {1, 4}
     advice = thinwire.moments.advise(hosts=4, link="10mbit", tolerated_error=1.0)
-    for choice in advice.considered:
-        parse_moments(choice.composition)
+    for estimate in advice.considered:
+        parse_moments(estimate.composition)
     assert advice.composition != "dense()"

@@ -7,9 +7,9 @@ import thinwire
 from helpers import local_jobs
 from helpers import moments_jobs as jobs
 from helpers.jobs import digest, table
-from helpers.moments_jobs import SHAPES, TEXTS, adam, moments_of, together
+from helpers.moments_jobs import SHAPES, TEXTS, adam, read_moments, together
 from thinwire import World, lockstep
-from thinwire.moments import AdamMoments, Averaging, parse_moments
+from thinwire.moments import AdamMoments, MomentsAveraging, parse_moments
 
 
 def mean_over(ranks, key):
@@ -18,7 +18,7 @@ def mean_over(ranks, key):
 
 @pytest.mark.parametrize("text", ("dense()", "identity()", "gather(identity())"))
 def test_an_exact_exchange_gives_the_mean_of_m_and_of_v(text):
-    ranks = [moments_of(*adam(rank)) for rank in range(3)]
+    ranks = [read_moments(*adam(rank)) for rank in range(3)]
     after, _ = together(3, text)
     for one in after:
         for name in SHAPES:
@@ -48,8 +48,8 @@ def test_a_memory_of_differences_finds_moments_that_stand_still():
     errors = {}
     for text in ("topk(density=0.2)", "ef21(topk(density=0.2))"):
         adams = [adam(rank) for rank in range(2)]
-        exact = {key: mean_over([moments_of(*one) for one in adams], key) for key in moments_of(*adams[0])}
-        stored = [{name: t.clone() for name, t in moments_of(*one).items()} for one in adams]
+        exact = {key: mean_over([read_moments(*one) for one in adams], key) for key in read_moments(*adams[0])}
+        stored = [{name: t.clone() for name, t in read_moments(*one).items()} for one in adams]
         ways = [jobs.averaging(*one, text) for one in adams]
         for _ in range(12):
             for (weights, optimizer), own in zip(adams, stored, strict=True):
@@ -57,7 +57,7 @@ def test_a_memory_of_differences_finds_moments_that_stand_still():
                     for key in ("exp_avg", "exp_avg_sq"):
                         optimizer.state[weight][key].copy_(own[f"{name}.{key}"])
             lockstep([way.average(World(rank, 2)) for rank, way in enumerate(ways)])
-        found = moments_of(*adams[0])
+        found = read_moments(*adams[0])
         errors[text] = [
             float((found[k].double() - exact[k]).norm() / exact[k].norm()) for k in ("a.exp_avg", "a.exp_avg_sq")
         ]
@@ -83,7 +83,7 @@ def test_the_rank_with_fewer_steps_is_brought_to_the_others_count():
             weight.grad = torch.full((50, 40), 0.5)
             optimizer.step()
         adams.append((weight, optimizer))
-    ways = [Averaging(AdamMoments(o), parse_moments("dense()")) for _, o in adams]
+    ways = [MomentsAveraging(AdamMoments(o), parse_moments("dense()")) for _, o in adams]
     lockstep([way.average(World(rank, 2)) for rank, way in enumerate(ways)])
     for weight, optimizer in adams:
         state = optimizer.state[weight]
@@ -146,7 +146,7 @@ def test_groups_have_floors_of_their_own_and_frozen_parameters_stay_out():
     optimizer.load_state_dict(state)  # makes new groups
     assert moments.betas("1.0") == (0.6, 0.9)
     optimizer.param_groups[1]["betas"] = (0.5, 0.9)
-    way = Averaging(moments, parse_moments("moments(uniform(bits=2), mask=false)"))
+    way = MomentsAveraging(moments, parse_moments("moments(uniform(bits=2), mask=false)"))
     lockstep([way.average(World(0, 1))])
     assert frozen not in optimizer.state
     for weight, most in ((first, 7.28), (second, 1.868)):
@@ -181,7 +181,7 @@ def test_what_has_no_moments_is_refused():
 )
 def test_exchanges_that_cannot_carry_pairs_are_refused_by_name(text):
     with pytest.raises(thinwire.IncompatibleParts, match=r"cannot carry m and v together; use dense\(\)"):
-        Averaging(AdamMoments(adam(0)[1]), parse_moments(text))
+        MomentsAveraging(AdamMoments(adam(0)[1]), parse_moments(text))
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,8 @@ def test_exchanges_that_cannot_carry_pairs_are_refused_by_name(text):
 )
 def test_what_is_blown_up_to_be_right_on_average_is_refused(text):
     with pytest.raises(thinwire.IncompatibleParts, match="scaled=false"):
-        Averaging(AdamMoments(adam(0)[1]), parse_moments(text))
-    Averaging(AdamMoments(adam(0)[1]), parse_moments(text.replace("0.1", "0.1, scaled=false")))
+        MomentsAveraging(AdamMoments(adam(0)[1]), parse_moments(text))
+    MomentsAveraging(AdamMoments(adam(0)[1]), parse_moments(text.replace("0.1", "0.1, scaled=false")))
 
 
 # Real processes
@@ -231,9 +231,9 @@ def test_ranks_that_disagree_are_told(pool):
 
 def test_alone_it_needs_no_process_group():
     weights, optimizer = adam(0)
-    before = moments_of(weights, optimizer)
+    before = read_moments(weights, optimizer)
     thinwire.moments.average(optimizer, "dense()").close()
-    assert all(torch.equal(before[key], value) for key, value in moments_of(weights, optimizer).items())
+    assert all(torch.equal(before[key], value) for key, value in read_moments(weights, optimizer).items())
 
 
 # Under `local`

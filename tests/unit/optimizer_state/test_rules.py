@@ -9,19 +9,19 @@ from helpers.cases import draw
 from helpers.moments_jobs import SHAPES, TEXTS, adam, together
 from thinwire.core import DecodeError, Key, Payload, TensorSpec
 from thinwire.moments import (
-    Moments,
-    Paired,
-    block_means,
-    floored,
-    for_one_host,
-    largest_update,
-    moments_text,
+    MomentsConfig,
+    PairCompressor,
+    apply_floor,
+    build_pair_compressor,
+    compute_block_means,
+    max_update,
+    moments_to_text,
     parse_moments,
-    restored,
-    transformed,
+    restore_v,
+    transform_v,
 )
 
-MOST = largest_update(0.9, 0.999)
+MOST = max_update(0.9, 0.999)
 KINDS = ("gaussian", "zeros", "one huge", "tiny", "sparse")
 
 
@@ -48,14 +48,14 @@ def updates(pair):
 def test_what_travels_gives_v_again_with_its_sign_and_zero_stays_zero(transmit):
     v = draw("gaussian", (200,)).pow(5) * 1e-6
     v[:3] = 0
-    u = transformed(v, transmit)
+    u = transform_v(v, transmit)
     assert torch.equal(u.sign(), v.sign())
-    torch.testing.assert_close(restored(u, transmit), v, rtol=1e-4, atol=1e-20)
+    torch.testing.assert_close(restore_v(u, transmit), v, rtol=1e-4, atol=1e-20)
 
 
 @pytest.mark.parametrize("betas", ((0.9, 0.999), (0.9, 0.95), (0.5, 0.9)))
 def test_no_gradients_make_a_larger_update_than_cauchy_and_schwarz_allow(betas):
-    most = largest_update(*betas)
+    most = max_update(*betas)
     reached = 0.0
     for seed in range(20):
         m, v = torch.zeros(50), torch.zeros(50)
@@ -69,15 +69,15 @@ def test_no_gradients_make_a_larger_update_than_cauchy_and_schwarz_allow(betas):
 
 
 def test_betas_without_a_bound_have_no_floor():
-    assert largest_update(0.999, 0.9) == math.inf
-    assert torch.equal(floored(torch.zeros(3), torch.ones(3), math.inf), torch.zeros(3))
+    assert max_update(0.999, 0.9) == math.inf
+    assert torch.equal(apply_floor(torch.zeros(3), torch.ones(3), math.inf), torch.zeros(3))
 
 
 def test_the_floor_leaves_true_states_as_they_are():
     _, optimizer = adam(0)
     for state in optimizer.state.values():
         m, v = state["exp_avg"].float(), state["exp_avg_sq"].float()
-        assert torch.equal(floored(v, m, 1.001 * MOST), v)
+        assert torch.equal(apply_floor(v, m, 1.001 * MOST), v)
 
 
 @pytest.mark.parametrize("text", [text for text in TEXTS if text != "dense()"])
@@ -99,7 +99,7 @@ def test_decoded_moments_are_sound(text, size):
 )
 def test_v_is_not_lost_where_there_was_one(text, kind):
     pair, spec = moments(kind), TensorSpec("x", (2, 40, 30))
-    way = for_one_host(parse_moments(text))
+    way = build_pair_compressor(parse_moments(text))
     decoded = way.decode(way.encode(pair, Key(5)), spec, Key(5))
     assert bool(decoded.isfinite().all())
     assert bool((decoded[1][pair[1] > 0] > 0).all())
@@ -109,7 +109,7 @@ def test_v_is_not_lost_where_there_was_one(text, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_top_k_sends_v_at_ms_coordinates_and_the_mean_for_the_rest(kind):
     pair, spec = moments(kind), TensorSpec("x", (2, 40, 30))
-    way = Paired(parse_moments("topk(density=0.1)").exchange.compressor, block=100)
+    way = PairCompressor(parse_moments("topk(density=0.1)").composition.compressor, block=100)
     payload = way.encode(pair, Key(5))
     m, v = way.decode(payload, spec, Key(5))
     sent = m != 0
@@ -117,7 +117,7 @@ def test_top_k_sends_v_at_ms_coordinates_and_the_mean_for_the_rest(kind):
     torch.testing.assert_close(v[sent], pair[1][sent])
     torch.testing.assert_close(updates(torch.stack([m, v]))[sent], updates(pair)[sent])
     if kind not in ("zeros", "sparse"):
-        means = block_means(pair[1], ~sent, 100).repeat_interleave(100).view(40, 30)
+        means = compute_block_means(pair[1], ~sent, 100).repeat_interleave(100).view(40, 30)
         torch.testing.assert_close(v[~sent], means[~sent], rtol=0.02, atol=0)
         alone = len(way.compressor.encode(pair[0], Key(5)).parts[0])
         assert sum(len(part) for part, k in zip(payload.parts, payload.kinds, strict=True) if k == "indices") <= alone
@@ -129,9 +129,9 @@ def test_without_the_rules_updates_explode():
     pair[0] *= 0.1
 
     def largest(text, floor):
-        way = for_one_host(parse_moments(text))
+        way = build_pair_compressor(parse_moments(text))
         m, v = way.decode(way.encode(pair, Key(5)), spec, Key(5))
-        v = floored(v, m, MOST) if floor else v
+        v = apply_floor(v, m, MOST) if floor else v
         return float(updates(torch.stack([m, v.clamp(min=0)])).max()), v
 
     true = float(updates(pair).max())
@@ -151,9 +151,9 @@ def test_without_the_rules_updates_explode():
 
 def test_texts_are_read_back():
     for text in (*TEXTS, "moments(topk(density=0.1), floor=false, mask=false, counters=false, block=64)"):
-        assert parse_moments(moments_text(parse_moments(text))) == parse_moments(text)
-    assert moments_text(parse_moments("moments(uniform(bits=4))")) == "uniform(bits=4)"
-    assert parse_moments("uniform()") == Moments(parse_moments("uniform()").exchange)
+        assert parse_moments(moments_to_text(parse_moments(text))) == parse_moments(text)
+    assert moments_to_text(parse_moments("moments(uniform(bits=4))")) == "uniform(bits=4)"
+    assert parse_moments("uniform()") == MomentsConfig(parse_moments("uniform()").composition)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_texts_are_read_back():
     [
         ('moments(uniform(), transmit="cube")', "transmit must be one of sqrt, log, v"),
         ("moments(uniform(), block=0)", "block must be at least 1"),
-        ("ring()", "is no exchange"),
+        ("ring()", "is neither an aggregator nor a compressor"),
         ("moments(uniform(), flor=false)", "no setting 'flor'"),
         ("uniform(bits=99)", "bits must be 2 to 8"),
     ],
@@ -174,7 +174,7 @@ def test_bad_texts_say_what_would_do(text, says):
 @pytest.mark.parametrize("text", ("uniform(bits=4)", "topk(density=0.1)", "tensor_train(rank=2)"))
 def test_broken_payloads_are_refused(text):
     pair, spec = moments("gaussian"), TensorSpec("x", (2, 40, 30))
-    way = for_one_host(parse_moments(text))
+    way = build_pair_compressor(parse_moments(text))
     parts = way.encode(pair, Key(5)).parts
     assert way.num_bytes(spec) == pytest.approx(sum(p.nbytes for p in parts), rel=0.05, abs=16)
     bad = parts[-2].clone()

@@ -52,7 +52,7 @@ def on_its_own(learner: Learner, state: dict[str, Any], begin: int, steps: int) 
     for step in range(begin, begin + steps):
         train(learner, optimizer, step)
     moments = AdamMoments(optimizer, learner.parameters)
-    return {name: moments.pair(name) for name in moments.held}
+    return {name: moments.pair(name) for name in moments.parameters}
 
 
 def adamw(learner: Learner) -> torch.optim.AdamW:

@@ -13,7 +13,7 @@ from thinwire.core import Program, TensorSpec, World, with_timing
 from thinwire.drivers.lockstep import lockstep
 from thinwire.drivers.meter import Meter
 from thinwire.exchange import Exchanger
-from thinwire.optimizer_state import floored, for_pairs, largest_update, parse_moments
+from thinwire.optimizer_state import apply_floor, build_pair_aggregator, max_update, parse_moments
 
 from .capture import Pairs
 
@@ -25,7 +25,7 @@ def averaged(texts: Mapping[str, str], hosts: Sequence[Pairs], repeat: int = 1) 
     """Rank 0's view of the average after one round in lockstep; bytes it sends, seconds it works."""
     layers = [TensorSpec.of(name, pair) for name, pair in hosts[0].items()]
     settings = {name: parse_moments(text) for name, text in texts.items()}
-    known = {text: for_pairs(settings[name]) for name, text in texts.items()}
+    known = {text: build_pair_aggregator(settings[name]) for name, text in texts.items()}
     rules = {name: known[text] for name, text in texts.items()}
     size = len(hosts)
     best: dict[str, float] = {}
@@ -40,10 +40,10 @@ def averaged(texts: Mapping[str, str], hosts: Sequence[Pairs], repeat: int = 1) 
         value = views[0]
         assert value is not None
         began = now()
-        most = largest_update(*BETAS)
+        most = max_update(*BETAS)
         for name, pair in value.items():
             if settings[name].floor:
-                pair[1] = floored(pair[1], pair[0], most)
+                pair[1] = apply_floor(pair[1], pair[0], most)
         spans[-1] += now() - began
         total = meters[0].total()
         found = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from thinwire.catalog import DENSE_BELOW
 from thinwire.core import TensorSpec
-from thinwire.optimizer_state import for_one_host, parse_moments
+from thinwire.optimizer_state import build_pair_compressor, parse_moments
 
 SAVINGS = (2, 4, 8, 16, 32, 100)
 
@@ -38,7 +38,7 @@ def fixed(label: str, family: str, text: str) -> Way:
 
 
 def num_bytes(text: str, spec: TensorSpec) -> float:
-    return for_one_host(parse_moments(text)).num_bytes(spec)
+    return build_pair_compressor(parse_moments(text)).num_bytes(spec)
 
 
 def sparse(form: str) -> Setting:

@@ -1,4 +1,4 @@
-"""One host's moments for another: encode, send, decode. Programs for a world of just these two."""
+"""Transfer of moments from one rank to another: programs for a world of these two."""
 
 from __future__ import annotations
 
@@ -26,29 +26,31 @@ from ..core import (
     types_of,
 )
 from .adam import AdamMoments
-from .composing import carried, for_one_host
-from .settings import Moments, moments_text
+from .config import MomentsConfig, moments_to_text
+from .pair_composition import build_pair_compressor, select_by_size
 
 _MOVING_KEY = "moving"  # frozen: makes the random bits
 
 
-class Moving:
-    """What sender and receiver must agree on: the settings and the forms of the pairs, by place."""
+class MomentsTransfer:
+    """Sends or receives the moments of an Adam; both ranks compare settings and shapes first."""
 
-    def __init__(self, adam: AdamMoments, moments: Moments, *, dense_below: int = DENSE_BELOW, seed: int = 0) -> None:
+    def __init__(
+        self, adam: AdamMoments, moments: MomentsConfig, *, dense_below: int = DENSE_BELOW, seed: int = 0
+    ) -> None:
         self.adam, self.moments, self.seed = adam, moments, seed
-        whole = for_one_host(moments)
+        compressing = build_pair_compressor(moments)
         self.rules: dict[str, Compressor] = {
-            spec.name: carried(spec, whole, Identity(), dense_below) for spec in adam.layers
+            spec.name: select_by_size(spec, compressing, Identity(), dense_below) for spec in adam.layers
         }
-        self.facts = {
-            "moments": moments_text(moments), "dense_below": dense_below, "seed": seed,
+        self.settings = {
+            "moments": moments_to_text(moments), "dense_below": dense_below, "seed": seed,
             "tensors": [f"{list(spec.shape[1:])} {spec.dtype}" for spec in adam.layers],
         }  # fmt: skip
 
     def send(self, to: int) -> Program[None]:
-        """Encode all pairs and send them, with their counters."""
-        yield from self._agree(to)
+        """Encode all pairs and send them with their step counters."""
+        yield from self._compare_settings(to)
         counters = torch.tensor([self.adam.counter(name) for name in self.rules], dtype=torch.float64)
         payloads = [self.rules[spec.name].encode(self.adam.pair(spec.name), self._key(spec)) for spec in self._specs]
         labels = [label for s, p in zip(self._specs, payloads, strict=True) for label in payload_labels(s.name, p)]
@@ -58,9 +60,9 @@ class Moving:
         )
 
     def receive(self, source: int) -> Program[None]:
-        """Wait for them, decode them all, and only then take them over."""
-        yield from self._agree(source)
-        forms = [self._form(spec) for spec in self._specs]
+        """Receive and decode all pairs, then store them in the optimizer."""
+        yield from self._compare_settings(source)
+        forms = [self._part_dtypes(spec) for spec in self._specs]
         dense = sum(spec.numel * spec.dtype.itemsize for spec in self._specs)
         form = (torch.float64, *(dtype for types in forms for dtype in types))
         labels = [Label("", "counters", 0, 0.0)]
@@ -86,24 +88,24 @@ class Moving:
     def _key(self, spec: TensorSpec) -> Key:
         return derive_key(self.seed, _MOVING_KEY, spec.name)
 
-    def _form(self, spec: TensorSpec) -> tuple[torch.dtype, ...]:
-        """The types of the parts, which follow from the composition, not from the numbers."""
+    def _part_dtypes(self, spec: TensorSpec) -> tuple[torch.dtype, ...]:
+        """The dtypes of the parts, which depend on the composition, not on the values."""
         return types_of(self.rules[spec.name].encode(torch.zeros(spec.shape, dtype=spec.dtype), self._key(spec)))
 
-    def _agree(self, other: int) -> Program[None]:
-        text = json.dumps(self.facts).encode()
-        mine = Payload((torch.frombuffer(bytearray(text), dtype=torch.uint8),))
+    def _compare_settings(self, other: int) -> Program[None]:
+        text = json.dumps(self.settings).encode()
+        own = Payload((torch.frombuffer(bytearray(text), dtype=torch.uint8),))
         label = Label("", "settings", len(text), 8.0 * len(text))
-        answer: GatheredPayloads = yield NeighborExchange(((other, mine),), (other,), labels=(label,))
+        answer: GatheredPayloads = yield NeighborExchange(((other, own),), (other,), labels=(label,))
         theirs: Tensor = answer[0].parts[0]
-        compare(self.facts, json.loads(bytes(theirs.tolist())))
+        require_equal(self.settings, json.loads(bytes(theirs.tolist())))
 
 
-def compare(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
-    """ConfigMismatch, on both hosts, with the first field that differs."""
-    for field, value in ours.items():
+def require_equal(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """Raise ConfigMismatch, on both ranks, with the first field that differs."""
+    for field, value in own.items():
         if theirs.get(field) != value:
             raise ConfigMismatch(
-                f"moments: {field} is {value} here and {theirs.get(field)} on the other host; send and receive need "
-                "the same settings and tensors of the same shapes, in the same order"
+                f"moments: {field} is {value} here and {theirs.get(field)} on the other rank; send and receive need "
+                "the same settings, and tensors of the same shapes in the same order"
             )

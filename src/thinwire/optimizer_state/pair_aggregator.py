@@ -1,4 +1,4 @@
-"""Pairs that are added on the wire: sketches and unions."""
+"""Aggregation of pairs (m, v) whose payloads are added on the wire: sketches and unions."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ..core import (
     fuse,
     saturate,
 )
-from .pairs import PairSettings, row_spec
-from .transforms import block_means, restored, spread, transformed
+from .pair_compressor import PairSettings, row_spec
+from .transforms import compute_block_means, expand_block_means, restore_v, transform_v
 
 
 @dataclass(frozen=True)
-class PairedSum(PairSettings):
-    """Keep m and √v where the compressor chooses, and add them by `inner`; block means of what is left travel dense.
+class PairAggregator(PairSettings):
+    """Keep m and √v at the coordinates that the compressor selects and add them by `inner`; send block means dense.
 
-    What adds up is √v, so that the average's square is at most the average of v, by its variance over the hosts.
+    √v is averaged, so the square of the average is less than the average of v by its variance over ranks.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.WRAPS_COMPRESSOR})
@@ -41,13 +41,13 @@ class PairedSum(PairSettings):
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Program[Reduced[Any]]:
         row, key = row_spec(spec), ctx.key(spec.name, ctx.world.rank)
-        u = transformed(tensor[1].to(spec.work_dtype), self.transmit)
+        u = transform_v(tensor[1].to(spec.work_dtype), self.transmit)
         m = self._kept(tensor[0], row, key)
         if not self.mask:
             kept, means = self._kept(u.to(spec.dtype), row, key), u.new_zeros(0)
         else:
-            means = saturate(block_means(u, m == 0, self.block))
-            kept = torch.where(m == 0, 0, u - self._spread(means, row))
+            means = saturate(compute_block_means(u, m == 0, self.block))
+            kept = torch.where(m == 0, 0, u - self._expand(means, row))
         programs = [self.inner.reduce(torch.stack([m, kept]).to(spec.dtype), spec, state, ctx)]
         if self.mask:
             programs.append(all_reduce_mean(means, spec, ctx, "means"))  # type: ignore[arg-type]
@@ -58,9 +58,9 @@ class PairedSum(PairSettings):
     def _kept(self, tensor: Tensor, row: TensorSpec, key: Key) -> Tensor:
         return self.compressor.decode(self.compressor.encode(tensor, key), row, key).to(row.work_dtype)
 
-    def _spread(self, means: Tensor, row: TensorSpec) -> Tensor:
-        return spread(means, row.numel, self.block).view(row.shape)
+    def _expand(self, means: Tensor, row: TensorSpec) -> Tensor:
+        return expand_block_means(means, row.numel, self.block).view(row.shape)
 
     def _whole(self, pair: Tensor, row: TensorSpec, means: Tensor) -> Tensor:
-        u = pair[1] + self._spread(means, row) if self.mask else pair[1]
-        return saturate(torch.stack([pair[0], restored(u, self.transmit)]))
+        u = pair[1] + self._expand(means, row) if self.mask else pair[1]
+        return saturate(torch.stack([pair[0], restore_v(u, self.transmit)]))

@@ -30,29 +30,29 @@ from ..core import (
 )
 from ..kernels import scatter
 from ..wire import decode_indices, expect_vector
-from .transforms import block_means, restored, spread, transformed
+from .transforms import compute_block_means, expand_block_means, restore_v, transform_v
 
-_MEANS = torch.bfloat16  # a 500th is precise enough for a number that stands for hundreds
+_MEANS = torch.bfloat16  # a relative error of 1/500 is enough for the mean of hundreds of numbers
 
 
 def check_unscaled(compressor: Compressor) -> None:
-    """What is blown up to be right on average is wrong in v for as long as v remembers."""
+    """Raise for a compressor that scales what it keeps: v would be too large until it has decayed."""
     if has(compressor, Capability.SCALES_KEPT):
         name = type(compressor).__name__
         raise IncompatibleParts(
-            f"moments: {name} multiplies what it sends, so that the mean over draws is right; v would be far too large "
-            "for many steps. Use it unscaled if it can be (randomk, projection: scaled=false), or topk(density=0.01)"
+            f"moments: {name} scales what it sends to be unbiased; v would be far too large for many steps. Use it "
+            "unscaled where it has the setting (randomk, projection: scaled=false), or topk(density=0.01)"
         )
 
 
 def row_spec(spec: TensorSpec) -> TensorSpec:
-    """The form of m, and of v, in a pair."""
+    """Return the spec of m, and of v, in a pair."""
     return TensorSpec(spec.name, spec.shape[1:], spec.dtype, spec.device)
 
 
 @dataclass(frozen=True)
 class PairSettings:
-    """What is done with pairs. transmit, mask, block: see `Moments`."""
+    """Settings of pairs. transmit, mask, block: see `MomentsConfig`."""
 
     compressor: Compressor
     transmit: str = "sqrt"
@@ -64,25 +64,25 @@ class PairSettings:
 
 
 @dataclass(frozen=True)
-class Paired(PairSettings):
-    """Send m through a compressor, and so √v: 2 times its bits; with `mask` at m's coordinates, which travel once.
+class PairCompressor(PairSettings):
+    """Compress m and √v by the same compressor; with `mask` at the coordinates of m, which are sent once.
 
-    With `mask`, v of what decodes to zero is not lost: the mean of its block is sent, 16 bits for each.
-    No contract: what is promised is that v is not zero where it was not.
+    With `mask`, the mean of each block of v that decodes to zero is sent, 16 bits per block. It has no contract; what
+    it guarantees is that v is not zero where it was not.
     """
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         wide = tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32)
         m, v = tensor[0], wide[1]
         spec = TensorSpec.of("", m)
-        u = cast_saturating(transformed(v, self.transmit), tensor.dtype)
+        u = cast_saturating(transform_v(v, self.transmit), tensor.dtype)
         of_m, of_u = self._encode(m, u, key)
         parts = [*of_m.labeled_parts(), *of_u.labeled_parts()]
         if self.mask:
             decoded = self._decode_u(of_m.parts, of_u.parts, spec, key)
             signed = v.numel() > 0 and bool(v.amin() < 0)
-            means = block_means(v, _lost(decoded, signed), self.block)
-            short = cast_saturating(saturate(transformed(means, self.transmit)), _MEANS)
+            means = compute_block_means(v, _lost(decoded, signed), self.block)
+            short = cast_saturating(saturate(transform_v(means, self.transmit)), _MEANS)
             parts.append(Part("means", short, 16.0 * short.numel()))
             parts.append(Part("means", torch.tensor([signed], dtype=torch.uint8, device=tensor.device), 1.0))
         return Payload.of(parts)
@@ -93,13 +93,13 @@ class Paired(PairSettings):
 
     @property
     def _sparse(self) -> CodesPositions | None:
-        """The compressor, if v is sent at the positions that it chose for m."""
+        """The compressor, if v is sent at the positions that it selected for m."""
         return self.compressor if self.mask and codes_positions(self.compressor) else None
 
     def _encode(self, m: Tensor, u: Tensor, key: Key) -> tuple[Payload, Payload]:
         sparse = self._sparse
         if sparse is None:
-            # one key for both: what is drawn by chance is drawn alike
+            # one key for both, so that random choices are the same
             return self.compressor.encode(m, key), self.compressor.encode(u, key)
         flat = m.flatten()
         positions = sparse.select(flat, key)
@@ -117,26 +117,26 @@ class Paired(PairSettings):
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         row = row_spec(spec)
-        of_m, of_u, rest = self._cut(payload.parts)
+        of_m, of_u, rest = self._split(payload.parts)
         m = self.compressor.decode(Payload(of_m), row, key)
         u = self._decode_u(of_m, of_u, row, key).to(spec.work_dtype)
         if rest:
-            u = self._filled(u, rest, row)
-        v = restored(u, self.transmit)
+            u = self._fill_lost(u, rest, row)
+        v = restore_v(u, self.transmit)
         return cast_saturating(saturate(torch.stack([m.to(v.dtype), v])), spec.dtype)
 
-    def _cut(self, parts: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Parts of m, of v, and what stands for the rest."""
+    def _split(self, parts: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Split into the parts of m, of v, and the block means."""
         end, first = len(parts) - 2 * self.mask, int(self._sparse is not None)
         half, odd = divmod(end - first, 2)
         if half < 1 or odd:
-            raise DecodeError(f"Paired: parts of m, of v and of the rest expected, got {len(parts)} parts")
+            raise DecodeError(f"PairCompressor: expected parts of m, of v and of block means, got {len(parts)} parts")
         return parts[: first + half], parts[first + half : end], parts[end:]
 
-    def _filled(self, u: Tensor, rest: tuple[Tensor, ...], row: TensorSpec) -> Tensor:
-        means = expect_vector(rest[0], _MEANS, -(-row.numel // self.block), "Paired means")
-        signed = expect_vector(rest[1], torch.uint8, 1, "Paired sign")
-        fill = spread(means.to(u.dtype), row.numel, self.block).view(u.shape)
+    def _fill_lost(self, u: Tensor, rest: tuple[Tensor, ...], row: TensorSpec) -> Tensor:
+        means = expect_vector(rest[0], _MEANS, -(-row.numel // self.block), "PairCompressor means")
+        signed = expect_vector(rest[1], torch.uint8, 1, "PairCompressor sign")
+        fill = expand_block_means(means.to(u.dtype), row.numel, self.block).view(u.shape)
         return torch.where(_lost(u, bool(signed)), fill, u)
 
     def contract(self, spec: TensorSpec) -> Contract:
@@ -153,5 +153,5 @@ class Paired(PairSettings):
 
 
 def _lost(u: Tensor, signed: bool) -> Tensor:
-    """Where nothing is left of v; a factorisation that gives it a sign lost it, unless it had one (differences)."""
+    """Where v decoded to zero, or to a negative number, unless v had signs before (differences)."""
     return u == 0 if signed else u <= 0
