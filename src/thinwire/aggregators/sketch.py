@@ -1,4 +1,4 @@
-"""Sparse tensors as count sketches, which are added on the wire and peeled by everybody."""
+"""Homomorphic compression (Li et al., 2024): all-reduce count sketches of sparse tensors, then peel their sum."""
 
 from __future__ import annotations
 
@@ -19,19 +19,16 @@ from ..core import (
     Compressor,
     Context,
     Key,
-    Op,
     Program,
     ProtocolError,
     Reduced,
     Request,
     TensorSpec,
     all_reduce_bytes,
-    cast_saturating,
     derive_key,
     estimate_compressor_errors,
     fuse,
     inherit_capabilities,
-    reduce_labels,
     saturate,
 )
 from ..core.logs import get_logger
@@ -48,55 +45,28 @@ from .sparse_index import (
     index_request,
     make_index,
 )
-
-_SKETCH_KEY = "sketch"  # frozen: makes the random bits
+from .value_scale import ValueScale, all_reduce_integer_scale, all_reduce_values, float_scale
 
 log = get_logger(__name__)
-REPAIRS = ("values", "median")
-_ROOM = 64.0  # numbers of one sign that may meet in a cell; where peeling succeeds it is a dozen or so
-_TRIES = 8  # of keys: one fails in a hundred cases for few values, where two share all their cells
-_WHOLE_BITS = 30  # of the 31 of a signed word: rounding may add one
+ON_FAILURE = ("values", "median")
+_MAX_TRIES = 8  # of keys: with few values, one key in a hundred fails because two values share all their cells
+_SKETCH_KEY = "sketch"  # frozen: makes the random bits
 
 
 class SketchState(NamedTuple):
-    """Counted since the start, the same on all ranks."""
+    """Counts since the start, the same on all ranks."""
 
     peeled: int = 0  # values read from sketches
-    unpeeled: int = 0  # values that had to be repaired
+    unpeeled: int = 0  # values that peeling could not read
     failures: int = 0  # exchanges in which that happened
 
 
-class Sketched(NamedTuple):
-    """A sum of sketches, and how to read it."""
+class SummedSketch(NamedTuple):
+    """The sum of all ranks' sketches, and the order in which to peel it."""
 
     table: Tensor
     order: Order
     key: Key
-
-
-class Units(NamedTuple):
-    """How numbers travel: `up` times as large, as whole numbers in exact mode. A sum over ranks times `down` is a mean.
-
-    Divided before they are added, so that neither the sum over ranks nor the sum in a cell overflows. Whole numbers
-    are such that the sum over ranks of one coordinate fits a word; cells may wrap around, peeling does it back.
-    """
-
-    up: float
-    down: float
-    dtype: torch.dtype
-    limit: float = math.inf
-
-    def put(self, values: Tensor) -> Tensor:
-        scaled = values.double() * self.up
-        return scaled if self.dtype.is_floating_point else scaled.round().to(self.dtype)
-
-    def ask(self, sums: Tensor, spec: TensorSpec, kind: str) -> AllReduce:
-        numbers = sums.clamp(-self.limit, self.limit).to(self.dtype) if self.dtype.is_floating_point else sums
-        numbers = numbers.to(spec.device)
-        return AllReduce(numbers, labels=reduce_labels(spec.name, numbers, kind))
-
-    def mean(self, totals: Tensor, spec: TensorSpec) -> Tensor:
-        return saturate(cast_saturating(totals.double() * self.down, spec.work_dtype)).to(spec.device)
 
 
 _ALWAYS = frozenset({Capability.WRAPS_COMPRESSOR, Capability.SUMS_NONZEROS})
@@ -104,14 +74,14 @@ _ALWAYS = frozenset({Capability.WRAPS_COMPRESSOR, Capability.SUMS_NONZEROS})
 
 @dataclass(frozen=True)
 class SketchSum:
-    """Agree where any rank sends something (d bits, OR), then add count sketches of it: d + 1.3·b·n bits, all-reduced.
+    """All-reduce a bitmap of nonzero positions by OR, then count sketches of the values: d + 1.3·b·n bits, all-reduced.
 
-    n is the size of the union of what ranks send. Peeling reads all n sums back, up to rounding; exact=True sends whole
-    numbers and rounds nothing but what it sends. Whether peeling succeeds is known from the index, so all ranks take
-    the first key with which it does. With `cells`, a share of d, the sketch has a fixed size and does not wait for the
-    index; peeling fails where n is too large for it. All ranks know, and what stayed unread is sent once more
-    (on_failure="values"), or guessed ("median"), counted and reported. lanes=1024 keeps neighbours together; some lanes
-    fail. Where a sketch would be longer than the tensor, values travel instead.
+    n is the size of the union of what ranks send. Peeling recovers all n sums, up to rounding; exact=True sends
+    integers, whose sums are exact. Whether peeling succeeds follows from the index, so all ranks take the first key
+    with which it does. With `cells`, a fraction of d, the sketch has a fixed size and does not wait for the index;
+    peeling fails if n is too large for it. Values that could not be peeled are sent again (on_failure="values") or
+    estimated ("median"), counted and reported. lanes=1024 keeps neighboring values together; some lanes then fail.
+    Where a sketch would be longer than the tensor, values are sent instead.
     """
 
     compressor: Compressor
@@ -126,40 +96,40 @@ class SketchSum:
         check_index("SketchSum", self.index, self.false_positive_rate)
         if self.cells is not None and not 0 < self.cells < 1:
             raise CompositionError(
-                f"SketchSum: cells must be a share of the tensor between 0 and 1, got {self.cells}; 1.5 times the "
-                "density of the union is usual, none asks for as many as are needed"
+                f"SketchSum: cells must be a fraction of the tensor between 0 and 1, got {self.cells}; 1.5 times the "
+                "density of the union is usual, None takes as many as are needed"
             )
         if self.lanes < 1:
             raise CompositionError(f"SketchSum: lanes must be at least 1, got {self.lanes}; 1024 suits large layers")
-        if self.on_failure not in REPAIRS:
+        if self.on_failure not in ON_FAILURE:
             raise CompositionError(
-                f"SketchSum: on_failure must be one of {', '.join(REPAIRS)}, got {self.on_failure!r}"
+                f"SketchSum: on_failure must be one of {', '.join(ON_FAILURE)}, got {self.on_failure!r}; use values"
             )
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        found, guesses = _ALWAYS, self.cells is not None and self.on_failure == "median"
-        if self.lanes == 1:  # what filling up the lanes costs is not expected
-            found |= inherit_capabilities(self.compressor, Capability.EXPECTS_BYTES)
-        if not guesses:
-            found |= inherit_capabilities(self.compressor, Capability.ESTIMATES_ERRORS)
-        return found if guesses and self.index == "bitmap" else found | {Capability.VARIABLE_SIZE}
+        capabilities, estimates = _ALWAYS, self.cells is not None and self.on_failure == "median"
+        if self.lanes == 1:  # expected_bytes does not count the padding of lanes
+            capabilities |= inherit_capabilities(self.compressor, Capability.EXPECTS_BYTES)
+        if not estimates:
+            capabilities |= inherit_capabilities(self.compressor, Capability.ESTIMATES_ERRORS)
+        return capabilities if estimates and self.index == "bitmap" else capabilities | {Capability.VARIABLE_SIZE}
 
     def init(self, spec: TensorSpec, key: Key) -> SketchState:
         return SketchState()
 
     def expected_bytes(self, spec: TensorSpec, size: int) -> float:
-        """As if ranks chose independently of each other; what a sketch of fixed size cannot hold is sent once more."""
-        union, item = expected_union(self.compressor, spec, size), 4 if self.exact else spec.work_dtype.itemsize
+        """If ranks select independently; what a sketch of fixed size cannot hold is sent again."""
+        union, itemsize = expected_union(self.compressor, spec, size), 4 if self.exact else spec.work_dtype.itemsize
         index = expected_union_index_bytes(union, self.index, self.false_positive_rate, spec, size)
         if self.cells is None:
             cells = cells_for(math.ceil(union))
-            return index + all_reduce_bytes(item * (cells if cells < spec.numel else union), size)
+            return index + all_reduce_bytes(itemsize * (cells if cells < spec.numel else union), size)
         cells = self.fixed_cells(spec.numel)
         if cells >= spec.numel:
-            return all_reduce_bytes(item * spec.numel, size)
+            return all_reduce_bytes(itemsize * spec.numel, size)
         again = union if self.on_failure == "values" and cells < cells_for(math.ceil(union)) else 0.0
-        return index + all_reduce_bytes(item * (cells + again), size)
+        return index + all_reduce_bytes(itemsize * (cells + again), size)
 
     def estimate_errors(
         self, tensor: Tensor, spec: TensorSpec, options: Sequence[Any], key: Key, exact: bool
@@ -173,46 +143,47 @@ class SketchSum:
         value = torch.zeros_like(flat)
         if not spec.numel:
             return Reduced(value.view(spec.shape), flat.view(spec.shape), state)
-        units = (yield from _whole(flat, spec, ctx)) if self.exact else _shares(spec, ctx)
-        sent = saturate((units.put(flat).double() / units.up).to(spec.work_dtype)) if self.exact else flat
-        positions, sketched = yield from (self._in_two if self.cells is None else self._in_one)(flat, units, spec, ctx)
-        if sketched is None:
+        scale = (yield from all_reduce_integer_scale(flat, spec, ctx)) if self.exact else float_scale(spec, ctx)
+        sent = saturate((scale.encode(flat).double() / scale.encode_scale).to(spec.work_dtype)) if self.exact else flat
+        exchange = self._index_then_sketch if self.cells is None else self._index_with_sketch
+        positions, summed = yield from exchange(flat, scale, spec, ctx)
+        if summed is None:
             kind = "dense" if positions.numel() == spec.numel else "values"
-            totals = yield from _added(flat[positions], units, spec, kind)
+            sums = yield from all_reduce_values(flat[positions], scale, spec, kind)
         else:
-            totals, left = self._read(sketched, positions, spec, ctx)
-            at = positions[left]
-            if at.numel():
-                _warn(state, spec, ctx, at.numel(), positions.numel(), sketched.table.numel())
+            sums, is_unpeeled = self._peel(summed, positions, spec, ctx)
+            unpeeled = positions[is_unpeeled]
+            if unpeeled.numel():
+                _warn(state, spec, ctx, unpeeled.numel(), positions.numel(), summed.table.numel())
             if self.on_failure == "values":
-                repaired = yield from _added(flat[at], units, spec, "repair")
-                totals[left] = repaired.to(totals.dtype)
-            else:  # at a guess, every rank is taken to have sent the guess: what is wrong with it stays in its memory
-                sent = sent.index_put((at,), units.mean(totals[left], spec))
-            state = _counted(state, at.numel(), positions.numel())
-        value[positions] = units.mean(totals, spec)
+                repaired = yield from all_reduce_values(flat[unpeeled], scale, spec, "repair")
+                sums[is_unpeeled] = repaired.to(sums.dtype)
+            else:  # all ranks count the estimate as sent, so that its error stays in their residuals
+                sent = sent.index_put((unpeeled,), scale.decode_mean(sums[is_unpeeled], spec))
+            state = _count(state, unpeeled.numel(), positions.numel())
+        value[positions] = scale.decode_mean(sums, spec)
         return Reduced(value.view(spec.shape), sent.view(spec.shape), state)
 
-    def _in_two(
-        self, flat: Tensor, units: Units, spec: TensorSpec, ctx: Context
-    ) -> Program[tuple[Tensor, Sketched | None]]:
-        """First where, then the sketch that is long enough for it; none if that would be longer than the tensor."""
+    def _index_then_sketch(
+        self, flat: Tensor, scale: ValueScale, spec: TensorSpec, ctx: Context
+    ) -> Program[tuple[Tensor, SummedSketch | None]]:
+        """First the positions, then a sketch of the size they need; none if that would be longer than the tensor."""
         positions = yield from all_reduce_positions(flat, self.index, self.false_positive_rate, spec, ctx)
         cells = table_cells(positions, self.lanes)
         if cells >= spec.numel or not positions.numel():
             return positions, None
-        for salt in range(_TRIES if self.lanes == 1 else 1):  # of many lanes, some fail with every key
+        for salt in range(_MAX_TRIES if self.lanes == 1 else 1):  # of many lanes, some fail with every key
             key = derive_key(ctx.key(spec.name), _SKETCH_KEY, salt)
             order = peeling_order(positions, cells, key, self.lanes)
             if not order.left.any():
                 break
-        table = yield self._sketch(flat, cells, units, spec, key)
-        return positions, Sketched(table, order, key)
+        table = yield self._sketch_request(flat, cells, scale, spec, key)
+        return positions, SummedSketch(table, order, key)
 
-    def _in_one(
-        self, flat: Tensor, units: Units, spec: TensorSpec, ctx: Context
-    ) -> Program[tuple[Tensor, Sketched | None]]:
-        """A sketch of the agreed size and the index at once; everything as it is if that would be shorter."""
+    def _index_with_sketch(
+        self, flat: Tensor, scale: ValueScale, spec: TensorSpec, ctx: Context
+    ) -> Program[tuple[Tensor, SummedSketch | None]]:
+        """Index and a sketch of fixed size in one request; no sketch if the dense tensor would be shorter."""
         cells = self.fixed_cells(spec.numel)
         if cells >= spec.numel:
             return torch.arange(spec.numel, device=flat.device), None
@@ -220,65 +191,45 @@ class SketchSum:
         if self.index == "bloom":
             index = make_index(cells * 10 // 13, self.false_positive_rate, spec, ctx)  # the sketch can hold no more
         key = derive_key(ctx.key(spec.name), _SKETCH_KEY, 0)
-        requests = index_request(index, flat, spec), self._sketch(flat, cells, units, spec, key)
-        bits, table = yield from fuse([_asked(request) for request in requests])
+        requests = index_request(index, flat, spec), self._sketch_request(flat, cells, scale, spec, key)
+        bits, table = yield from fuse([_issue(request) for request in requests])
         positions = index.decode(bits)
-        return positions, Sketched(table, peeling_order(positions, cells, key, self.lanes), key)
+        return positions, SummedSketch(table, peeling_order(positions, cells, key, self.lanes), key)
 
     def fixed_cells(self, numel: int) -> int:
-        """Cells of a layer if `cells` is a share: at least what one number needs, the same in every row and lane."""
+        """Cells of a layer if `cells` is a fraction: at least what one value needs, the same in every row and lane."""
         assert self.cells is not None
-        wanted, step = max(math.ceil(self.cells * numel), cells_for(1)), ROWS * self.lanes
-        return wanted + -wanted % step
+        min_cells, multiple = max(math.ceil(self.cells * numel), cells_for(1)), ROWS * self.lanes
+        return min_cells + -min_cells % multiple
 
-    def _sketch(self, flat: Tensor, cells: int, units: Units, spec: TensorSpec, key: Key) -> AllReduce:
-        mine = flat.nonzero().flatten()
-        return units.ask(sketch(units.put(flat[mine]), mine, cells, key, self.lanes), spec, "sketch")
+    def _sketch_request(self, flat: Tensor, cells: int, scale: ValueScale, spec: TensorSpec, key: Key) -> AllReduce:
+        own = flat.nonzero().flatten()
+        return scale.sum_request(sketch(scale.encode(flat[own]), own, cells, key, self.lanes), spec, "sketch")
 
-    def _read(self, sketched: Sketched, positions: Tensor, spec: TensorSpec, ctx: Context) -> tuple[Tensor, Tensor]:
-        """Sums at the positions, and which of them are missing (or guessed)."""
-        table, order, key = sketched
+    def _peel(self, summed: SummedSketch, positions: Tensor, spec: TensorSpec, ctx: Context) -> tuple[Tensor, Tensor]:
+        """Sums at the positions, and which of them could not be peeled (and are zero, or estimated)."""
+        table, order, key = summed
         values, rest = peel(table, order)
         left = order.left
         if self.exact and not left.any() and rest.any():
-            raise ProtocolError(f"step {ctx.step}: cells for {spec.name} do not add up; a message was damaged")
+            raise ProtocolError(
+                f"step {ctx.step}: the sketch of {spec.name} is not empty after peeling; a message was damaged"
+            )
         if self.on_failure == "median" and left.any():
             values[left] = median_estimate(rest, positions.cpu()[left], key, self.lanes)
         return values.to(spec.device), left.to(spec.device)
 
 
-def _shares(spec: TensorSpec, ctx: Context) -> Units:
-    size, largest = ctx.world.size, torch.finfo(spec.work_dtype).max
-    return Units(1 / (_ROOM * size), _ROOM, spec.work_dtype, largest / size * (1 - 2**-20))
-
-
-def _whole(flat: Tensor, spec: TensorSpec, ctx: Context) -> Program[Units]:
-    """Whole numbers of a unit that suits the largest number of all ranks: a power of two, so it rounds nothing else."""
-    mine = flat.abs().amax().reshape(1)
-    largest = yield AllReduce(mine, Op.MAX, reduce_labels(spec.name, mine, "scale"))
-    size, above = ctx.world.size, math.frexp(float(largest))[1]  # largest < 2 ** above
-    bits = min(_WHOLE_BITS - above - (size - 1).bit_length(), 1000)
-    return Units(math.ldexp(1.0, bits), math.ldexp(1.0, -bits) / size, torch.int32)
-
-
-def _added(values: Tensor, units: Units, spec: TensorSpec, kind: str) -> Program[Tensor]:
-    """Sums over ranks of these values themselves; of none, without a message."""
-    numbers = units.put(values)
-    if numbers.numel():
-        numbers = yield units.ask(numbers, spec, kind)
-    return numbers
-
-
-def _asked(request: Request) -> Program[Tensor]:
+def _issue(request: Request) -> Program[Tensor]:
     return (yield request)  # type: ignore[no-any-return]
 
 
-def _counted(state: SketchState, left: int, count: int) -> SketchState:
-    return SketchState(state.peeled + count - left, state.unpeeled + left, state.failures + (left > 0))
+def _count(state: SketchState, unpeeled: int, count: int) -> SketchState:
+    return SketchState(state.peeled + count - unpeeled, state.unpeeled + unpeeled, state.failures + (unpeeled > 0))
 
 
-def _warn(state: SketchState, spec: TensorSpec, ctx: Context, left: int, count: int, cells: int) -> None:
-    """Once a layer, by one rank: all know the same. How often it happened is in the memory."""
+def _warn(state: SketchState, spec: TensorSpec, ctx: Context, unpeeled: int, count: int, cells: int) -> None:
+    """Once per layer, on rank 0: all ranks know the same. The state counts how often it happened."""
     if state.failures == 0 and ctx.world.rank == 0:
-        text = "step %d: peeling %s left %d of %d values in %d cells; repaired, later cases are only counted"
-        log.warning(text, ctx.step, spec.name, left, count, cells)
+        text = "step %d: %s: %d of %d values could not be peeled from %d cells; repaired, later cases are only counted"
+        log.warning(text, ctx.step, spec.name, unpeeled, count, cells)

@@ -86,7 +86,7 @@ def test_too_few_cells_are_known_repaired_counted_and_reported(caplog):
     assert len(set(states)) == 1 and states[0].failures == 3
     assert states[0].peeled + states[0].unpeeled == 1_200 and states[0].unpeeled > 600
     (record,) = caplog.records
-    assert "peeling layer left" in record.message and "of 400 values in 402 cells" in record.message
+    assert "of 400 values could not be peeled from 402 cells" in record.message
 
 
 def test_cells_at_the_cliff_fail_and_a_little_more_succeed():
@@ -200,7 +200,7 @@ def test_a_damaged_message_is_found_where_sums_are_exact():
     (tensor,) = sparse(1, 100, 4_000, "identical", torch.float32)
     program = aggregator.reduce(tensor, spec, aggregator.init(spec, derive_key(0)), Context(0, World(0, 1)))
     request, answer = None, None
-    with pytest.raises(ProtocolError, match="cells for layer do not add up"):
+    with pytest.raises(ProtocolError, match="the sketch of layer is not empty after peeling"):
         while True:
             request = program.send(answer)
             answer = request.tensor.clone()
@@ -220,7 +220,7 @@ def test_any_compressor_will_do_and_schedules_reach_it():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("sketch(topk(k=3), cells=1.5)", "cells must be a share of the tensor between 0 and 1, got 1.5"),
+        ("sketch(topk(k=3), cells=1.5)", "cells must be a fraction of the tensor between 0 and 1, got 1.5"),
         ("sketch(topk(k=3), lanes=0)", "lanes must be at least 1, got 0"),
         ('sketch(topk(k=3), on_failure="hope")', "on_failure must be one of values, median, got 'hope'"),
         ('union(topk(k=3), index="list")', "index must be one of bitmap, bloom, got 'list'"),
