@@ -1,5 +1,6 @@
-"""Checkpoints that are there whole or not at all: safetensors and JSON with checksums. Nothing is ever unpickled."""
+"""Atomic checkpoints: safetensors and JSON with checksums; nothing is ever unpickled."""
 
+from .migration import migrate
 from .store import load, save, steps
 
-__all__ = ["save", "load", "steps"]
+__all__ = ["save", "load", "steps", "migrate"]

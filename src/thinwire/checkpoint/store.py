@@ -13,6 +13,7 @@ from ..core import CheckpointError
 from ..core.logs import get_logger
 from .files import digest_of, fsync_folder, length_of, read_json, read_tensors, system_errors, write_json, write_tensors
 from .manifest import FORMAT, Manifest, Name, digest_in, expect, files_of, read_manifest, write_manifest
+from .migration import migrate
 from .tree import decode, encode
 
 log = get_logger(__name__)
@@ -178,9 +179,10 @@ def load(
     json_name, tensors_name = files_of(rank)
     part = read_json(path / json_name)
     try:
-        return decode(expect(part, "state", dict, path / json_name), read_tensors(path / tensors_name))
+        state = decode(expect(part, "state", dict, path / json_name), read_tensors(path / tensors_name))
     except ValueError as error:
         raise CheckpointError(f"{path / json_name}: {error}") from error
+    return migrate(state) if manifest.format == 1 else state
 
 
 def _newest_sound(folder: Path, names: list[Name], fallback: bool, rank: int) -> tuple[Path, Manifest]:

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
+from ..checkpoint import migrate
 from ..core import CheckpointError, list_some
 
 
@@ -98,4 +99,5 @@ def read_dcp(folder: str | PathLike[str], key: str) -> dict[str, Any]:
         for step in outer:
             inside = inside.setdefault(step, {})
         inside[last] = value
-    return state
+    migrated: dict[str, Any] = migrate(state)
+    return migrated
