@@ -1,8 +1,8 @@
-"""Every part by name, and compositions as text: `ef(topk(density=0.01, values="bf16"))`.
+"""The catalog: parts by name, and compositions as text: `ef(topk(density=0.01, values="bf16"))`.
 
-A composition is a Python-like expression of calls, numbers and strings; it is read, never evaluated. A bare compressor
-means its default aggregator: payloads that add up are added, others gathered. `to_text` writes the shortest text that
-`parse` reads back to the same object.
+A composition text is a Python-like expression of calls, numbers and strings; it is parsed, never evaluated. A bare
+compressor gets its default aggregator: additive payloads are summed on the wire, all others gathered. `to_text` writes
+the shortest text that `parse` reads back to an equal object.
 """
 
 from .kinds import kinds_of, settings

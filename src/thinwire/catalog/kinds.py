@@ -1,4 +1,4 @@
-"""Of which kind a class is, by the methods it has, and whether a text can express its settings."""
+"""The kind of a class, found from its methods, and a check that a text can express its settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLURALS = {
     "topology": "topologies",
     "controller": "controllers",
 }
-METHODS = {  # in the order in which they are tried: a memory is an aggregator, too
+METHODS = {  # in the order in which they are tried: a memory is also an aggregator
     "compressor": ("encode", "decode", "contract", "num_bytes"),
     "controller": ("init", "observe", "replan"),
     "memory": ("init", "reduce", "target", "hand_over", "adopt"),
@@ -28,27 +28,27 @@ INSIDE = (Compressor, Aggregator, Topology, Controller)  # parts that a setting 
 
 
 def find_kind(cls: type[Any]) -> str:
-    """The kind whose methods the class has; else an error that names what the nearest kind has more."""
+    """Return the kind whose methods the class has; else raise an error with the methods that the nearest kind needs."""
     for kind in METHODS:
         if not lacking(cls, kind):
             return kind
     near = min(METHODS, key=lambda kind: len(lacking(cls, kind)) / len(METHODS[kind]))
     kinds = "; ".join(f"{a_kind(kind)} has {', '.join(names)}" for kind, names in METHODS.items() if kind != "memory")
     hint = "" if len(lacking(cls, near)) == len(METHODS[near]) else f"; {_lacks(cls, near)}"
-    raise CompositionError(f"register: {cls.__name__} keeps the protocol of no part: {kinds}{hint}")
+    raise CompositionError(f"register: {cls.__name__} implements the protocol of no part: {kinds}{hint}")
 
 
 def check_kind(cls: type[Any], kind: str) -> str:
-    """The kind, if the class has its methods. A memory may do without those that hand over what it holds."""
+    """Return the kind if the class has its methods. A memory needs an aggregator's methods only."""
     if kind not in PLURALS:
         raise CompositionError(f"register: kind must be one of {', '.join(PLURALS)}, got {kind!r}")
     if lacking(cls, "aggregator" if kind == "memory" else kind):
-        raise CompositionError(f"register: {cls.__name__} is no {kind}: {_lacks(cls, kind)}")
+        raise CompositionError(f"register: {cls.__name__} is not {a_kind(kind)}: {_lacks(cls, kind)}")
     return kind
 
 
 def lacking(cls: type[Any], kind: str) -> list[str]:
-    """Methods of a kind that the class does not have."""
+    """Return the methods of a kind that the class does not have."""
     named = {field.name for field in fields(cls)} if is_dataclass(cls) else set()
     return [name for name in METHODS[kind] if not hasattr(cls, name) and name not in named]
 
@@ -62,20 +62,20 @@ def a_kind(kind: str) -> str:
 
 
 def check_settings(cls: type[Any]) -> None:
-    """Raise CompositionError for the first setting that a text could not give."""
+    """Raise CompositionError for the first setting that a text cannot express."""
     name = cls.__name__
     if not is_dataclass(cls):
         raise CompositionError(
-            f"register: {name} is no dataclass, so a text cannot give its settings; write @dataclass(frozen=True) "
-            "above it, or use objects of it without a name"
+            f"register: {name} is not a dataclass, so a text cannot express its settings; decorate it with "
+            "@dataclass(frozen=True), or use its objects without a name"
         )
     try:
         hints = get_type_hints(cls)
     except NameError as error:
         raise CompositionError(
-            f"register: the types of {name}'s settings cannot be found: {error}; import them in its module"
+            f"register: the types of {name}'s settings cannot be resolved: {error}; import them in its module"
         ) from error
-    remedy = "hide it with field(default=..., repr=False), or use objects of the class without a name"
+    remedy = "hide it with field(default=..., repr=False), or use the class without a name"
     for field in settings(cls):
         kinds = set(kinds_of(hints[field.name]))
         odd = [kind for kind in kinds if kind not in PLAIN + INSIDE]
@@ -88,22 +88,23 @@ def check_settings(cls: type[Any]) -> None:
     first = next(iter(required(cls)), None)
     if first is not None and get_origin(hints[first.name]) is tuple and not _holds_parts(hints[first.name]):
         raise CompositionError(
-            f"register: {name}.{first.name}: only a tuple of parts, tuple[Aggregator, ...], can be without a default"
+            f"register: {name}.{first.name} is a tuple without a default; only a tuple of parts, tuple[Aggregator, ...], "
+            "may be"
         )
 
 
 def settings(cls: type[Any]) -> list[Field[Any]]:
-    """The fields a text may name; those that are not shown (`repr=False`) hold what is given while running."""
+    """Return the fields that a text may set; hidden ones (`repr=False`) hold what is set at run time."""
     return [field for field in fields(cls) if field.repr]
 
 
 def required(cls: type[Any]) -> list[Field[Any]]:
-    """Settings without a default."""
+    """Return the settings without a default."""
     return [field for field in settings(cls) if field.default is MISSING and field.default_factory is MISSING]
 
 
 def kinds_of(wanted: Any) -> Iterator[Any]:
-    """The types that a union has, or the one that it is."""
+    """Yield the types of a union, or the one type if it is none; generic types without their arguments."""
     if get_origin(wanted) in (Union, types.UnionType):
         for inner in get_args(wanted):
             yield from kinds_of(inner)
