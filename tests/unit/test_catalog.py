@@ -52,7 +52,7 @@ def test_a_bare_compressor_means_its_default_aggregator():
         ('topk(density="a")', 13, "expected float or none, got 'a'"),
         ("topk(k=2.5)", 7, "expected int or none, got 2.5"),
         ("randomk(k=2, scaled=1)", 20, "expected bool, got 1"),
-        ("topk(3)", 5, "topk takes its settings by name"),
+        ("topk(3)", 5, "topk takes its settings as keyword arguments"),
         ("ef()", 0, "ef needs its inner"),
         ("ef(inner=topk(k=1), inner=dense)", 26, None),
         ('topk(k=3, values="fp8")', 17, "Cast: dtype must be one of fp32, fp16, bf16, got 'fp8'"),

@@ -5,8 +5,8 @@ compressor gets its default aggregator: additive payloads are summed on the wire
 the shortest text that `parse` reads back to an equal object.
 """
 
-from .kinds import kinds_of, settings
-from .reader import COMPOSED, Reader, aggregator_of, parse, parse_compressor
+from .kinds import member_types, settings_of
+from .reader import COMPOSED, Reader, as_aggregator, parse, parse_compressor
 from .registry import (
     AGGREGATORS,
     COMPRESSORS,
@@ -20,12 +20,12 @@ from .registry import (
     Registration,
     register,
 )
-from .tables import DENSE_BELOW, default_aggregator, is_controller, uncompressed
+from .tables import DENSE_BELOW, default_aggregator, is_controller, without_compression
 from .writer import changed_settings, part_text, to_text
 
 __all__ = [
     "COMPRESSORS", "AGGREGATORS", "MEMORIES", "TOPOLOGIES", "CONTROLLERS", "KINDS", "PARTS", "NAMES", "DENSE_BELOW",
-    "REGISTRY", "Registration", "register", "default_aggregator", "uncompressed", "is_controller", "aggregator_of",
-    "Reader", "COMPOSED", "parse", "parse_compressor", "kinds_of", "to_text", "part_text", "settings",
-    "changed_settings",
+    "REGISTRY", "Registration", "register", "default_aggregator", "without_compression", "is_controller",
+    "Reader", "COMPOSED", "parse", "parse_compressor", "member_types", "to_text", "part_text", "settings_of",
+    "changed_settings", "as_aggregator",
 ]  # fmt: skip

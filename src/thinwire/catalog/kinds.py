@@ -23,18 +23,20 @@ METHODS = {  # in the order in which they are tried: a memory is also an aggrega
     "aggregator": ("init", "reduce"),
     "topology": ("weights", "changes"),
 }
-PLAIN = (int, float, str, bool, type(None), tuple, dict)
-INSIDE = (Compressor, Aggregator, Topology, Controller)  # parts that a setting may be
+PLAIN_TYPES = (int, float, str, bool, type(None), tuple, dict)
+PART_TYPES = (Compressor, Aggregator, Topology, Controller)  # parts that a setting may be
 
 
 def find_kind(cls: type[Any]) -> str:
     """Return the kind whose methods the class has; else raise an error with the methods that the nearest kind needs."""
     for kind in METHODS:
-        if not lacking(cls, kind):
+        if not missing_methods(cls, kind):
             return kind
-    near = min(METHODS, key=lambda kind: len(lacking(cls, kind)) / len(METHODS[kind]))
-    kinds = "; ".join(f"{a_kind(kind)} has {', '.join(names)}" for kind, names in METHODS.items() if kind != "memory")
-    hint = "" if len(lacking(cls, near)) == len(METHODS[near]) else f"; {_lacks(cls, near)}"
+    near = min(METHODS, key=lambda kind: len(missing_methods(cls, kind)) / len(METHODS[kind]))
+    kinds = "; ".join(
+        f"{with_article(kind)} has {', '.join(names)}" for kind, names in METHODS.items() if kind != "memory"
+    )
+    hint = "" if len(missing_methods(cls, near)) == len(METHODS[near]) else f"; {_lacks(cls, near)}"
     raise CompositionError(f"register: {cls.__name__} implements the protocol of no part: {kinds}{hint}")
 
 
@@ -42,22 +44,22 @@ def check_kind(cls: type[Any], kind: str) -> str:
     """Return the kind if the class has its methods. A memory needs an aggregator's methods only."""
     if kind not in PLURALS:
         raise CompositionError(f"register: kind must be one of {', '.join(PLURALS)}, got {kind!r}")
-    if lacking(cls, "aggregator" if kind == "memory" else kind):
-        raise CompositionError(f"register: {cls.__name__} is not {a_kind(kind)}: {_lacks(cls, kind)}")
+    if missing_methods(cls, "aggregator" if kind == "memory" else kind):
+        raise CompositionError(f"register: {cls.__name__} is not {with_article(kind)}: {_lacks(cls, kind)}")
     return kind
 
 
-def lacking(cls: type[Any], kind: str) -> list[str]:
+def missing_methods(cls: type[Any], kind: str) -> list[str]:
     """Return the methods of a kind that the class does not have."""
     named = {field.name for field in fields(cls)} if is_dataclass(cls) else set()
     return [name for name in METHODS[kind] if not hasattr(cls, name) and name not in named]
 
 
 def _lacks(cls: type[Any], kind: str) -> str:
-    return f"for {a_kind(kind)}, {cls.__name__} lacks {', '.join(lacking(cls, kind))}"
+    return f"for {with_article(kind)}, {cls.__name__} lacks {', '.join(missing_methods(cls, kind))}"
 
 
-def a_kind(kind: str) -> str:
+def with_article(kind: str) -> str:
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
@@ -76,41 +78,41 @@ def check_settings(cls: type[Any]) -> None:
             f"register: the types of {name}'s settings cannot be resolved: {error}; import them in its module"
         ) from error
     remedy = "hide it with field(default=..., repr=False), or use the class without a name"
-    for field in settings(cls):
-        kinds = set(kinds_of(hints[field.name]))
-        odd = [kind for kind in kinds if kind not in PLAIN + INSIDE]
+    for field in settings_of(cls):
+        kinds = set(member_types(hints[field.name]))
+        odd = [kind for kind in kinds if kind not in PLAIN_TYPES + PART_TYPES]
         if odd or not field.init:
             what = getattr(odd[0], "__name__", str(odd[0])) if odd else "not an argument"
             raise CompositionError(
                 f"register: {name}.{field.name} is {what}, which a text cannot express; a setting is int, float, bool, "
                 f"str, None, a tuple of these, Compressor, Aggregator, Topology or Controller; {remedy}"
             )
-    first = next(iter(required(cls)), None)
+    first = next(iter(required_settings(cls)), None)
     if first is not None and get_origin(hints[first.name]) is tuple and not _holds_parts(hints[first.name]):
         raise CompositionError(
-            f"register: {name}.{first.name} is a tuple without a default; only a tuple of parts, tuple[Aggregator, ...], "
-            "may be"
+            f"register: {name}.{first.name} is a tuple without a default; only a tuple of parts may be one: "
+            "tuple[Aggregator, ...]"
         )
 
 
-def settings(cls: type[Any]) -> list[Field[Any]]:
+def settings_of(cls: type[Any]) -> list[Field[Any]]:
     """Return the fields that a text may set; hidden ones (`repr=False`) hold what is set at run time."""
     return [field for field in fields(cls) if field.repr]
 
 
-def required(cls: type[Any]) -> list[Field[Any]]:
+def required_settings(cls: type[Any]) -> list[Field[Any]]:
     """Return the settings without a default."""
-    return [field for field in settings(cls) if field.default is MISSING and field.default_factory is MISSING]
+    return [field for field in settings_of(cls) if field.default is MISSING and field.default_factory is MISSING]
 
 
-def kinds_of(wanted: Any) -> Iterator[Any]:
+def member_types(wanted: Any) -> Iterator[Any]:
     """Yield the types of a union, or the one type if it is none; generic types without their arguments."""
     if get_origin(wanted) in (Union, types.UnionType):
         for inner in get_args(wanted):
-            yield from kinds_of(inner)
+            yield from member_types(inner)
     else:
         yield get_origin(wanted) or wanted
 
 
 def _holds_parts(hint: Any) -> bool:
-    return any(kind in INSIDE for inner in get_args(hint) for kind in kinds_of(inner))
+    return any(kind in PART_TYPES for inner in get_args(hint) for kind in member_types(inner))

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from ..aggregators import Dense
 from ..core import Aggregator, CompositionError, Compressor, TensorSpec
-from . import DENSE_BELOW, aggregator_of, parse, uncompressed
+from . import DENSE_BELOW, as_aggregator, parse, without_compression
 
 CompositionSpec: TypeAlias = str | Aggregator[Any] | Compressor  # a composition as users pass it
 
@@ -51,7 +51,7 @@ def assign_composition(
 def _parse(pattern: Any, value: Any, where: str) -> Aggregator[Any]:
     if not isinstance(pattern, str):
         raise CompositionError(f"{where}: a name pattern must be a text such as '*.weight', got {pattern!r}")
-    return parse(value) if isinstance(value, str) else aggregator_of(value, f"{where}={value!r}")
+    return parse(value) if isinstance(value, str) else as_aggregator(value, f"{where}={value!r}")
 
 
 def _check_patterns(patterns: Sequence[str], names: Sequence[str], caller: str) -> None:
@@ -77,7 +77,7 @@ def _select(layer: TensorSpec, rules: Mapping[str, Aggregator[Any]], dense_below
     if layer.name in rules:
         return rules[layer.name]
     rule = next((rule for pattern, rule in rules.items() if fnmatchcase(layer.name, pattern)), Dense())
-    return uncompressed(rule) if len(layer.shape) < 2 or layer.numel < dense_below else rule
+    return without_compression(rule) if len(layer.shape) < 2 or layer.numel < dense_below else rule
 
 
 def _shorten(names: Sequence[str]) -> str:

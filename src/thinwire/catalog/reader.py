@@ -1,4 +1,4 @@
-"""Composition texts: a Python-like expression of calls, numbers and strings; it is read, never evaluated."""
+"""Parser of composition texts: Python-like expressions of calls, numbers and strings, which are never evaluated."""
 
 from __future__ import annotations
 
@@ -17,23 +17,43 @@ from ..core import (
     closest,
     did_you_mean,
 )
-from .kinds import kinds_of, required, settings
+from .kinds import member_types, required_settings, settings_of
 from .registry import AGGREGATORS, COMPRESSORS, CONTROLLERS, KINDS, REGISTRY, TOPOLOGIES
 from .tables import default_aggregator, is_controller
 
 QUOTES = "'\""
-COMPOSED = ("compressors", "aggregators", "memories")  # what a composition may begin with
+COMPOSED = ("compressors", "aggregators", "memories")  # kinds of the outermost part of a composition
 
 
 def parse(text: str) -> Aggregator[Any]:
-    """The aggregator a composition text describes; errors show the text with a mark under the place."""
-    return aggregator_of(Reader(text).part(COMPOSED), repr(text))
+    """Read a composition text.
+
+    Args:
+        text: a composition such as "ef(topk(density=0.01))"; docs/parts.md lists all parts.
+
+    Returns:
+        The aggregator that the text describes. A bare compressor gets its default aggregator.
+
+    Raises:
+        CompositionError: the text is no composition, names an unknown part or setting, or a setting has a wrong value.
+            The error shows the text with a mark under the place.
+        IncompatibleParts: a part cannot stand inside the one around it.
+    """
+    return as_aggregator(Reader(text).part(COMPOSED), repr(text))
 
 
-def aggregator_of(part: Any, text: str) -> Aggregator[Any]:
-    """The part, or the default aggregator of a bare compressor. text: what an error calls it."""
+def as_aggregator(part: Any, text: str) -> Aggregator[Any]:
+    """Return the part if it is an aggregator, or the default aggregator of a compressor.
+
+    Args:
+        part: an aggregator or a compressor.
+        text: how errors name it.
+
+    Raises:
+        CompositionError: it is neither.
+    """
     if isinstance(part, type):
-        raise CompositionError(f"{text} is a class; give an object of it, {part.__name__}(...), or a text")
+        raise CompositionError(f"{text} is a class; expected an object, {part.__name__}(...), or a text")
     if isinstance(part, Topology):
         example = f"gossip(identity(), {text.strip(QUOTES)})"
         raise CompositionError(f"{text} is a topology; expected an aggregator, for example {example}")
@@ -45,11 +65,16 @@ def aggregator_of(part: Any, text: str) -> Aggregator[Any]:
     if isinstance(part, Compressor):
         return default_aggregator(part)
     raise CompositionError(
-        f"{text} is neither a composition nor a part of one; give a text such as 'ef(topk(density=0.01))', or a part"
+        f"{text} is no part; expected an aggregator or a compressor, or a text such as 'ef(topk(density=0.01))'"
     )
 
 
 def parse_compressor(text: str) -> Compressor:
+    """Read the text of a compressor, such as "topk(density=0.01)".
+
+    Raises:
+        CompositionError: the text describes no compressor.
+    """
     part = Reader(text).part(("compressors",))
     if not isinstance(part, Compressor):
         raise CompositionError(f"{text!r} is {kind_of(part)}; expected a compressor: {', '.join(COMPRESSORS)}")
@@ -63,7 +88,7 @@ def kind_of(part: Any) -> str:
 
 
 class Reader:
-    """Walks the syntax tree of one text; every complaint carries the place. `kinds` are the tables it knows."""
+    """Builds the part that one text describes, from its syntax tree. `kinds` are the tables of names it knows."""
 
     kinds: Mapping[str, Mapping[str, type[Any]]] = KINDS
 
@@ -71,18 +96,18 @@ class Reader:
         self.text = text
 
     def part(self, kinds: Sequence[str] = ()) -> Any:
-        """The part that the text describes. kinds: of which an error lists the names; without, of all."""
+        """Return the part that the text describes; an error lists the names of `kinds`, or of all."""
         try:
             tree = ast.parse(self.text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             column = (getattr(error, "offset", None) or 1) - 1
             raise self._error(
-                column, 'this is not a composition; write for example ef(topk(density=0.01, values="bf16"))'
+                column, 'this is not a composition; an example is ef(topk(density=0.01, values="bf16"))'
             ) from None
         try:
             return self._part(tree, kinds)
         except RecursionError:
-            raise self._error(0, "too many parts inside one another") from None
+            raise self._error(0, "the parts are nested too deeply") from None
 
     def _error(self, place: ast.AST | int, message: str) -> CompositionError:
         text = self.text.strip()
@@ -108,7 +133,7 @@ class Reader:
             raise type(error)(str(self._error(node, str(error)))) from None
 
     def _class(self, name: str, kinds: Sequence[str]) -> type[Any] | None:
-        """The class of that name: of the kinds that fit here, then of the others, then of another package."""
+        """The class of that name: first of the kinds that fit here, then of all others, then of other packages."""
         tables = [self.kinds[kind] for kind in (*kinds, *self.kinds)]
         found = next((table[name] for table in tables if name in table), None)
         if found is None and (registration := REGISTRY.find(name)) is not None:
@@ -116,7 +141,7 @@ class Reader:
         return found
 
     def _suggestion(self, name: str, kinds: Sequence[str]) -> str:
-        """The name that was meant, and the names of its kind; or all names that would do."""
+        """The closest name and all names of its kind; or all names that fit."""
         REGISTRY.load_all()
         wanted = [part for kind in kinds or self.kinds for part in self.kinds[kind]]
         meant = closest(name, wanted)
@@ -128,8 +153,8 @@ class Reader:
         return "; ".join(f"{kind} are {', '.join(self.kinds[kind])}" for kind in kinds or self.kinds)
 
     def _arguments(self, call: ast.Call, cls: type[Any], name: str) -> dict[str, Any]:
-        hints, slots = get_type_hints(cls), {field.name: field for field in settings(cls)}
-        needed = required(cls)
+        hints, slots = get_type_hints(cls), {field.name: field for field in settings_of(cls)}
+        needed = required_settings(cls)
         values: dict[str, Any] = {}
         if needed and get_origin(hints[needed[0].name]) is tuple:
             values[needed[0].name] = tuple(self._inner(node, Aggregator) for node in call.args)
@@ -137,7 +162,7 @@ class Reader:
             if len(call.args) > len(needed):
                 place = call.args[len(needed)]
                 wants = ", ".join(slots) or "no settings"
-                raise self._error(place, f"{name} takes its settings by name ({wants})")
+                raise self._error(place, f"{name} takes its settings as keyword arguments ({wants})")
             for slot, node in zip(needed, call.args, strict=False):
                 values[slot.name] = self._inner(node, hints[slot.name])
         for keyword in call.keywords:
@@ -154,8 +179,8 @@ class Reader:
         return values
 
     def _inner(self, node: ast.expr, wanted: Any) -> Any:
-        """What stands at `node`, as the type that the setting has."""
-        kinds = set(kinds_of(wanted))
+        """The value at `node`, as the type of the setting."""
+        kinds = set(member_types(wanted))
         if Topology in kinds:
             topology = self._part(node, ("topologies",))
             if not isinstance(topology, Topology):
@@ -203,7 +228,7 @@ def _is_word(node: ast.expr, word: str) -> bool:
 
 
 def _lowered(node: ast.expr) -> ast.expr:
-    """true and false as well as True and False."""
+    """A node with the constants true and false, as well as True and False."""
     for word, value in (("true", True), ("false", False)):
         if _is_word(node, word):
             return ast.Constant(value)
@@ -211,5 +236,5 @@ def _lowered(node: ast.expr) -> ast.expr:
 
 
 def _column(text: str, node: ast.AST) -> int:
-    """ast counts bytes; people count characters."""
+    """The column of a node in characters; ast counts bytes."""
     return len(text.encode()[: getattr(node, "col_offset", 0)].decode(errors="ignore"))

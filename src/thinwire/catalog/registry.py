@@ -1,4 +1,4 @@
-"""The registry of parts: which class a name stands for, of which kind it is, and with which settings it is shown."""
+"""The registry of parts: name, class, kind, and settings for tables and contract suites."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .kinds import PLURALS, check_kind, check_settings, find_kind
 C = TypeVar("C", bound=type)
 
 GROUP = "thinwire.parts"
-RESERVED = ("local", "moments", "none", "true", "false")  # words of texts that are no parts
+RESERVED = ("local", "moments", "none", "true", "false")  # words of composition texts that are not parts
 
 
 class Registration(NamedTuple):
-    """One part. Settings are texts, as they stand between the parentheses: 'density=0.1, values="bf16"'."""
+    """One part. Settings are texts, as between the parentheses: 'density=0.1, values="bf16"'."""
 
     name: str
     cls: type[Any]
@@ -27,7 +27,7 @@ class Registration(NamedTuple):
 
 
 class Registry:
-    """Parts by name, and names by class. What is not in it may be in the entry points of another package."""
+    """Parts by name, and names by class. Parts of other packages are loaded from their entry points on demand."""
 
     def __init__(self) -> None:
         self.registrations: dict[str, Registration] = {}
@@ -35,7 +35,7 @@ class Registry:
         self.plugins = Plugins(GROUP, self._accept)
 
     def add(self, registration: Registration) -> None:
-        """List a part. A class that was defined anew, as in a notebook, takes the place of the old one."""
+        """Add a part. A class that is defined again, as in a notebook, replaces the old one."""
         for old in (
             self.registrations.get(registration.name),
             self.registrations.get(self.names.get(registration.cls, "")),
@@ -57,23 +57,23 @@ class Registry:
         self.names[registration.cls] = registration.name
 
     def find(self, name: str) -> Registration | None:
-        """The part of that name; entry points are loaded if it is not there yet."""
+        """Return the part of that name; entry points are loaded if it is not registered yet."""
         if name not in self.registrations:
             self.plugins.load_named(name)
         return self.registrations.get(name)
 
     def name_of(self, cls: type[Any]) -> str | None:
-        """The name of a class, whether or not it was looked up before: texts must be alike on all ranks."""
+        """Return the name of a class, also if its entry point was not loaded yet: texts must be equal on all ranks."""
         if cls not in self.names:
             self.plugins.load_package(cls.__module__.partition(".")[0])
         return self.names.get(cls)
 
     def load_all(self) -> None:
-        """Load what other packages offer, for tables and suggestions."""
+        """Load all parts of other packages, for tables and suggestions."""
         self.plugins.load_all()
 
     def restore(self, registrations: Sequence[Registration]) -> None:
-        """Hold these parts only, and read the entry points of other packages again."""
+        """Keep these parts only, and read the entry points of other packages again."""
         self.registrations.clear()
         self.names.clear()
         self.registrations.update({registration.name: registration for registration in registrations})
@@ -89,7 +89,7 @@ REGISTRY = Registry()
 
 
 class Table(Mapping[str, type[Any]]):
-    """The registered parts of one kind, or of all: name -> class. It grows with the registry."""
+    """A live view of the registered parts of one kind, or of all: name -> class."""
 
     def __init__(self, kind: str | None = None) -> None:
         self.kind = kind
@@ -138,26 +138,27 @@ def register(
     typical: str | Sequence[str] = (),
     examples: Sequence[str] = (),
 ) -> Any:
-    """Give a class a name, so that it can be used in composition texts: a call, or a decorator of the class.
+    """Register a class under a name for composition texts. Works as a function and as a class decorator.
 
     Args:
         name: an identifier that no other part has, such as "my_topk".
-        cls: a frozen dataclass whose fields are its settings. Without it, a decorator is returned.
+        cls: a frozen dataclass; its fields are the settings. Without it, a decorator is returned.
         kind: "compressor", "aggregator", "memory", "topology" or "controller"; found from its methods if left out.
-        typical: settings with which tables show it, such as "density=0.01"; several make several rows.
-        examples: settings with which contract suites run, such as ["density=0.1", "k=3"].
+        typical: settings for tables, such as "density=0.01"; several make several rows.
+        examples: settings for contract suites, such as ["density=0.1", "k=3"].
 
     Returns:
         The class, or the decorator.
 
     Raises:
-        CompositionError: the name is taken or no identifier, the class is no part, or a text cannot express a setting.
+        CompositionError: the name is taken or not an identifier, the class implements no protocol of a part, or a text
+            cannot express a setting.
     """
     _check_name(name)
     if cls is None:
         return lambda cls: register(name, cls, kind=kind, typical=typical, examples=examples)
     if not isinstance(cls, type):
-        raise CompositionError(f"register: {name!r} needs a class, got {cls!r}; give the class, not an object of it")
+        raise CompositionError(f"register: {name!r} needs a class, got {cls!r}; pass the class, not an object")
     found = find_kind(cls) if kind is None else check_kind(cls, kind)
     check_settings(cls)
     shown = (typical,) if isinstance(typical, str) else tuple(typical)
@@ -167,11 +168,13 @@ def register(
 
 def _check_name(name: Any) -> None:
     if isinstance(name, type):
-        raise CompositionError(f"register: the name comes first: @register('{name.__name__.lower()}')")
+        raise CompositionError(
+            f"register: expected a name, got the class {name.__name__}; write @register('{name.__name__.lower()}')"
+        )
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-        raise CompositionError(f"register: a name is an identifier such as 'my_topk', got {name!r}")
+        raise CompositionError(f"register: the name must be an identifier such as 'my_topk', got {name!r}")
     if name.lower() in RESERVED:
-        raise CompositionError(f"register: {name!r} is a word of composition texts; choose another name")
+        raise CompositionError(f"register: the name {name!r} is reserved in composition texts; choose another")
 
 
 def _path(cls: type[Any]) -> str:

@@ -1,6 +1,6 @@
-"""Every part of this package by name, and the aggregator that a bare compressor means.
+"""All parts of this package by name, and the default aggregator of a compressor.
 
-A new part is one line here. Its examples are what the contract suites run over.
+A new part is one line here. The contract suites run over its examples.
 """
 
 from __future__ import annotations
@@ -249,16 +249,16 @@ for _registration in BUILT_IN:
 
 
 def default_aggregator(compressor: Compressor) -> Aggregator[Any]:
-    """Payloads that can be added on the wire are, because the cost of that does not grow with the ranks."""
+    """Sum additive payloads on the wire, since its cost does not grow with the ranks; gather all others."""
     return aggregators.SumMean(compressor) if is_additive(compressor) else aggregators.GatherMean(compressor)
 
 
-def uncompressed(aggregator: Aggregator[Any]) -> Aggregator[Any]:
-    """The exact form of an exchange, for what is too small to compress: dense, under gossip among the same partners."""
+def without_compression(aggregator: Aggregator[Any]) -> Aggregator[Any]:
+    """The exact form of an aggregator, for small layers: dense, or gossip among the same neighbors."""
     topology = topology_of(aggregator)
     return aggregators.Dense() if topology is None else aggregators.Gossip(compressors.Identity(), topology)
 
 
 def is_controller(part: Any) -> bool:
-    """Whether it chooses for layers: a registered controller, or an object that keeps the protocol."""
+    """Whether a part implements the protocol of controllers."""
     return isinstance(part, Controller)

@@ -1,4 +1,4 @@
-"""Parts as texts: `to_text` writes the shortest text that `parse` reads back to the same object."""
+"""Texts of parts: `to_text` writes the shortest text that `parse` reads back to an equal object."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import aggregators, compressors
 from ..core import Aggregator, CompositionError, Compressor, Topology, signature_of
-from .kinds import settings
+from .kinds import settings_of
 from .registry import PARTS, REGISTRY
 from .tables import default_aggregator, is_controller
 
@@ -16,19 +16,30 @@ Unlisted = Callable[[Any], str]
 
 
 def to_text(part: Any) -> str:
-    """The shortest text for a part; a default aggregator is left out."""
+    """Write a part as text.
+
+    Args:
+        part: an aggregator, a compressor, a topology or a controller.
+
+    Returns:
+        The shortest text that `parse` reads back to an equal object: settings that have their default value and the
+        default aggregator of a compressor are left out.
+
+    Raises:
+        CompositionError: the part, or one inside, is not in the catalog; `thinwire.register` adds it.
+    """
     return _text(part, _refuse)
 
 
 def part_text(part: Any) -> str:
-    """`to_text`, and class path and settings of parts outside the catalog: to be shown and compared, not read back."""
+    """`to_text`; parts outside the catalog are written as class path and settings. For logs and comparisons."""
     return _text(part, lambda inside: signature_of(inside, _listed))
 
 
 def _refuse(part: Any) -> str:
     name = type(part).__name__
     raise CompositionError(
-        f"{name} is not in the catalog, so it has no text; thinwire.register gives it a name; listed are "
+        f"{name} is not in the catalog, so it has no text; thinwire.register(...) adds it. The catalog has "
         f"{', '.join(PARTS)}"
     )
 
@@ -44,14 +55,14 @@ def _text(part: Any, unlisted: Unlisted) -> str:
         return unlisted(part)
     if cls in (aggregators.GatherMean, aggregators.SumMean) and default_aggregator(part.compressor) == part:
         return _text(part.compressor, unlisted)
-    arguments = [_argument(field, getattr(part, field.name), unlisted) for field in settings(cls)]
+    arguments = [_argument(field, getattr(part, field.name), unlisted) for field in settings_of(cls)]
     return f"{name}({', '.join(a for a in arguments if a)})"
 
 
 def _argument(field: Field[Any], value: Any, unlisted: Unlisted) -> str:
     if _default(field) == value:
         return ""
-    if isinstance(value, tuple) and not _is_plain(value):  # parts; a tuple of numbers is a setting like others
+    if isinstance(value, tuple) and not _is_plain(value):  # parts; a tuple of numbers is a plain setting
         return ", ".join(_text(each, unlisted) for each in value)
     if isinstance(value, Aggregator | Topology) or (isinstance(value, Compressor) and field.default is MISSING):
         return _text(value, unlisted)
@@ -73,7 +84,7 @@ def _is_plain(value: Any) -> bool:
 def changed_settings(part: Any, write: Callable[[Any], str], without: Collection[str] = ()) -> list[str]:
     """ "name=value" for every setting that is not its default. write: the text of a value that is a part."""
     found = []
-    for field in settings(type(part)):
+    for field in settings_of(type(part)):
         value = getattr(part, field.name)
         if field.name not in without and value != _default(field):
             found.append(f"{field.name}={literal(value) if _is_plain(value) else write(value)}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..catalog import aggregator_of, parse, part_text, uncompressed
+from ..catalog import as_aggregator, parse, part_text, without_compression
 from ..core import Aggregator, TensorSpec
 from .complex_layers import AS_PAIRS
 
@@ -28,7 +28,7 @@ class Compositions:
 
     def remark(self, layer: str) -> str:
         """Return the remark on a layer that fell back or is complex; else ""."""
-        how = "dense" if self.texts.get(layer, "dense()") == "dense()" else "uncompressed"
+        how = "dense" if self.texts.get(layer, "dense()") == "dense()" else "without_compression"
         reason = f"{how}: {self.fallbacks[layer]}" if layer in self.fallbacks else ""
         return "; ".join(filter(None, (reason, AS_PAIRS if layer in self.complex_layers else "")))
 
@@ -113,5 +113,5 @@ def dense_reason(layer: TensorSpec, dense_below: int) -> str | None:
 
 
 def _is_exact(composition: Any) -> bool:
-    part = parse(composition) if isinstance(composition, str) else aggregator_of(composition, "composition")
-    return bool(uncompressed(part) == part)
+    part = parse(composition) if isinstance(composition, str) else as_aggregator(composition, "composition")
+    return bool(without_compression(part) == part)

@@ -56,7 +56,7 @@ def parse_moments(text: str) -> MomentsConfig:
         return part
     if not isinstance(part, Aggregator | Compressor):
         raise CompositionError(f"{text!r} is neither an aggregator nor a compressor; write for example uniform(bits=8)")
-    return MomentsConfig(catalog.aggregator_of(part, repr(text)))
+    return MomentsConfig(catalog.as_aggregator(part, repr(text)))
 
 
 def resolve_moments(composition: str | MomentsConfig | Aggregator[Any] | Compressor) -> MomentsConfig:
@@ -65,7 +65,7 @@ def resolve_moments(composition: str | MomentsConfig | Aggregator[Any] | Compres
         return composition
     if isinstance(composition, str):
         return parse_moments(composition)
-    return MomentsConfig(catalog.aggregator_of(composition, f"moments: composition={composition!r}"))
+    return MomentsConfig(catalog.as_aggregator(composition, f"moments: composition={composition!r}"))
 
 
 def moments_to_text(moments: MomentsConfig) -> str:

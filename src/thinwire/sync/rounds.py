@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..aggregators import Dense
-from ..catalog import uncompressed
+from ..catalog import without_compression
 from ..core import (
     Aggregator,
     CheckpointError,
@@ -69,7 +69,7 @@ class Rounds:
         layers = [TensorSpec.of(name, p) for name, p in self.parameters.items()]
         extra = [TensorSpec.of(name, b) for name, b in self.buffers.items()]
         mixing = next((rule for rule in rules.values() if topology_of(rule) is not None), Dense())
-        plain = dict.fromkeys(self.buffers, uncompressed(mixing))
+        plain = dict.fromkeys(self.buffers, without_compression(mixing))
         self.exchanger = Exchanger([*layers, *extra], {**rules, **plain}, seed=seed, wait_for_flattened=False)
         self._dense = Exchanger([*layers, *extra], Dense())
         self.fragments = fragments_of(layers, settings.fragments)

@@ -34,7 +34,7 @@ class _Reader(catalog.Reader):
     kinds = catalog.KINDS | KINDS
 
     def _inner(self, node: ast.expr, wanted: Any) -> Any:
-        kinds = set(catalog.kinds_of(wanted))
+        kinds = set(catalog.member_types(wanted))
         quoted = isinstance(node, ast.Constant) and isinstance(node.value, str)
         for kind, name in ((Outer, "outer optimizers"), (SyncPolicy, "policies")):
             if kind in kinds and (quoted or int not in kinds or not isinstance(node, ast.Constant)):

@@ -31,7 +31,7 @@ from .compressor_observations import BIAS, LARGE, NEAR, has_methods
 from .memory_observations import MEMORY_OBSERVATIONS
 from .probes import KEY, bias_energy, gaussian, heavy_tails, rank_one, with_zeros
 from .variants import encoding, inside_has, is_leaf, made_exact
-from .worlds import exchange, exchanges, plan_of, sent_bytes
+from .worlds import exchange, exchanges, make_default_plan, sent_bytes
 
 ROUNDING = 1e-5  # of the largest number of a coordinate
 ROUGHLY = 0.35  # of an expected size: ranks may choose the same coordinates more or less often
@@ -199,7 +199,7 @@ def flattens_layers(part: Any) -> bool | None:
     if inside_has(part, Capability.FLATTENS_LAYERS):
         return None
     x = gaussian(*SHAPE)
-    spec, ctx = TensorSpec.of("layer", x), Context(0, World(0, 2), plan=plan_of(part), can_flatten=True)
+    spec, ctx = TensorSpec.of("layer", x), Context(0, World(0, 2), plan=make_default_plan(part), can_flatten=True)
     return isinstance(next(part.reduce(x, spec, part.init(spec, KEY), ctx), None), FlattenLayers)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import get_type_hints
 
-from ..catalog import REGISTRY, Registration, kinds_of, parse
-from ..catalog.kinds import required
+from ..catalog import REGISTRY, Registration, member_types, parse
+from ..catalog.kinds import required_settings
 from ..core import Aggregator, CompositionError, Compressor, IncompatibleParts, TensorSpec
 from ..exchange import Exchanger
 
@@ -50,10 +50,10 @@ def example_texts(registration: Registration) -> list[str]:
     """A part with each of its examples; without any, as it is, or around a compressor if it needs one."""
     if registration.examples:
         return [f"{registration.name}({settings})" for settings in registration.examples]
-    needed = required(registration.cls)
+    needed = required_settings(registration.cls)
     if not needed:
         return [f"{registration.name}()"]
-    inside = set(kinds_of(get_type_hints(registration.cls)[needed[0].name])) & {Compressor, Aggregator}
+    inside = set(member_types(get_type_hints(registration.cls)[needed[0].name])) & {Compressor, Aggregator}
     if len(needed) == 1 and inside:
         return [f"{registration.name}({INSIDE})"]
     raise CompositionError(

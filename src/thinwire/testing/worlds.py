@@ -15,7 +15,7 @@ from .probes import KEY
 Reduce = Callable[[Tensor, TensorSpec, Any, Context], Program[Any]]
 
 
-def plan_of(part: Any) -> Plan:
+def make_default_plan(part: Any) -> Plan:
     """The default of its menu, if it has one."""
     menus = [inside.menu for inside in parts_of(part) if has_menu(inside)]
     return {"layer": menus[0].default if menus else 0}
@@ -33,7 +33,7 @@ def exchange(
     """What each rank gets for its tensor."""
     spec, size = TensorSpec.of("layer", tensors[0]), len(tensors)
     states = [part.init(spec, KEY) for _ in tensors] if states is None else states
-    contexts = [Context(step, World(rank, size), seed, plan_of(part)) for rank in range(size)]
+    contexts = [Context(step, World(rank, size), seed, make_default_plan(part)) for rank in range(size)]
     run = part.reduce if reduce is None else reduce
     return lockstep([run(t, spec, s, c) for t, s, c in zip(tensors, states, contexts, strict=True)], meters)
 

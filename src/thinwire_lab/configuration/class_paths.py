@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from thinwire.catalog import REGISTRY, aggregator_of, register, to_text
+from thinwire.catalog import REGISTRY, as_aggregator, register, to_text
 from thinwire.catalog.tables import BUILT_IN
 from thinwire.core import CompositionError
 from thinwire.sync import Local, sync_text
@@ -24,7 +24,7 @@ def composition_text(part: Any, where: str) -> str:
     try:
         if isinstance(part, Local):
             return sync_text(part, lambda inside: composition_text(inside, where))
-        aggregator = aggregator_of(part, where)
+        aggregator = as_aggregator(part, where)
         for inside in _all_parts(aggregator):
             if REGISTRY.name_of(type(inside)) is None:
                 register(type(inside).__name__, type(inside))

@@ -90,19 +90,19 @@ def test_a_class_that_is_defined_anew_takes_the_place_of_the_old_one():
     [
         ("topk", MyTopK, None, r"the name 'topk' is taken by thinwire.compressors.topk.TopK.*'my_topk'"),
         ("again", TopK, None, r"TopK is registered as 'topk' already, got 'again'"),
-        ("my topk", MyTopK, None, r"a name is an identifier such as 'my_topk', got 'my topk'"),
-        ("lambda", MyTopK, None, "a name is an identifier"),
-        ("local", MyTopK, None, "'local' is a word of composition texts"),
-        (3, MyTopK, None, "a name is an identifier such as 'my_topk', got 3"),
-        (MyTopK, None, None, r"the name comes first: @register\('mytopk'\)"),
-        ("mine", MyTopK(k=3), None, "needs a class, got MyTopK.*not an object of it"),
+        ("my topk", MyTopK, None, r"the name must be an identifier such as 'my_topk', got 'my topk'"),
+        ("lambda", MyTopK, None, "the name must be an identifier"),
+        ("local", MyTopK, None, "the name 'local' is reserved in composition texts"),
+        (3, MyTopK, None, "the name must be an identifier such as 'my_topk', got 3"),
+        (MyTopK, None, None, r"expected a name, got the class MyTopK; write @register\('mytopk'\)"),
+        ("mine", MyTopK(k=3), None, "needs a class, got MyTopK.*not an object"),
         ("mine", MyTopK, "squeezer", "kind must be one of compressor, aggregator, memory.*got 'squeezer'"),
-        ("mine", MyTopK, "memory", "MyTopK is no memory: for a memory, MyTopK lacks init, reduce"),
+        ("mine", MyTopK, "memory", "MyTopK is not a memory: for a memory, MyTopK lacks init, reduce"),
         (
             "mine",
             dict,
             None,
-            "dict keeps the protocol of no part: a compressor has encode, decode, contract, num_bytes",
+            "dict implements the protocol of no part: a compressor has encode, decode, contract, num_bytes",
         ),
     ],
 )
@@ -157,7 +157,7 @@ def test_a_class_that_is_no_dataclass_is_refused_with_the_remedy():
 
         def num_bytes(self, spec): ...
 
-    with pytest.raises(CompositionError, match=r"Plain is no dataclass.*@dataclass\(frozen=True\).*objects of it"):
+    with pytest.raises(CompositionError, match=r"Plain is not a dataclass.*@dataclass\(frozen=True\).*its objects"):
         register("plain", Plain)
 
 
@@ -190,7 +190,7 @@ def test_controllers_are_known_by_what_they_do():
 
     assert is_controller(Mine()) and not is_controller(TopK(k=1)) and not is_controller(Ring())
     with pytest.raises(CompositionError, match="is a controller; expected an aggregator"):
-        thinwire.catalog.aggregator_of(Mine(), "Mine()")
+        thinwire.catalog.as_aggregator(Mine(), "Mine()")
 
 
 def test_plans_by_layer_have_a_text():

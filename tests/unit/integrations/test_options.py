@@ -80,10 +80,10 @@ def test_moments_refuse_an_option_by_name_and_value(option, value):
 
 
 WRONG = [
-    (None, "{name}=None is neither a composition nor a part"),
+    (None, "{name}=None is no part; expected an aggregator"),
     ({}, "{name} is an empty mapping"),
-    (TopK, "is a class; give an object of it, TopK(...)"),
-    ({"*": None}, "{name}=None is neither"),
+    (TopK, "is a class; expected an object, TopK(...)"),
+    ({"*": None}, "{name}=None is no part"),
     ({3: "dense()"}, "a name pattern must be a text such as '*.weight', got 3"),
     ({"*": "dense()", "first.*": "ef(sign())"}, "pattern 'first.*' is never reached: '*' "),
     ({"fist.*": "ef(sign())"}, "no parameter name matches 'fist.*'"),
@@ -181,5 +181,5 @@ def test_moments_take_a_bare_compressor_and_refuse_ef21_around_an_expansion():
         assert handle.averaging.rounds == 1
     with pytest.raises(IncompatibleParts, match=r"moments: .* EF21 needs a contraction"):
         thinwire.moments.average(optimizer, "ef21(ternary())")
-    with pytest.raises(CompositionError, match="moments: composition=None is neither"):
+    with pytest.raises(CompositionError, match="moments: composition=None is no part"):
         thinwire.moments.average(optimizer, None)

@@ -92,7 +92,7 @@ def test_a_config_names_classes_by_module_or_file(tmp_path):
     [
         ({"mine": "no_such_module:Mine"}, "parts: mine: no_such_module:Mine cannot be imported: ModuleNotFoundError"),
         ({"mine": "json"}, 'parts: mine: a path such as "my_package.parts:MyTopK" is needed'),
-        ({"mine": "json:JSONDecoder"}, "parts: mine: register: JSONDecoder keeps the protocol of no part"),
+        ({"mine": "json:JSONDecoder"}, "parts: mine: register: JSONDecoder implements the protocol of no part"),
         ("json:JSONDecoder", "parts: a table is needed"),
     ],
 )
@@ -108,7 +108,7 @@ def test_an_object_without_settings_that_a_text_can_hold_is_refused_with_the_rem
 
     with pytest.raises(ConfigError, match=r"methods: a: register: Odd.weights is Tensor, which a text cannot express"):
         Method("a", Odd(k=3))
-    with pytest.raises(ConfigError, match=r"methods: a: .* is neither a composition nor a part"):
+    with pytest.raises(ConfigError, match=r"methods: a: .* is no part; expected an aggregator"):
         Method("a", 3)
 
 
