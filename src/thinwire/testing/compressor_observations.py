@@ -59,7 +59,7 @@ def sends_every_coordinate(part: Compressor) -> bool | None:
 
 
 def selects_coordinates(part: Any) -> bool:
-    if not has_methods(part, "choose", "take", "encode_at", "decode_at", "share"):
+    if not has_methods(part, "select", "take", "encode_at", "decode_at", "for_shard"):
         return False
     flat = gaussian(165)
     positions = part.select(flat, KEY)
