@@ -27,6 +27,7 @@ PARTS: dict[str, str] = {  # names in composition texts: "maxmin" -> "minmax"
     "tt": "tensor_train",
 }
 SETTINGS: dict[str, str] = {  # of parts, by the part's present name: "switch.by" -> "controller"
+    "rotating.pair": "equal_pairs",
     "parameter_server.down": "downlink",
     "gossip.own": "self_term",
     "ef.residual": "residual_dtype",

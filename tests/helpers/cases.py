@@ -24,7 +24,7 @@ MIXING_TEXTS = [  # ranks end with differing values
     "gossip(identity(), ring())",
     "gossip(identity(), complete())",
     "gossip(threshold(tau=0.5), rotating())",
-    "gossip(qsgd(), rotating(pair=true))",
+    "gossip(qsgd(), rotating(equal_pairs=true))",
     'gossip(topk(density=0.1), star(), self_term="exact")',
     "ef(gossip(topk(density=0.1), ring()))",
     'ef(gossip(topk(density=0.1, values="bf16"), exponential(), self_term="exact"))',

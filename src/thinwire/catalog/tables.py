@@ -174,7 +174,7 @@ BUILT_IN = (
             "identity(), ring()",
             "identity(), complete()",
             "threshold(tau=0.5), rotating()",
-            "qsgd(), rotating(pair=true)",
+            "qsgd(), rotating(equal_pairs=true)",
             'topk(density=0.1), star(), self_term="exact"',
         ),
     ),
@@ -231,7 +231,7 @@ BUILT_IN = (
         "hypercube", topologies.Hypercube, "topology", typical=("", "one_peer=true"), examples=("", "one_peer=true")
     ),
     Registration("star", topologies.Star, "topology"),
-    Registration("rotating", topologies.Rotating, "topology", examples=("", "pair=true")),
+    Registration("rotating", topologies.Rotating, "topology", examples=("", "equal_pairs=true")),
     Registration("matrix", topologies.Matrix, "topology", examples=("rows=((0.5, 0.5), (0.5, 0.5))",)),
     Registration("fixed", controllers.Fixed, "controller", examples=("default=1",)),
     Registration(

@@ -1,4 +1,7 @@
-"""With whom: one graph per file. A rank's weights for what it takes in; rows and columns sum to one."""
+"""Gossip topologies: which ranks a rank receives from, and with which weights. One graph per module.
+
+The weights of all ranks form a doubly stochastic matrix K: rows and columns sum to one.
+"""
 
 from .complete import Complete
 from .exponential import Exponential

@@ -1,18 +1,18 @@
-"""Everybody with everybody."""
+"""Complete graph: every rank receives from all others, which gives the exact average in one step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ..core import World
-from .even import evenly
+from .uniform_weights import uniform_weights
 
 
 @dataclass(frozen=True)
 class Complete:
-    """Everybody hears everybody, 1/n each: n − 1 partners, the average in one step."""
+    """Receive from all ranks with weight 1/n: n − 1 neighbors, the exact average in one step."""
 
     changes = False
 
     def weights(self, world: World, step: int) -> dict[int, float]:
-        return evenly(world.rank, range(world.size))
+        return uniform_weights(world.rank, range(world.size))

@@ -1,4 +1,4 @@
-"""Partners 1, 2, 4, 8 ... away."""
+"""Exponential graph (Ying et al., 2021): rank i receives from ranks i − 1, i − 2, i − 4, ... (mod n)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..core import Capabilities, Capability, World
-from .even import evenly
+from .uniform_weights import uniform_weights
 
 
 @dataclass(frozen=True)
 class Exponential:
-    """Hear the ranks 1, 2, 4 ... before one's own, equally: log₂ n partners. one_peer takes them in turn, by halves.
+    """Receive from ranks i − 1, i − 2, i − 4, ... with equal weights: log₂ n neighbors; one_peer takes one per step.
 
-    One way only: who hears rank i are the ranks 1, 2, 4 ... after it. With one_peer and n a power of two, log₂ n steps
-    give everybody the average.
+    Directed: rank i sends to ranks i + 1, i + 2, i + 4, ... With one_peer, a step averages two tensors; if n is a power
+    of two, log₂ n steps give the exact average.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.HAS_PERIOD, Capability.SUPPORTS_ONE_PEER})
@@ -26,16 +26,16 @@ class Exponential:
         return self.one_peer
 
     def period(self, size: int) -> int:
-        return len(distances(size)) or 1 if self.one_peer else 1
+        return len(powers_of_two(size)) or 1 if self.one_peer else 1
 
     def weights(self, world: World, step: int) -> dict[int, float]:
         rank, size = world
-        away = distances(size)
-        if self.one_peer and away:
-            away = [away[step % len(away)]]
-        return evenly(rank, [(rank - distance) % size for distance in away])
+        offsets = powers_of_two(size)
+        if self.one_peer and offsets:
+            offsets = [offsets[step % len(offsets)]]
+        return uniform_weights(rank, [(rank - offset) % size for offset in offsets])
 
 
-def distances(size: int) -> list[int]:
-    """Powers of two below the number of ranks."""
+def powers_of_two(size: int) -> list[int]:
+    """1, 2, 4, ... below the number of ranks."""
     return [1 << k for k in range((size - 1).bit_length())]

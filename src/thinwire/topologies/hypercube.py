@@ -1,4 +1,4 @@
-"""Partners whose number differs in one bit."""
+"""Hypercube: rank i exchanges with the log₂ n ranks whose binary numbers differ from i in one bit."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..core import Capabilities, Capability, CompositionError, World
-from .even import evenly
+from .uniform_weights import uniform_weights
 
 
 @dataclass(frozen=True)
 class Hypercube:
-    """Hear the log₂ n ranks whose number differs from one's own in one bit, equally; n must be a power of two.
+    """Receive from the log₂ n ranks whose number differs in one bit, with equal weights; n must be a power of two.
 
-    one_peer takes one bit a step, by halves: log₂ n steps give everybody the average.
+    one_peer takes one bit per step and averages two tensors: log₂ n steps give the exact average.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.HAS_PERIOD, Capability.SUPPORTS_ONE_PEER})
@@ -31,9 +31,9 @@ class Hypercube:
         rank, size = world
         if size & (size - 1):
             raise CompositionError(
-                f"Hypercube: the number of ranks must be a power of two, got {size}; exponential() takes any"
+                f"Hypercube: the number of ranks must be a power of two, got {size}; exponential() takes any number"
             )
         bits = range(size.bit_length() - 1)
         if self.one_peer and bits:
             bits = range(step % len(bits), step % len(bits) + 1)
-        return evenly(rank, [rank ^ (1 << bit) for bit in bits])
+        return uniform_weights(rank, [rank ^ (1 << bit) for bit in bits])

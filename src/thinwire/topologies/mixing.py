@@ -1,4 +1,4 @@
-"""How fast a topology mixes: plain functions of its matrix."""
+"""Mixing matrix and spectral gap of a topology: how fast gossip reaches the average."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..core import Topology, World, has_period
 
 
 def mixing_matrix(topology: Topology, size: int, step: int = 0) -> Tensor:
-    """K, float64: row i has the weights of what rank i takes in at this step.
+    """The matrix K of one step, float64: row i has the weights with which rank i mixes the tensors it receives.
 
     >>> from thinwire.topologies import Ring
     >>> mixing_matrix(Ring(), 4)[0].tolist()
@@ -23,17 +23,17 @@ def mixing_matrix(topology: Topology, size: int, step: int = 0) -> Tensor:
 
 
 def spectral_gap(matrix: Tensor) -> float:
-    """1 − the part of ranks' disagreement that may be left after one mixing; 1 − |λ₂| for a symmetric matrix.
+    """1 − ‖K − 1/n‖₂: the least fraction of disagreement that one mixing removes; 1 − |λ₂| if K is symmetric.
 
-    The part is the largest singular value of K − 1/n: for matrices that are not symmetric, eigenvalues say less.
+    A singular value, because eigenvalues bound the disagreement of symmetric matrices only.
     """
     size = len(matrix)
-    left = torch.linalg.matrix_norm(matrix - torch.full_like(matrix, 1 / size), ord=2)
-    return max(0.0, 1 - float(left))
+    remaining = torch.linalg.matrix_norm(matrix - torch.full_like(matrix, 1 / size), ord=2)
+    return max(0.0, 1 - float(remaining))
 
 
 def mixing_rate(topology: Topology, size: int) -> float:
-    """The gap per step. Where partners change it is taken over a whole cycle of them: 1 − (what is left)^(1/steps)."""
+    """The spectral gap per step; if weights change, over one period: 1 − (1 − gap of the product)^(1/period)."""
     steps = topology.period(size) if has_period(topology) else 1
     product = torch.eye(size, dtype=torch.float64)
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""Partners that change at every step."""
+"""Rotating gossip (Tolstobrov, 2022): at each step rank i exchanges with ranks i − s and i + s for the next s."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ..core import Capabilities, Capability, World
 
 @dataclass(frozen=True)
 class Rotating:
-    """Hear ranks i − s and i + s, 1/3 each; s goes 1, 2 ... ⌊n/2⌋ and round again, one further at every step.
+    """Receive from ranks i − s and i + s, weights 1/3; s = 1, 2, ..., ⌊n/2⌋, then 1 again, one value per step.
 
-    Where both are the same rank (n even, s = n/2) one message travels, and counts 2/3 as if it were two; pair=true
-    takes halves there instead.
+    Where both are the same rank (n even, s = n/2), one message is sent and has weight 2/3, as if it were two;
+    equal_pairs=true gives both tensors 1/2 there.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.HAS_PERIOD})
 
-    pair: bool = False
+    equal_pairs: bool = False
 
     changes = True
 
@@ -30,7 +30,7 @@ class Rotating:
         if size == 1:
             return {rank: 1.0}
         s = 1 + step % (size // 2)
-        before, after = (rank - s) % size, (rank + s) % size
-        if before == after:
-            return {rank: 1 / 2, after: 1 / 2} if self.pair else {rank: 1 / 3, after: 2 / 3}
-        return dict.fromkeys(sorted((before, rank, after)), 1 / 3)
+        left, right = (rank - s) % size, (rank + s) % size
+        if left == right:
+            return {rank: 1 / 2, right: 1 / 2} if self.equal_pairs else {rank: 1 / 3, right: 2 / 3}
+        return dict.fromkeys(sorted((left, rank, right)), 1 / 3)

@@ -170,7 +170,7 @@ def test_a_caller_can_ask_what_a_composition_does_to_replicas_and_weights():
     "text",
     (
         "ef(gossip(topk(density=0.01), ring()))",
-        "gossip(threshold(tau=0.01), rotating(pair=true))",
+        "gossip(threshold(tau=0.01), rotating(equal_pairs=true))",
         "choco(topk(density=0.1), exponential(), gamma=0.3)",
         "gossip(identity(), matrix(rows=((0.5, 0.5), (0.5, 0.5))))",
         'gossip(qsgd(), star(center=1), self_term="exact")',

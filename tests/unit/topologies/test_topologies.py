@@ -19,11 +19,11 @@ from thinwire.topologies import (
     mixing_rate,
     spectral_gap,
 )
-from thinwire.topologies.torus import grid
+from thinwire.topologies.torus import grid_shape
 
 
 @pytest.mark.parametrize("size", range(3, 70))
-def test_the_gap_of_a_ring_is_the_one_in_the_books(size):
+def test_the_gap_of_a_ring_is_the_known_formula(size):
     assert spectral_gap(mixing_matrix(Ring(), size)) == pytest.approx(2 / 3 * (1 - math.cos(2 * math.pi / size)))
 
 
@@ -43,7 +43,7 @@ def test_one_peer_at_a_time_gives_the_average_after_a_whole_cycle():
             assert mixing_rate(topology, size) > 0.99
 
 
-def test_rotating_partners_are_those_of_the_algorithm():
+def test_rotating_neighbors_are_those_of_the_published_algorithm():
     """r = (i + s) mod P, l = (i - s + P) mod P; s <- s + 1, if s > P/2: s <- 1."""
     for size in (3, 4, 5, 6, 9, 16):
         s = 1
@@ -59,14 +59,14 @@ def test_rotating_partners_are_those_of_the_algorithm():
 def test_rotating_in_small_worlds():
     assert Rotating().weights(World(0, 1), 5) == {0: 1.0}
     assert Rotating().weights(World(0, 2), 5) == {0: 1 / 3, 1: 2 / 3}
-    assert Rotating(pair=True).weights(World(0, 2), 5) == {0: 0.5, 1: 0.5}
+    assert Rotating(equal_pairs=True).weights(World(0, 2), 5) == {0: 0.5, 1: 0.5}
     assert Rotating().weights(World(1, 3), 5) == {0: 1 / 3, 1: 1 / 3, 2: 1 / 3}
     assert Rotating().weights(World(0, 4), 1) == {0: 1 / 3, 2: 2 / 3}
-    assert Rotating(pair=True).weights(World(0, 4), 1) == {0: 0.5, 2: 0.5}
+    assert Rotating(equal_pairs=True).weights(World(0, 4), 1) == {0: 0.5, 2: 0.5}
 
 
 def test_a_grid_is_as_square_as_it_can_be():
-    assert [grid(size) for size in (1, 2, 6, 7, 12, 16, 60)] == [
+    assert [grid_shape(size) for size in (1, 2, 6, 7, 12, 16, 60)] == [
         (1, 1),
         (1, 2),
         (2, 3),
@@ -92,7 +92,7 @@ def test_a_hypercube_needs_a_power_of_two():
 
 
 def test_a_star_needs_its_center():
-    with pytest.raises(CompositionError, match="center is rank 4, this world has 4"):
+    with pytest.raises(CompositionError, match="center is rank 4 in a world of 4 ranks"):
         Star(4).weights(World(0, 4), 0)
     assert neighbors_of(Star(1), World(1, 3), 0).receivers == (0, 2)
     assert neighbors_of(Star(1), World(0, 3), 0).receivers == (1,)
@@ -103,10 +103,10 @@ def test_a_star_needs_its_center():
     [
         (((0.5, 0.4), (0.5, 0.5)), "row 0 sums to 0.9, it must sum to 1"),
         (((0.5, 0.5), (0.4, 0.6)), "column 0 sums to 0.9, it must sum to 1"),
-        (((1.0, 0.0),), "row 0 is 2 numbers, needed are 1"),
+        (((1.0, 0.0),), "row 0 has 2 numbers; a square matrix needs 1"),
         (((1.5, -0.5), (-0.5, 1.5)), r"row 0, column 0 must be in \[0, 1\], got 1.5"),
         (((0.5, "a"), (0.5, 0.5)), "row 0, column 1 must be in"),
-        ((0.5, 0.5), "row 0 is 0.5, needed are 2"),
+        ((0.5, 0.5), "row 0 has 0.5; a square matrix needs 2"),
         ((), "it has no rows"),
     ],
 )
@@ -120,7 +120,7 @@ def test_a_matrix_is_read_from_a_file(tmp_path):
     topology = Matrix(file=str(tmp_path / "k.csv"))
     assert topology.weights(World(1, 3), 9) == {1: 0.5, 2: 0.5}
     assert neighbors_of(topology, World(1, 3), 0).receivers == (0,)
-    with pytest.raises(CompositionError, match="is for 3 ranks, this world has 4"):
+    with pytest.raises(CompositionError, match="has 3 rows for a world of 4 ranks"):
         topology.weights(World(0, 4), 0)
     (tmp_path / "bad.csv").write_text("0.5 half\n")
     for file in ("bad.csv", "none.csv"):
