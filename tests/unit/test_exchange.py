@@ -122,13 +122,13 @@ def test_stored_memory_of_another_model_is_refused():
     state = exchanger.state_dict()
     with pytest.raises(CheckpointError, match="differ from this model's in other, w"):
         Exchanger([TensorSpec("other", (6,))], parse("ef(dense())")).load_state_dict(state)
-    with pytest.raises(CheckpointError, match="w: stored memory 'residual'"):
+    with pytest.raises(CheckpointError, match="w: the stored state 'residual'"):
         Exchanger([TensorSpec("w", (7,))], parse("ef(dense())")).load_state_dict(state)
     with pytest.raises(CheckpointError, match="float64"):
         Exchanger([TensorSpec("w", (6,), torch.float64)], parse("ef(dense())")).load_state_dict(state)
-    with pytest.raises(CheckpointError, match="w: stored memory lacks 'velocity'; it has"):
+    with pytest.raises(CheckpointError, match="w: the stored state lacks 'velocity'; it has"):
         Exchanger([W], parse("dgc(dense())")).load_state_dict(state)
-    with pytest.raises(CheckpointError, match="controller: stored memory lacks 'num_exchanges'"):
+    with pytest.raises(CheckpointError, match="controller: the stored state lacks 'num_exchanges'"):
         Exchanger([W], parse("ef(adapt(topk(density=0.1), controller=lgreco()))")).load_state_dict(state)
     with pytest.raises(CheckpointError, match="stored state lacks plan, plans, controller"):
         exchanger.load_state_dict({"layers": {}})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
-from ..core import Aggregator, CompositionError, Tunable, rebuilt, tunable_of
+from ..core import Aggregator, CompositionError, Tunable, rebuild, tunable_of
 
 _INTO = ("inner", "compressor")  # not into menus: their options differ on purpose
 
@@ -32,7 +32,7 @@ def with_setting(part: Any, name: str, value: Any) -> Any:
         names = {field.name for field in fields(inside)}
         return replace(inside, **{name: value, **{other: None for other in tunable.replaces if other in names}})
 
-    changed = rebuilt(part, change, into=_INTO)
+    changed = rebuild(part, change, into=_INTO)
     return None if changed is part else changed
 
 

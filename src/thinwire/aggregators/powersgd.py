@@ -23,11 +23,11 @@ from ..core import (
     all_reduce_bytes,
     cast_saturating,
     derive_key,
-    folded,
+    fold,
     matrix_dims,
     reduce_and_subtract,
     saturate,
-    unfolded,
+    unfold,
 )
 from ..kernels import (
     add_and_project,
@@ -121,7 +121,7 @@ class PowerSGD:
         ranks = [form[0] for form in forms if form]
         if not ranks:
             return [None if form == () else 0.0 for form in forms]
-        matrix = folded(tensor, next(form[1:] for form in forms if form))
+        matrix = fold(tensor, next(form[1:] for form in forms if form))
         matrix = matrix.double() if exact else matrix.to(spec.work_dtype)
         values = torch.linalg.svdvals(matrix) if exact else leading_singular_values(matrix, max(ranks), key)
         norm = torch.linalg.vector_norm(matrix, dtype=torch.float64)
@@ -134,7 +134,7 @@ class PowerSGD:
         form = self.form(spec)
         if form is None:
             return Reduced((yield from all_reduce_mean(tensor, spec, ctx, "dense")), tensor, state)
-        matrix = folded(tensor, form[1:]).to(spec.work_dtype)
+        matrix = fold(tensor, form[1:]).to(spec.work_dtype)
         out, _, _ = yield from self._average(matrix, None, spec, state, ctx)
         return out
 
@@ -145,10 +145,10 @@ class PowerSGD:
         form = self.form(spec)
         if form is None:
             return (yield from reduce_and_subtract(self, tensor, residual, spec, state, ctx))
-        matrix, old = folded(tensor, form[1:]), folded(residual, form[1:])
+        matrix, old = fold(tensor, form[1:]), fold(residual, form[1:])
         out, target, (left, right) = yield from self._average(matrix, old, spec, state, ctx)
         subtract_low_rank(target, left, right)
-        return out, unfolded(target, spec)
+        return out, unfold(target, spec)
 
     def _average(
         self, matrix: Tensor, residual: Tensor | None, spec: TensorSpec, state: PowerSGDState, ctx: Context
@@ -161,13 +161,13 @@ class PowerSGD:
         target, left, own_left, right, own_right, state = yield from iterate(matrix, residual, spec, state, ctx)
 
         def value(out: Tensor | None) -> Tensor:
-            return unfolded(low_rank(out, left, right), spec)
+            return unfold(low_rank(out, left, right), spec)
 
         if self.subtract == "mean":
             return Reduced(value, lambda: value(None), state), target, (left, right)
 
         def sent() -> Tensor:
-            return unfolded(low_rank(None, own_left, own_right), spec)
+            return unfold(low_rank(None, own_left, own_right), spec)
 
         return Reduced(value, sent, state), target, (own_left, own_right)
 

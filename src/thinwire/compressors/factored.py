@@ -20,9 +20,9 @@ from ..core import (
     Payload,
     TensorSpec,
     cast_saturating,
-    folded,
+    fold,
     matrix_dims,
-    unfolded,
+    unfold,
 )
 from ..wire import expect_parts, expect_vector
 
@@ -62,7 +62,7 @@ class FactoredCompressor:
         dims = self.fold_dims(tensor.shape)
         if not is_shorter(self.factor_shapes(dims), tensor.numel()):
             return Payload.of([make_vector_part("dense", [tensor], tensor.dtype)])
-        return Payload.of([make_vector_part("factors", self.factorize(folded(tensor, dims), key), tensor.dtype)])
+        return Payload.of([make_vector_part("factors", self.factorize(fold(tensor, dims), key), tensor.dtype)])
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         name = type(self).__name__
@@ -73,7 +73,7 @@ class FactoredCompressor:
             return expect_vector(part, spec.dtype, spec.numel, name).view(spec.shape)
         vector = expect_vector(part, spec.dtype, total_numel(shapes), name)
         factors = split_vector(vector.to(spec.work_dtype), shapes)
-        return unfolded(self.multiply(factors, dims, key, spec.dtype), spec)
+        return unfold(self.multiply(factors, dims, key, spec.dtype), spec)
 
     def contract(self, spec: TensorSpec) -> Contract:
         dims = self.fold_dims(spec.shape)

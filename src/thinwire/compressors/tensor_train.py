@@ -22,9 +22,9 @@ from ..core import (
     Part,
     Payload,
     TensorSpec,
-    folded,
+    fold,
     tensor_dims,
-    unfolded,
+    unfold,
 )
 from ..kernels import agreed_product
 from ..wire import expect_parts, expect_vector
@@ -111,7 +111,7 @@ class TensorTrain(FactoredCompressor):
         ranks: list[int] = []
         cores: list[Tensor] = []
         if tensor.numel():
-            cores = factorize_scaled(folded(tensor, dims), lambda block: decompose_by_error(block, max_error, ranks))
+            cores = factorize_scaled(fold(tensor, dims), lambda block: decompose_by_error(block, max_error, ranks))
         if not is_shorter([tuple(core.shape) for core in cores], tensor.numel()) or not any(ranks):
             ranks, cores = [0] * (len(dims) - 1), []
         head = torch.tensor(ranks, dtype=torch.int32, device=tensor.device)
@@ -128,7 +128,7 @@ class TensorTrain(FactoredCompressor):
             return expect_vector(body, spec.dtype, spec.numel, "TensorTrain").view(spec.shape)
         shapes = core_shapes(dims, ranks)
         vector = expect_vector(body, spec.dtype, total_numel(shapes), "TensorTrain").to(spec.work_dtype)
-        return unfolded(multiply_cores(split_vector(vector, shapes), spec.dtype), spec)
+        return unfold(multiply_cores(split_vector(vector, shapes), spec.dtype), spec)
 
     def contract(self, spec: TensorSpec) -> Contract:
         return super().contract(spec) if self.max_error is None else Contract(delta=1 - self.max_error**2)

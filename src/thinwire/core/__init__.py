@@ -1,8 +1,8 @@
-"""The vocabulary: what is sent, what may be asked, what parts promise. Imports nothing of the other rooms."""
+"""Requests, programs, payloads, specs, context, protocols of parts, and errors. Imports no other package."""
 
 from .capabilities import Capabilities, Capability, capabilities_of, has, inherit_capabilities, labels
 from .closing import ClosedOnExit
-from .composition import parts_of, rebuilt, with_importance
+from .composition import parts_of, rebuild, with_importance
 from .context import Context, Key, Plan, derive_key
 from .controllers import (
     Controller,
@@ -44,7 +44,7 @@ from .errors import (
     ThinwireError,
     UnsupportedTorch,
 )
-from .files import write_whole
+from .files import write_atomically
 from .flattening import FlattenBuffer, FlattenLayers
 from .hints import union_members
 from .memories import (
@@ -124,7 +124,7 @@ from .requests import (
     tree_children,
     types_of,
 )
-from .shapes import Dims, folded, matrix_dims, near_square, tensor_dims, unfolded
+from .shapes import Dims, fold, matrix_dims, near_square, tensor_dims, unfold
 from .signatures import signature_of
 from .state import flatten_state, mean_state, require_keys, restore_state
 from .suggestions import closest, did_you_mean
@@ -155,12 +155,12 @@ __all__ = [
     "estimate_compressor_errors", "plans_from_tensors", "plans_to_tensors", "all_reduce_bytes",
     "DecodesMean", "Reduced", "LayerObservation", "is_additive", "decodes_mean", "encodes_with_residual",
     "reduce_and_subtract", "reduce_with_residual",
-    "Dims", "matrix_dims", "tensor_dims", "near_square", "folded", "unfolded",
+    "Dims", "matrix_dims", "tensor_dims", "near_square", "fold", "unfold",
     "Capability", "Capabilities", "capabilities_of", "has", "labels", "inherit_capabilities",
     "selects_coordinates", "codes_positions", "counts_coordinates", "takes_importance", "wraps_compressor",
     "estimates_errors", "expects_bytes", "has_menu", "takes_menus", "reports", "resizes_state", "has_period",
     "CodesPositions", "CountsCoordinates", "WrapsCompressor",
-    "parts_of", "rebuilt", "with_importance", "signature_of", "closest", "did_you_mean",
+    "parts_of", "rebuild", "with_importance", "signature_of", "closest", "did_you_mean",
     "check_int", "check_number", "check_timeout", "check_choice", "check_flag", "check_scaler",
     "FlattenLayers", "FlattenBuffer",
     "Topology", "Neighbors", "neighbors_of", "topology_of", "is_lossless", "tracks_peer_copies", "accepts_weights",
@@ -176,5 +176,5 @@ __all__ = [
     "CheckpointError", "ClosedError", "FrameError", "AuthenticationError",
     "Field", "Message", "ClosedOnExit",
     "Plugins", "PluginError", "PluginWarning", "Tunable", "tunable_of", "DENSITY", "BITS", "RANK",
-    "BYTES", "format_bytes", "parse_rate", "union_members", "write_whole",
+    "BYTES", "format_bytes", "parse_rate", "union_members", "write_atomically",
 ]  # fmt: skip

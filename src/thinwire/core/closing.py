@@ -1,4 +1,4 @@
-"""What is closed at the end of its `with` block."""
+"""Objects that close at the end of a `with` block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ClosedOnExit:
-    """`with part as part:` closes it, whatever was raised inside."""
+    """A context manager that calls `close()` at the end of the block, also after an error."""
 
     def close(self) -> None:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write beside it, wait for the disk, and rename; until then `path` stays as it was."""
-    aside = path.with_name(f".{path.name}.part-{os.getpid()}")
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write to a temporary file, flush it to disk, and rename it; until then `path` stays as it was."""
+    temporary = path.with_name(f".{path.name}.part-{os.getpid()}")
     try:
-        with aside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        temporary.replace(path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

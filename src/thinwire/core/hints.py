@@ -1,4 +1,4 @@
-"""Type hints of settings, taken apart."""
+"""Type hints of settings."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from typing import Any, Union, get_args, get_origin
 
 
 def union_members(hint: Any) -> tuple[Any, ...]:
-    """The types a union has, or the one that it is."""
+    """The member types of a union; of another type, itself."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)

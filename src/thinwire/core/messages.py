@@ -1,4 +1,4 @@
-"""What a server and its workers say to one another."""
+"""Messages between a server and its workers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ from .tensors import Payload
 Scalar: TypeAlias = str | int | float | bool | None
 Field: TypeAlias = Scalar | Sequence[Scalar]
 
-MOST_NAME_BYTES = 255  # of a kind or a sender
+MAX_NAME_BYTES = 255  # of a kind or a sender
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_WORD = 1 << 63  # rounds, sequences and whole numbers among the fields are below it
+_WORD = 1 << 63  # limit of rounds, sequence numbers and integer fields
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """One thing said. Small remarks are `fields`; tensors go into the payload, as vectors: shapes are agreed.
+    """One message: small `fields`, and tensors in the payload as vectors (shapes are known to both sides).
 
-    sender: its name among those who talk to one server. sequence: counts the sender's messages, so that a repeat is
-    known for what it is; a `Connection` fills in both.
+    Args:
+        kind: what the message is, such as "push".
+        sender: the name of the sender, unique among the clients of one server; set by the connection.
+        round: the round it belongs to.
+        sequence: counts the sender's messages, so that repeated ones are recognized; set by the connection.
+        fields: texts, finite numbers, booleans, None, or lists of those.
+        payload: tensors.
     """
 
     kind: str
@@ -36,28 +41,29 @@ class Message:
 
     def __post_init__(self) -> None:
         if not self.kind:
-            raise ProtocolError("Message: kind is empty; name what is said, such as 'push'")
+            raise ProtocolError("Message: kind must not be empty, such as 'push'")
         for name in ("kind", "sender"):
-            if not is_text(getattr(self, name)) or len(getattr(self, name).encode()) > MOST_NAME_BYTES:
-                raise ProtocolError(f"Message: {name} must be a text of at most {MOST_NAME_BYTES} bytes")
+            if not is_text(getattr(self, name)) or len(getattr(self, name).encode()) > MAX_NAME_BYTES:
+                raise ProtocolError(f"Message: {name} must be a text of at most {MAX_NAME_BYTES} bytes")
         for name in ("round", "sequence"):
             number = getattr(self, name)
             if not isinstance(number, int) or not 0 <= number < _WORD:
-                raise ProtocolError(f"Message: {name} must be a whole number from 0 to 2^63 - 1, got {number!r:.60}")
+                raise ProtocolError(f"Message: {name} must be an integer from 0 to 2^63 - 1, got {number!r:.60}")
         for name, value in self.fields.items():
             if not is_text(name) or not all(map(is_scalar, value if isinstance(value, list | tuple) else (value,))):
                 raise ProtocolError(
-                    f"Message: field {name!r:.60} must be a text, a finite number, a truth, None or a list of those; "
-                    "tensors go into the payload"
+                    f"Message: field {name!r:.60} must be a text, a finite number, a boolean, None or a list of those; "
+                    "put tensors into the payload"
                 )
 
 
 def is_text(value: Any) -> bool:
-    """A text that UTF-8 can hold: half a surrogate pair cannot be sent."""
+    """Whether it is a text that UTF-8 can encode, without lone surrogates."""
     return isinstance(value, str) and _SURROGATE.search(value) is None
 
 
 def is_scalar(value: Any) -> bool:
+    """Whether it may be a field of a message: a text, a finite number within range, a boolean or None."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, int):

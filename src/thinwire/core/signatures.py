@@ -1,4 +1,4 @@
-"""Parts that are not in the catalog, as text: class path and settings, so that ranks can compare them."""
+"""Signatures of parts that are not in the catalog: class path and settings as a text, for comparison between ranks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from torch import Tensor
 
 from .errors import CompositionError
 
-MAX_CHARACTERS = 200  # of a signature; a longer one is a digest
+MAX_CHARACTERS = 200  # of a signature; a longer one is replaced by a digest
 
 Known = Callable[[Any], str | None]
 
 
 def signature_of(part: Any, known: Known = lambda part: None) -> str:
-    """The same text on all ranks for the same class and settings; "package.MyTopK(density=0.01)".
+    """A text that is equal on all ranks for the same class and settings: "package.MyTopK(density=0.01)".
 
-    known: texts of parts inside that have one. A part that is no dataclass says what it is by a method
-    `signature() -> str`; the default `repr` holds an address, which differs between ranks.
+    A part that is no dataclass must have a method `signature() -> str`: the default `repr` contains an address, which
+    differs between ranks.
+
+    Args:
+        part: any part.
+        known: gives the text of a part that has one in the catalog, else None.
     """
     text = _instance(part, known)
     if len(text) <= MAX_CHARACTERS:
@@ -40,7 +44,7 @@ def _instance(part: Any, known: Known) -> str:
         return f"{path}({', '.join(f'{name}={_value(value, known)}' for name, value in named.items())})"
     raise CompositionError(
         f"{path} is neither in the catalog nor a dataclass, so ranks cannot compare its settings; make it a frozen "
-        "dataclass, or give it a method signature() that returns them as a text"
+        "dataclass, or give it a method signature() that returns its settings as a text"
     )
 
 

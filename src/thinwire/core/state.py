@@ -1,4 +1,4 @@
-"""Memories as plain tensors and numbers by name, so that they can be stored without pickling anything."""
+"""States of parts as flat dicts of tensors and numbers, so that they can be stored without pickle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Leaf: TypeAlias = Tensor | int | float | bool
 
 
 def flatten_state(state: Any, prefix: str = "") -> dict[str, Leaf]:
-    """{"residual": tensor, "inner.q": tensor, ...} for nested named tuples and mappings; an empty memory gives {}."""
+    """{"residual": tensor, "inner.q": tensor, ...} for nested named tuples and mappings; {} for an empty state."""
     return dict(_leaves(state, prefix))
 
 
@@ -26,7 +26,7 @@ def _leaves(state: Any, prefix: str) -> Iterator[tuple[str, Leaf]]:
             yield from _leaves(value, f"{prefix}.{name}" if prefix else name)
     else:
         raise TypeError(
-            f"memory {prefix!r} is a {type(state).__name__}; named tuples of tensors and numbers can be stored"
+            f"state {prefix!r} is a {type(state).__name__}; a state must be a named tuple of tensors and numbers"
         )
 
 
@@ -37,7 +37,7 @@ def _items(state: tuple[Any, ...] | Mapping[str, Any]) -> list[tuple[str, Any]]:
     return list(zip(names, state, strict=True))
 
 
-def _rebuilt(form: Any, values: Sequence[Any]) -> Any:
+def _rebuild(form: Any, values: Sequence[Any]) -> Any:
     """The same kind of tuple or mapping with other values."""
     if isinstance(form, Mapping):
         return dict(zip(form, values, strict=True))
@@ -45,13 +45,17 @@ def _rebuilt(form: Any, values: Sequence[Any]) -> Any:
 
 
 def restore_state(form: Any, flat: Mapping[str, Leaf], prefix: str = "") -> Any:
-    """A memory of the same form as `form` with the stored values; a missing or misshapen entry is named."""
+    """A state of the same form as `form` with the stored values.
+
+    Raises:
+        CheckpointError: a value is missing or has another shape or type; the text names it.
+    """
     if isinstance(form, Tensor | int | float):
         if prefix not in flat:
-            raise CheckpointError(f"stored memory lacks {prefix!r}; it has {sorted(flat)}")
+            raise CheckpointError(f"the stored state lacks {prefix!r}; it has {sorted(flat)}")
         return _like(form, flat[prefix], prefix)
     values = [restore_state(v, flat, f"{prefix}.{n}" if prefix else n) for n, v in _items(form)]
-    return _rebuilt(form, values)
+    return _rebuild(form, values)
 
 
 def _like(form: Leaf, stored: Leaf, name: str) -> Leaf:
@@ -61,20 +65,20 @@ def _like(form: Leaf, stored: Leaf, name: str) -> Leaf:
     if (stored.dtype, stored.shape) != (form.dtype, form.shape):
         ours = f"{tuple(form.shape)} {form.dtype}"
         raise CheckpointError(
-            f"stored memory {name!r} is {tuple(stored.shape)} {stored.dtype}, this composition keeps {ours}"
+            f"the stored state {name!r} is {tuple(stored.shape)} {stored.dtype}, this composition has {ours}"
         )
     return stored.detach().to(form.device).clone()
 
 
 def require_keys(state: Mapping[str, Any], keys: Sequence[str], owner: str) -> None:
-    """A CheckpointError that names what a stored state lacks."""
+    """Raise CheckpointError unless a stored state has these keys."""
     if missing := [key for key in keys if key not in state]:
         have = ", ".join(map(str, state)) or "nothing"
-        raise CheckpointError(f"stored state lacks {', '.join(missing)}, which {owner} needs; it has {have}")
+        raise CheckpointError(f"the stored state lacks {', '.join(missing)}, which {owner} needs; it has {have}")
 
 
 def mean_state(states: Sequence[Any]) -> Any:
-    """One memory for several: means of tensors, so that what was still to be sent is; numbers are the first one's."""
+    """One state for several ranks: means of tensors, so that residuals lose nothing; numbers of the first state."""
     first = states[0]
     if isinstance(first, Tensor):
         same = all(torch.equal(state, first) for state in states)
@@ -84,4 +88,4 @@ def mean_state(states: Sequence[Any]) -> Any:
     if not isinstance(first, tuple | Mapping):
         return first
     inside = [[value for _, value in _items(state)] for state in states]
-    return _rebuilt(first, [mean_state(members) for members in zip(*inside, strict=True)])
+    return _rebuild(first, [mean_state(members) for members in zip(*inside, strict=True)])

@@ -7,10 +7,10 @@ from difflib import get_close_matches
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one, whatever its case; None if none is close."""
+    """The known name most similar to this one, ignoring case; None if none is close."""
     names = {name.lower(): name for name in known}
-    found = get_close_matches(word.lower(), list(names), 1)
-    return names[found[0]] if found else None
+    matches = get_close_matches(word.lower(), list(names), 1)
+    return names[matches[0]] if matches else None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""The versions of Python, torch and numpy on which `make test-versions` ran the suites; it writes the file."""
+"""The versions of Python, torch and numpy on which `make test-versions` ran the test suites."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-FILE = Path(__file__).with_name("tested_versions.json")
+FILE = Path(__file__).with_name("tested_versions.json")  # written by `make test-versions`
 
 
 class Combination(NamedTuple):
-    """One combination, and what came of it."""
+    """One combination of versions, and the results of its tests."""
 
     python: str
     torch: str
@@ -26,17 +26,17 @@ class Combination(NamedTuple):
 
 
 def read_tested_versions() -> list[Combination]:
-    """In the order of the file: by Python, then by torch."""
+    """The tested combinations, by Python, then by torch."""
     return [Combination(**entry) for entry in json.loads(FILE.read_text())]
 
 
 def release(version: str) -> str:
-    """2.13 of 2.13.0+cpu: later numbers stand for repairs."""
+    """Major and minor version: "2.13" of "2.13.0+cpu"."""
     return ".".join(version.split("+")[0].split(".")[:2])
 
 
 def describe_tests(python: str, torch: str) -> str:
-    """What was tested, and whether that includes these versions."""
-    good = [each.name for each in read_tested_versions() if not each.failed]
-    is_tested = f"Python {release(python)} with torch {release(torch)}" in good
-    return f"{'; '.join(good)}. This one: {'tested' if is_tested else 'not tested'}"
+    """A text: the tested combinations, and whether these versions are among them."""
+    passed = [each.name for each in read_tested_versions() if not each.failed]
+    is_tested = f"Python {release(python)} with torch {release(torch)}" in passed
+    return f"{'; '.join(passed)}. This one: {'tested' if is_tested else 'not tested'}"

@@ -1,4 +1,4 @@
-"""Every private API of torch that thinwire uses, one function each; `SEEN_IN` has the versions in which it was found.
+"""The private APIs of torch that thinwire uses, one function each; `SEEN_IN` has the versions that have them.
 
 torch may rename or remove any of them without notice. A missing one is an `UnsupportedTorch` error that names it. No
 other file of the package reads a private name of torch (tests/unit/test_private_names.py), and `make test-versions`
@@ -62,14 +62,14 @@ def is_in_backward() -> bool:
     return bool(_graph_task()() >= 0)
 
 
-@cache  # it is asked in every step
+@cache  # called in every step
 def _graph_task() -> Callable[[], int]:
-    found: Callable[[], int] = _get(torch._C, "torch._C._current_graph_task_id")
-    return found
+    task_id: Callable[[], int] = _get(torch._C, "torch._C._current_graph_task_id")
+    return task_id
 
 
 def call_after_backward(callback: Callable[[], None]) -> None:
-    """Have the backward pass of this thread call it when its gradients are computed; its errors are backward's."""
+    """Call it at the end of this thread's backward pass; its errors are raised by `backward()`."""
     _get(torch.autograd.Variable, "torch.autograd.Variable._execution_engine").queue_callback(callback)
 
 
@@ -80,13 +80,13 @@ def sparse_values(tensor: Tensor) -> Tensor:
 
 
 def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
-    """The module's own buffers, those that are None included; what is written there is written to the module."""
+    """The module's own buffers, including None; writing to the dict changes the module."""
     buffers: dict[str, Tensor | None] = _get(module, "Module._buffers")
     return buffers
 
 
 def has_scaled(scaler: GradScaler) -> bool:
-    """Whether the scaler has scaled something: it has no scale before that."""
+    """Whether the scaler has scaled a loss; before that it has no scale."""
     return _get(scaler, "GradScaler._scale") is not None
 
 
@@ -109,12 +109,12 @@ def parameters_of(model: DistributedDataParallel) -> list[nn.Parameter]:
 
 
 def count_reduced_parameters(model: DistributedDataParallel) -> int:
-    """How many parameters wanted gradients when the model was wrapped: as many are in DDP's buckets."""
+    """The number of parameters in DDP's buckets: those that required gradients when the model was wrapped."""
     return int(_get(model, "DistributedDataParallel._get_ddp_logging_data")()["num_parameter_tensors"])
 
 
 def awaits_first_static_step(model: DistributedDataParallel) -> bool:
-    """Whether the next step is the first one with `static_graph`: its buckets come when backward has ended."""
+    """Whether the next step is the first one with `static_graph`, whose buckets come after backward."""
     api = "DistributedDataParallel._static_graph_delay_allreduce_enqueued"
     return bool(model.static_graph) and not _get(model, api)
 
@@ -125,21 +125,21 @@ def reducer_of(model: DistributedDataParallel) -> Any:
 
 
 def used_map_of(model: DistributedDataParallel) -> Callable[[], Tensor]:
-    """What gives, after a backward pass, one number per parameter: whether this rank used it."""
+    """A function that returns, after a backward pass, one number per parameter: whether this rank used it."""
     used_map: Callable[[], Tensor] = _get(reducer_of(model), "Reducer._get_local_used_map")
     return used_map
 
 
 def count_buckets(model: DistributedDataParallel) -> int:
-    """How many buckets DDP has now; it builds them again after the first step."""
+    """The number of DDP's buckets, which are rebuilt after the first step."""
     return len(_get(reducer_of(model), "Reducer._get_zeros_like_grad_buckets")())
 
 
 def steps_in_backward(parameter: nn.Parameter) -> bool:
-    """Whether an optimizer was told to step inside backward (_apply_optimizer_in_backward)."""
+    """Whether an optimizer steps inside backward (_apply_optimizer_in_backward)."""
     return hasattr(parameter, "_in_backward_optimizers")
 
 
 def default_store(c10d: ModuleType) -> Any:
-    """The key-value store of the default process group; the module is given by those that may import it."""
+    """The key-value store of the default process group; the caller passes the module, since core must not import it."""
     return _get(c10d, "distributed_c10d._get_default_store")()

@@ -1,4 +1,4 @@
-"""Quantities with units: bytes as people read them, and rates as people write them."""
+"""Quantities with units: formatting of bytes, parsing of rates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 
 
 def format_bytes(value: float | None) -> str:
-    """Write with three significant digits in B, kB, MB, ...: "12.3 MB"; what is not finite as a dash."""
+    """Three significant digits in B, kB, MB, ...: "12.3 MB"; a dash for None and non-finite numbers."""
     if value is None or not math.isfinite(value):
         return "–"
     rounded = float(f"{value:.3g}")  # first, because 999.9 B is 1 kB
@@ -22,6 +22,6 @@ def format_bytes(value: float | None) -> str:
 
 
 def parse_rate(text: str) -> float | None:
-    """Bits a second of a rate as `tc` writes it: "100mbit", "1.5gbit"; None for what is no rate."""
+    """Bits per second of a rate as `tc` writes it ("100mbit", "1.5gbit"); None if it is not one."""
     match = _RATE.fullmatch(text)
     return float(match[1]) * _FACTORS[match[2]] if match else None

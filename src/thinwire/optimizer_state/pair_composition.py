@@ -17,7 +17,7 @@ from ..core import (
     WrapsCompressor,
     has,
     parts_of,
-    rebuilt,
+    rebuild,
     wraps_compressor,
 )
 from .config import MomentsConfig
@@ -46,7 +46,7 @@ def build_pair_aggregator(moments: MomentsConfig) -> Aggregator[Any]:
             "uniform(bits=8), sketch(...) or union(...) around one, and scheduled, switch, ef or ef21 around those"
         )
 
-    return rebuilt(moments.composition, convert)
+    return rebuild(moments.composition, convert)
 
 
 def build_pair_compressor(moments: MomentsConfig) -> Compressor:

@@ -14,7 +14,7 @@ from ..core import (
     IncompatibleParts,
     has,
     parts_of,
-    rebuilt,
+    rebuild,
 )
 
 
@@ -43,7 +43,7 @@ def encoding(part: Any, compressor: Compressor) -> Any:
 
 def _or_none(part: Any, change: Any) -> Any:
     try:
-        return rebuilt(part, change)
+        return rebuild(part, change)
     except (CompositionError, IncompatibleParts):
         return None
 

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from thinwire.core import format_bytes, write_whole
+from thinwire.core import format_bytes, write_atomically
 
 from .where import DataError, DataSet, Pin, Tell, check, members
 
@@ -41,7 +41,7 @@ def download(data: DataSet, names: Sequence[str], folder: Path, tell: Tell | Non
     place.mkdir(exist_ok=True)
     for name, content in members(path, data, list(pins)).items():
         check(f"{path}/{name}", content, pins[name])
-        write_whole(place / name, content)
+        write_atomically(place / name, content)
     path.unlink()  # its files are there now
 
 

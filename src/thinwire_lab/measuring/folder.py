@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from thinwire import __version__
-from thinwire.core import ThinwireError, write_whole
+from thinwire.core import ThinwireError, write_atomically
 
 FORMAT = 2  # of a run's folder; 1 had other keys in config.json and in checkpoints
 TIMES_FOLDER = "times"  # in a job's folder: the request log of each rank
@@ -93,7 +93,7 @@ class RunFolder:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write strict JSON atomically; numbers that are not finite become null."""
-    write_whole(path, (json.dumps(_plain(value), indent=1) + "\n").encode())
+    write_atomically(path, (json.dumps(_plain(value), indent=1) + "\n").encode())
 
 
 def _plain(value: Any) -> Any:

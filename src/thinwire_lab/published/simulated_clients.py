@@ -218,7 +218,7 @@ SPOILERS: dict[str, Spoil] = {
     "no weight": lambda m, _: changed(m, fields={"form": m.fields["form"]}),
     "short": lambda m, key: _with_part(m, key, lambda part: part[:-1]),
     "long": lambda m, key: _with_part(m, key, lambda part: torch.cat([part, part[:1]])),
-    "folded": lambda m, key: _with_part(m, key, lambda part: part.reshape(1, -1)),
+    "fold": lambda m, key: _with_part(m, key, lambda part: part.reshape(1, -1)),
     "other type": lambda m, key: _with_part(m, key, _other_type),
     "one part too many": lambda m, _: changed(m, payload=Payload((*m.payload.parts, torch.zeros(1)))),
     "one part too few": lambda m, _: changed(m, payload=Payload(m.payload.parts[:-1])),

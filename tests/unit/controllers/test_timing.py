@@ -154,7 +154,7 @@ def iter_clock(broken):
     return lambda: next(readings, broken)
 
 
-def test_samples_of_other_buckets_are_forgotten_when_buckets_are_rebuilt():
+def test_samples_of_other_buckets_are_forgotten_when_buckets_are_rebuild():
     first, second = [["layer0", "layer1", "layer2", "layer3"]], BUCKETS
     run = Run(rates=[1e-6, 5e-6], buckets=lambda step: first if step < 8 else second)
     told = run.go(40)

@@ -7,7 +7,7 @@ import torch
 from thinwire import parse
 from thinwire.aggregators.options import with_setting
 from thinwire.compressors import ImpK, ImportanceTopK, TopK
-from thinwire.core import parts_of, rebuilt, with_importance
+from thinwire.core import parts_of, rebuild, with_importance
 
 
 def names(text):
@@ -26,14 +26,14 @@ def test_second_stages_are_left_out_because_they_see_other_vectors():
 
 def test_where_nothing_changes_the_same_object_comes_back():
     composition = parse("ef(switch(topk(k=1), dense()))")
-    assert rebuilt(composition, lambda part: None) is composition
+    assert rebuild(composition, lambda part: None) is composition
 
 
 def test_every_fitting_part_is_replaced_wherever_it_is():
     def double(part):
         return replace(part, k=2 * part.k) if isinstance(part, TopK) else None
 
-    changed = rebuilt(parse("ef(switch(topk(k=1), two_hop(topk(k=3)), dense()))"), double)
+    changed = rebuild(parse("ef(switch(topk(k=1), two_hop(topk(k=3)), dense()))"), double)
     assert changed == parse("ef(switch(topk(k=2), two_hop(topk(k=6)), dense()))")
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thinwire.core import TensorSpec, folded, matrix_dims, near_square, tensor_dims, unfolded
+from thinwire.core import TensorSpec, fold, matrix_dims, near_square, tensor_dims, unfold
 
 
 @given(st.integers(1, 100_000))
@@ -49,7 +49,7 @@ def test_given_dimensions_are_for_layers_with_just_as_many_elements():
 def test_what_is_folded_unfolds_to_the_same_tensor(shape):
     tensor = torch.arange(float(math.prod(shape))).view(shape)
     for dims in (matrix_dims(shape), tensor_dims(shape)):
-        block = folded(tensor, dims)
+        block = fold(tensor, dims)
         assert tuple(block.shape) == dims
-        assert torch.equal(unfolded(block, TensorSpec.of("x", tensor)), tensor)
+        assert torch.equal(unfold(block, TensorSpec.of("x", tensor)), tensor)
         assert block.sum() == tensor.sum()  # what is spare is zero

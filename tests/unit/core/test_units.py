@@ -2,7 +2,7 @@
 
 import pytest
 
-from thinwire.core import format_bytes, parse_rate, write_whole
+from thinwire.core import format_bytes, parse_rate, write_atomically
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_bytes_have_three_digits_and_the_next_unit_from_a_thousand_on():
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
     place = tmp_path / "result.json"
-    write_whole(place, b"old")
+    write_atomically(place, b"old")
     with pytest.raises(TypeError):
-        write_whole(place, "text")
+        write_atomically(place, "text")
     assert place.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["result.json"]

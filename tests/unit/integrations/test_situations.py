@@ -27,7 +27,7 @@ def test_sixty_four_buckets(pool, composition):
 
 
 @pytest.mark.parametrize("composition", ("ef(topk(density=0.05))", "ef(powersgd(rank=2))"))
-def test_memory_follows_names_when_buckets_are_rebuilt(pool, composition):
+def test_memory_follows_names_when_buckets_are_rebuild(pool, composition):
     one, result = equal_on_all_ranks(pool.run(2, jobs.rebuild, composition, 100.0))
     several, same = equal_on_all_ranks(pool.run(2, jobs.rebuild, composition, 0.006))
     assert one == [1, 1, 1, 1]
