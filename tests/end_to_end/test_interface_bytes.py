@@ -14,7 +14,7 @@ from datetime import timedelta
 import pytest
 
 from thinwire_lab.testbed.counters import Counts, read_counts
-from thinwire_lab.testbed.network import DEVICE, network, why_not
+from thinwire_lab.testbed.network import DEVICE, explain_unavailable, network
 
 KINDS = ("AllGather", "AllReduce", "AllReduce, ordered", "Broadcast")
 REPETITIONS = 4
@@ -24,10 +24,10 @@ NUMEL = (262_144, 393_216)  # of rank 0 and 1 where lengths may differ: 1.05 and
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory):
     """Per rank and kind: what the meter says and what the interface says."""
-    if reason := why_not():
+    if reason := explain_unavailable():
         pytest.skip(reason)
     with network(2) as hosts:
-        starts = [place.inside(sys.executable) for place in hosts.places]
+        starts = [place.wrap_command(sys.executable) for place in hosts.hosts]
         return run_ranks(starts, DEVICE, "compare_counts", tmp_path_factory.mktemp("meet"))
 
 

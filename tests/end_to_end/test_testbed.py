@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from thinwire.cli.main import main
-from thinwire_lab.testbed.guardian import NAMESPACES, born
-from thinwire_lab.testbed.network import burst_bytes, network, why_not
+from thinwire_lab.testbed.cleanup import NAMESPACES, start_ticks
+from thinwire_lab.testbed.network import burst_bytes, explain_unavailable, network
 
 pytestmark = pytest.mark.needs_root
 SENT = 300_000
@@ -37,21 +37,21 @@ else:
 
 @pytest.fixture(scope="module", autouse=True)
 def needs_networks():
-    if reason := why_not():
+    if reason := explain_unavailable():
         pytest.skip(reason)
 
 
 def test_every_link_is_shaped_both_ways_and_two_networks_stand_side_by_side():
     with network(2, "100mbit") as shaped, network(3) as plain:
-        mark = shaped.places[0].namespace.removesuffix("-0")
+        mark = shaped.hosts[0].namespace.removesuffix("-0")
         for namespace, device in [(f"{mark}-{r}", "eth0") for r in range(2)] + [
             (f"{mark}-switch", f"port{r}") for r in range(2)
         ]:
             queue = json.loads(say("tc", "-n", namespace, "-j", "qdisc", "show", "dev", device))[0]
             assert (queue["kind"], queue["options"]["rate"]) == ("tbf", 100_000_000 // 8)
             assert queue["options"]["burst"] == pytest.approx(burst_bytes(1e8), rel=0.01)
-        assert "tbf" not in say("tc", "-n", plain.places[0].namespace, "qdisc", "show", "dev", "eth0")
-        names = {place.namespace for net in (shaped, plain) for place in net.places}
+        assert "tbf" not in say("tc", "-n", plain.hosts[0].namespace, "qdisc", "show", "dev", "eth0")
+        names = {place.namespace for net in (shaped, plain) for place in net.hosts}
         assert len(names) == 5 and all((NAMESPACES / name).exists() for name in names)
     assert not any((NAMESPACES / name).exists() for name in names)
 
@@ -84,11 +84,11 @@ def test_nothing_is_left_when_it_is_told_to_end_or_killed(number):
         assert gone(names, workers)
 
 
-def test_what_is_left_when_the_guardian_is_killed_too_goes_with_the_next_network():
+def test_what_is_left_when_the_cleanup_process_is_killed_too_goes_with_the_next_network():
     with started() as (parent, names):
         workers = sleepers(names)
-        (guardian,) = (pid for pid in children(parent.pid) if pid not in workers)
-        os.kill(guardian, signal.SIGKILL)
+        (cleanup,) = (pid for pid in children(parent.pid) if pid not in workers)
+        os.kill(cleanup, signal.SIGKILL)
         parent.kill()
         parent.wait(timeout=60)
         assert all((NAMESPACES / name).exists() for name in names)
@@ -96,12 +96,12 @@ def test_what_is_left_when_the_guardian_is_killed_too_goes_with_the_next_network
             assert gone(names, workers)
 
 
-def test_a_network_whose_guardian_was_killed_goes_all_the_same():
+def test_a_network_whose_cleanup_process_was_killed_goes_all_the_same():
     others = children(os.getpid())
     with network(1) as net:
-        (guardian,) = (pid for pid in children(os.getpid()) if pid not in others)
-        os.kill(guardian, signal.SIGKILL)
-    assert gone([net.places[0].namespace], [])
+        (cleanup,) = (pid for pid in children(os.getpid()) if pid not in others)
+        os.kill(cleanup, signal.SIGKILL)
+    assert gone([net.hosts[0].namespace], [])
 
 
 def test_loopback_workers_end_with_a_killed_parent():
@@ -167,7 +167,7 @@ def until(true, seconds=60):
 
 def gone(names, workers):
     until(lambda: not any((NAMESPACES / name).exists() for name in names))
-    until(lambda: not any(born(pid) for pid in workers))
+    until(lambda: not any(start_ticks(pid) for pid in workers))
     return True
 
 

@@ -63,7 +63,7 @@ def run_kernels(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from thinwire_lab.bench.kernels import measure, write
+    from thinwire_lab.bench.kernels import measure, write_json
 
     from ..core import CompositionError
     from ..kernels.native import serving
@@ -80,7 +80,7 @@ def run_kernels(options: argparse.Namespace) -> int:
         table.add_row(row.kernel, f"{row.native:.2f}", f"{row.reference:.1f}")
     Console().print(table)
     if options.json is not None:
-        write(options.json, options.mb, rows)
+        write_json(options.json, options.mb, rows)
     return 0
 
 
@@ -89,8 +89,8 @@ def run_ddp(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from thinwire_lab.bench.ddp import MODELS, TORCH_POWERSGD, TRACED, Estimate, measure
-    from thinwire_lab.bench.picture import draw_steps
+    from thinwire_lab.bench.ddp import MODELS, TORCH_POWERSGD, TRACED_STEPS, Estimate, measure
+    from thinwire_lab.bench.step_plot import draw_steps
     from thinwire_lab.bench.trace import make_chrome_trace, sum_per_step_ms
 
     from ..core import CompositionError
@@ -108,7 +108,7 @@ def run_ddp(options: argparse.Namespace) -> int:
             with console.status(f"{model} at {link}") as status:
                 show_progress = status.update if console.is_terminal else partial(print, file=sys.stderr, flush=True)
                 measured = measure(model, link, options.steps, show_progress, not options.no_baselines)
-                rows, spent = measured.rows, {k: sum_per_step_ms(v, TRACED) for k, v in measured.pieces.items()}
+                rows, spent = measured.rows, {k: sum_per_step_ms(v, TRACED_STEPS) for k, v in measured.pieces.items()}
             table = Table("method", "step (ms)", "of the floor", "sent (MB)", "CPU (ms)", title_justify="left")
             table.title = f"{model}, 2 workers, {link}; medians with 95 % intervals, {options.steps} steps each"
             for row in rows:

@@ -29,12 +29,12 @@ def int_at_least(minimum: int) -> Callable[[str], int]:
 
 def check_network(*rates: str, workers: int = 2) -> None:
     """Check --rate and --workers of the testbed. Called by commands, not by parsers: it loads the laboratory."""
-    from thinwire_lab.testbed.network import MOST_WORKERS, rate_bits
+    from thinwire_lab.testbed.network import MAX_WORKERS, rate_bits
 
     from ..core import CompositionError
 
-    if workers > MOST_WORKERS:
-        raise CompositionError(f"--workers: must be at most {MOST_WORKERS}, got {workers}")
+    if workers > MAX_WORKERS:
+        raise CompositionError(f"--workers: must be at most {MAX_WORKERS}, got {workers}")
     for rate in rates:
         try:
             rate_bits(rate)

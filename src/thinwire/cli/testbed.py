@@ -15,8 +15,8 @@ from .parsers import SubParsers, check_network, int_at_least
 
 if TYPE_CHECKING:
     from thinwire_lab.testbed.counters import Counts
+    from thinwire_lab.testbed.launch import LaunchResult
     from thinwire_lab.testbed.network import Network
-    from thinwire_lab.testbed.running import Outcome
 
 _NEEDS_ROOT = (
     "{}; use sudo, or --loopback: plain processes over this machine's loopback, without shaping and byte counts"
@@ -40,12 +40,12 @@ def add_to(commands: SubParsers) -> None:
     running.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="command that each worker runs"
     )
-    running.set_defaults(command=run)
+    running.set_defaults(command=run_workers)
     checking = verbs.add_parser(
         "check", help="measure whether links have their rate", description="Measure whether the links have their rate."
     )
     _network_options(checking)
-    checking.set_defaults(command=check)
+    checking.set_defaults(command=measure_goodput)
 
 
 def _network_options(parser: argparse.ArgumentParser) -> None:
@@ -61,10 +61,10 @@ def _network_options(parser: argparse.ArgumentParser) -> None:
 
 
 @requires_lab("testbed")
-def run(options: argparse.Namespace) -> int:
+def run_workers(options: argparse.Namespace) -> int:
     """Returns the exit code of the first worker that failed, else 0."""
-    from thinwire_lab.testbed.network import check_root, loopback, network
-    from thinwire_lab.testbed.running import run as run_workers
+    from thinwire_lab.testbed.launch import run_workers as run_workers
+    from thinwire_lab.testbed.network import check_requirements, loopback_network, network
 
     check_network(options.rate, workers=options.workers)
     words = options.words[1:] if options.words[:1] == ["--"] else options.words
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         return 2
     if not options.loopback:
         try:
-            check_root()
+            check_requirements()
         except OSError as error:
             print(f"thinwire: {_NEEDS_ROOT.format(error)}", file=sys.stderr)
             return 2
@@ -89,18 +89,18 @@ def run(options: argparse.Namespace) -> int:
         signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
     )  # so that workers are ended by SIGTERM first
     try:
-        with loopback(options.workers) if options.loopback else network(options.workers, options.rate) as net:
+        with loopback_network(options.workers) if options.loopback else network(options.workers, options.rate) as net:
             outcome = run_workers(net, words)
             print_outcome(net, outcome)
     finally:
         signal.signal(signal.SIGTERM, before)
     if options.json:
-        figures = {"command": words, "workers": options.workers, "rate": net.rate, "shaped": net.shaped}
+        figures = {"command": words, "workers": options.workers, "rate": net.rate, "shaped": net.is_shaped}
         options.json.write_text(json.dumps(figures | outcome_rows(outcome), indent=1) + "\n")
     return outcome.exit_code
 
 
-def outcome_rows(outcome: Outcome) -> dict[str, Any]:
+def outcome_rows(outcome: LaunchResult) -> dict[str, Any]:
     def plain(counts: Counts | None) -> dict[str, int] | None:
         return None if counts is None else counts._asdict()
 
@@ -109,13 +109,13 @@ def outcome_rows(outcome: Outcome) -> dict[str, Any]:
     return head | {"ended": ended}
 
 
-def print_outcome(net: Network, outcome: Outcome) -> None:
+def print_outcome(net: Network, outcome: LaunchResult) -> None:
     """Print on stderr, as `time` does: stdout belongs to the command."""
     from rich.console import Console
     from rich.table import Table
 
-    link = f"links of {net.rate}" if net.shaped else "links not shaped"
-    table = Table(title=f"{len(net.places)} workers, {link}, {outcome.seconds:.2f} s", title_justify="left")
+    link = f"links of {net.rate}" if net.is_shaped else "links not shaped"
+    table = Table(title=f"{len(net.hosts)} workers, {link}, {outcome.seconds:.2f} s", title_justify="left")
     for name in ("rank", "exit code", "seconds", "bytes sent", "bytes received"):
         table.add_column(name, justify="right")
     for worker in outcome.workers:
@@ -124,9 +124,9 @@ def print_outcome(net: Network, outcome: Outcome) -> None:
         table.add_row("all", "", "", *_bytes(outcome.total), end_section=True)
     console = Console(stderr=True)
     console.print(table)
-    if not net.counted:
+    if not net.is_counted:
         console.print("Bytes are not counted: other programs use this machine's loopback as well.")
-    elif not net.shaped and net.places[0].device == "lo":
+    elif not net.is_shaped and net.hosts[0].device == "lo":
         console.print("All workers share one loopback: every byte counts as sent and as received.")
 
 
@@ -135,12 +135,12 @@ def _bytes(counts: Counts | None) -> tuple[str, str]:
 
 
 @requires_lab("testbed")
-def check(options: argparse.Namespace) -> int:
+def measure_goodput(options: argparse.Namespace) -> int:
     """0 if the rate is held or there is none, else 1."""
     from rich.console import Console
     from rich.table import Table
 
-    from thinwire_lab.testbed.goodput import check as measure
+    from thinwire_lab.testbed.goodput import measure_goodput as measure
     from thinwire_lab.testbed.network import burst_bytes, network, rate_bits
 
     check_network(options.rate, workers=options.workers)

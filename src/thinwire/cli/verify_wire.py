@@ -11,7 +11,7 @@ from .json_output import add_json_option
 from .parsers import SubParsers, check_network, int_at_least
 
 if TYPE_CHECKING:
-    from thinwire_lab.testbed.verify import Verified
+    from thinwire_lab.testbed.verify import Verification
 
 
 def add_to(commands: SubParsers) -> None:
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if found.holds else 1
 
 
-def show(found: Verified) -> None:
+def show(found: Verification) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

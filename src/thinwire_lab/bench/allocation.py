@@ -15,7 +15,7 @@ from thinwire.kernels import allocation, dispatch, native
 SIZES = ((60, 16, 10_000), (400, 100, 10_000))  # layers, candidates, steps of the budget
 
 
-def drawn(layers: int, candidates: int, budget: int) -> tuple[Tensor, Tensor]:
+def draw_case(layers: int, candidates: int, budget: int) -> tuple[Tensor, Tensor]:
     """Costs that fall as errors rise, as they do along a layer's densities; an even choice about fills the budget."""
     generator = torch.Generator().manual_seed(layers)
     numel = torch.randint(1_000, 1_000_000, (layers, 1), generator=generator)
@@ -30,7 +30,7 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"{native.serving()}; seconds")
     for layers, candidates, budget in SIZES:
-        case = drawn(layers, candidates, budget)
+        case = draw_case(layers, candidates, budget)
         times = []
         for kernels in (dispatch, allocation):
             start = time.process_time()

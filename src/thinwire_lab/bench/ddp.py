@@ -34,16 +34,16 @@ from ..testbed.counters import read_counts
 from ..testbed.network import ONE_HOST, network
 
 MODELS = ("resnet18", "gpt")
-WARM_UPS = 4
-TRACED = 5  # steps after the measured ones, of our methods
+WARMUP_STEPS = 4
+TRACED_STEPS = 5  # steps after the measured ones, of our methods
 FLOOR = "sends nothing"
 TORCH_POWERSGD = "torch PowerSGD 4, one bucket"
 ONE_BUCKET_MB = 1e4
-_DRAWS = 2000  # of the bootstrap
+_BOOTSTRAP_DRAWS = 2000  # of the bootstrap
 
 
 @dataclass(frozen=True)
-class Way:
+class DDPMethod:
     """How one copy of the model sends its gradients: torch's own hook, or a composition of ours."""
 
     label: str
@@ -51,18 +51,18 @@ class Way:
     bucket_mb: float | None = None  # DDP's default
 
 
-WAYS = (
-    Way(FLOOR, "nothing"),
-    Way("plain DDP", "plain"),
-    Way("plain DDP, 5 MB buckets", "plain", 5),
-    Way("torch fp16 hook", "fp16"),
-    Way("thinwire ef(topk 1 %)", "ef(topk(density=0.01))"),
-    Way("thinwire ef(powersgd 4)", "ef(powersgd(rank=4))"),
-    Way("thinwire ef(topk 1 %), 5 MB buckets", "ef(topk(density=0.01))", 5),
-    Way("thinwire ef(powersgd 4), 5 MB buckets", "ef(powersgd(rank=4))", 5),
+METHODS = (
+    DDPMethod(FLOOR, "nothing"),
+    DDPMethod("plain DDP", "plain"),
+    DDPMethod("plain DDP, 5 MB buckets", "plain", 5),
+    DDPMethod("torch fp16 hook", "fp16"),
+    DDPMethod("thinwire ef(topk 1 %)", "ef(topk(density=0.01))"),
+    DDPMethod("thinwire ef(powersgd 4)", "ef(powersgd(rank=4))"),
+    DDPMethod("thinwire ef(topk 1 %), 5 MB buckets", "ef(topk(density=0.01))", 5),
+    DDPMethod("thinwire ef(powersgd 4), 5 MB buckets", "ef(powersgd(rank=4))", 5),
 )
-OURS = tuple(way for way in WAYS if way.sends == "nothing" or way.label.startswith("thinwire"))
-ALONE = (Way(FLOOR, "nothing"), Way(TORCH_POWERSGD, "torch powersgd", ONE_BUCKET_MB))
+THINWIRE_METHODS = tuple(way for way in METHODS if way.sends == "nothing" or way.label.startswith("thinwire"))
+ISOLATED_METHODS = (DDPMethod(FLOOR, "nothing"), DDPMethod(TORCH_POWERSGD, "torch powersgd", ONE_BUCKET_MB))
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Row:
+class DDPRow:
     """One way of sending; `floors` are steps of the same turn that send nothing."""
 
     method: str
@@ -86,64 +86,64 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Measured:
+class DDPMeasurement:
     """Rows, and for our methods what each rank's threads did in TRACED more steps, see `trace`."""
 
-    rows: list[Row]
+    rows: list[DDPRow]
     pieces: dict[str, list[Any]]
 
 
 def measure(
     model: str, rate: str, steps: int, tell: Callable[[str], None] = lambda _: None, peers: bool = True
-) -> Measured:
+) -> DDPMeasurement:
     """Every way on two real processes, in a network of their own; without `peers`, the floor and our own alone.
 
     torch's PowerSGD has processes of its own, because it may abort them; then it has no row.
     """
-    rows: list[Row] = []
+    rows: list[DDPRow] = []
     pieces: dict[str, list[Any]] = {}
-    for ways in (WAYS, ALONE) if peers else (OURS,):
+    for ways in (METHODS, ISOLATED_METHODS) if peers else (THINWIRE_METHODS,):
         order = {"model": model, "rate": rate, "steps": steps, "ways": [vars(way) for way in ways]}
         try:
             with network(2, rate) as net:
-                device = net.places[0].device
+                device = net.hosts[0].device
                 results = run_ranks(
-                    2, "thinwire_lab.bench.ddp:take_turns", order | {"device": device}, on_progress=tell,
-                    timeout_s=60 + 60 * len(ways) * steps, command_prefixes=net.starts(),
+                    2, "thinwire_lab.bench.ddp:run_rank", order | {"device": device}, on_progress=tell,
+                    timeout_s=60 + 60 * len(ways) * steps, command_prefixes=net.command_prefixes(),
                 )  # fmt: skip
         except PeerLostError:
-            if ways is not ALONE:
+            if ways is not ISOLATED_METHODS:
                 raise
             continue
-        found = summary(ways, [result["figures"] for result in results], shared=rate == ONE_HOST)
-        rows += found[1:] if ways is ALONE else found
+        found = summarize(ways, [result["figures"] for result in results], shared=rate == ONE_HOST)
+        rows += found[1:] if ways is ISOLATED_METHODS else found
         pieces |= {label: [result["pieces"][label] for result in results] for label in results[0]["pieces"]}
-    return Measured(rows, pieces)
+    return DDPMeasurement(rows, pieces)
 
 
-def take_turns(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+def run_rank(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
     """One rank's part: seconds, CPU seconds and bytes sent, by step and way; and pieces of time by way."""
-    ways = [Way(**way) for way in order["ways"]]
-    model, draw = subject(order["model"], driver.world.rank)
-    copies, handles = zip(*(wrapped(model(), way) for way in ways), strict=True)
+    ways = [DDPMethod(**way) for way in order["ways"]]
+    model, draw = make_workload(order["model"], driver.world.rank)
+    copies, handles = zip(*(wrap_in_ddp(model(), way) for way in ways), strict=True)
     optimizers = [torch.optim.SGD(copy.parameters(), lr=1e-3, momentum=0.9) for copy in copies]
     rows = []
-    for step in range(WARM_UPS + order["steps"]):
+    for step in range(WARMUP_STEPS + order["steps"]):
         row: list[list[float]] = [[]] * len(ways)
         for turn in range(len(ways)):
             at = (step + turn) % len(ways)
-            row[at] = one_step(copies[at], optimizers[at], *draw(), order["device"])
+            row[at] = time_step(copies[at], optimizers[at], *draw(), order["device"])
         rows.append(row)
-        tell(f"{order['model']} at {order['rate']}: step {step + 1} of {WARM_UPS + order['steps']}")
+        tell(f"{order['model']} at {order['rate']}: step {step + 1} of {WARMUP_STEPS + order['steps']}")
     pieces = {
-        way.label: traced(copy, optimizer, handle, draw)
+        way.label: trace_steps(copy, optimizer, handle, draw)
         for way, copy, optimizer, handle in zip(ways, copies, optimizers, handles, strict=True)
         if handle is not None
     }
-    return {"figures": rows[WARM_UPS:], "pieces": pieces}
+    return {"figures": rows[WARMUP_STEPS:], "pieces": pieces}
 
 
-def subject(model: str, rank: int) -> tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tensor]]]:
+def make_workload(model: str, rank: int) -> tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tensor]]]:
     """A maker of equal models, and of drawn inputs with their classes."""
     numbers = torch.Generator().manual_seed(rank)
 
@@ -161,11 +161,11 @@ def subject(model: str, rank: int) -> tuple[Callable[[], nn.Module], Callable[[]
     return make, images if model == "resnet18" else text
 
 
-def wrapped(model: nn.Module, way: Way) -> tuple[DistributedDataParallel, DDPHandle | None]:
+def wrap_in_ddp(model: nn.Module, way: DDPMethod) -> tuple[DistributedDataParallel, DDPHandle | None]:
     """And our handle, where it is ours that sends."""
     copy = DistributedDataParallel(model, bucket_cap_mb=way.bucket_mb)
     if way.sends == "nothing":
-        copy.register_comm_hook(None, _keep)
+        copy.register_comm_hook(None, _send_nothing)
     elif way.sends == "fp16":
         copy.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif way.sends == "torch powersgd":
@@ -176,13 +176,13 @@ def wrapped(model: nn.Module, way: Way) -> tuple[DistributedDataParallel, DDPHan
     return copy, None
 
 
-def _keep(state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+def _send_nothing(state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     answer: torch.futures.Future[Tensor] = torch.futures.Future()
     answer.set_result(bucket.buffer())
     return answer
 
 
-def one_step(
+def time_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, classes: Tensor, device: str
 ) -> list[float]:
     """Seconds, CPU seconds, bytes sent; between meetings of all ranks."""
@@ -198,7 +198,7 @@ def one_step(
     return [seconds, busy, read_counts(device).since(before).sent_bytes]
 
 
-def traced(
+def trace_steps(
     model: nn.Module, optimizer: torch.optim.Optimizer, handle: DDPHandle, draw: Callable[[], tuple[Tensor, Tensor]]
 ) -> list[TraceSpan]:
     """What the threads of this rank do in a few steps."""
@@ -208,7 +208,7 @@ def traced(
         pieces.append(TraceSpan(what, "training", began, now()))
         return now()
 
-    for _ in range(TRACED):
+    for _ in range(TRACED_STEPS):
         inputs, classes = draw()
         dist.barrier()
         began = now()
@@ -223,12 +223,12 @@ def traced(
     return pieces
 
 
-def summary(ways: Sequence[Way], results: Sequence[Any], shared: bool) -> list[Row]:
+def summarize(ways: Sequence[DDPMethod], results: Sequence[Any], shared: bool) -> list[DDPRow]:
     """From each rank's figures; `shared`: both ranks' bytes pass one device."""
     ranks = np.array(results)  # (rank, step, way, figure)
     seconds, busy, sent = ranks[..., 0].max(0), ranks[..., 1].mean(0), ranks[..., 2].mean(0) / (2 if shared else 1)
     return [
-        Row(
+        DDPRow(
             way.label,
             estimate(1e3 * seconds[:, at]),
             estimate(seconds[:, at] / seconds[:, 0]),
@@ -240,6 +240,6 @@ def summary(ways: Sequence[Way], results: Sequence[Any], shared: bool) -> list[R
 
 
 def estimate(values: np.ndarray[Any, Any]) -> Estimate:
-    drawn = np.random.default_rng(0).choice(values, (_DRAWS, len(values)))
+    drawn = np.random.default_rng(0).choice(values, (_BOOTSTRAP_DRAWS, len(values)))
     low, high = np.percentile(np.median(drawn, axis=1), (2.5, 97.5))
     return Estimate(float(np.median(values)), float(low), float(high))

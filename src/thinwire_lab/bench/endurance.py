@@ -35,11 +35,11 @@ COMPOSITIONS = ("ef(powersgd(rank=4))", "ef(topk(density=0.01))")
 TORCH = "torch's own powerSGD_hook"
 CAPS_MB = {1: 100.0, 2: 1.37, 8: 0.32, 64: 0.0005}  # DDP's size of buckets that gives so many
 WIDTH, DEPTH = 152, 32
-HANGS = "this run hangs"
-MOST_ACCIDENTS = 3  # of one row; then the others of its runs are not tried
+HANG_MESSAGE = "this run hangs"
+MAX_FAILURES = 3  # of one row; then the others of its runs are not tried
 
 
-class Deep(nn.Module):
+class DeepMLP(nn.Module):
     """A deep MLP, with shortcuts so that gradients reach all of it."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Deep(nn.Module):
 
 
 @dataclass
-class Row:
+class EnduranceRow:
     """What happened in some runs of one composition with one size of buckets."""
 
     composition: str
@@ -73,12 +73,12 @@ class Row:
         return self.hangs + self.aborts + self.errors + self.differing
 
 
-def some_runs(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], None]) -> None:
+def run_trainings(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], None]) -> None:
     """What each process does: train new models one after another, and tell of each that came to its end."""
     for run in range(*order["runs"]):
         with deadline(order["deadline_s"]):
             torch.manual_seed(run)
-            model = DistributedDataParallel(Deep(), bucket_cap_mb=order["cap_mb"])
+            model = DistributedDataParallel(DeepMLP(), bucket_cap_mb=order["cap_mb"])
             _register(model, order["composition"])
             train(model, driver.world.rank, run, order["steps"])
             names, weights = zip(*model.named_parameters(), strict=True)
@@ -92,7 +92,7 @@ def deadline(seconds: float) -> Iterator[None]:
 
     def give_up() -> None:
         faulthandler.dump_traceback(file=2)
-        print(f"\n{HANGS} after {seconds:g} s", file=sys.__stderr__, flush=True)
+        print(f"\n{HANG_MESSAGE} after {seconds:g} s", file=sys.__stderr__, flush=True)
         os._exit(3)
 
     timer = threading.Timer(seconds, give_up)
@@ -124,9 +124,11 @@ def train(model: nn.Module, rank: int, run: int, steps: int) -> None:
         optimizer.step()
 
 
-def endure(composition: str, buckets: int, runs: int, steps: int, deadline_s: float, alone: bool = False) -> Row:
+def run_endurance(
+    composition: str, buckets: int, runs: int, steps: int, deadline_s: float, alone: bool = False
+) -> EnduranceRow:
     """All runs of one row; after an accident in new processes. alone: every run has its own."""
-    row, began, tried = Row(composition, buckets), time.monotonic(), 0
+    row, began, tried = EnduranceRow(composition, buckets), time.monotonic(), 0
 
     def told(news: dict[str, int]) -> None:
         row.buckets = news["buckets"]
@@ -134,16 +136,16 @@ def endure(composition: str, buckets: int, runs: int, steps: int, deadline_s: fl
         row.differing += news["differing"] > 0
         _progress(row, runs)
 
-    while tried < runs and row.accidents < MOST_ACCIDENTS:
+    while tried < runs and row.accidents < MAX_FAILURES:
         end = tried + 1 if alone else runs
         order = {"composition": composition, "cap_mb": CAPS_MB[buckets], "runs": (tried, end), "steps": steps}
         try:
             run_ranks(
-                2, "thinwire_lab.bench.endurance:some_runs", order | {"deadline_s": deadline_s}, on_progress=told,
+                2, "thinwire_lab.bench.endurance:run_trainings", order | {"deadline_s": deadline_s}, on_progress=told,
                 timeout_s=60 + deadline_s * (end - tried),
             )  # fmt: skip
         except PeerLostError as error:
-            kind = accident(str(error))
+            kind = classify_failure(str(error))
             setattr(row, kind, getattr(row, kind) + 1)
             row.last_words = str(error)[-2000:]
             _progress(row, runs)
@@ -152,14 +154,14 @@ def endure(composition: str, buckets: int, runs: int, steps: int, deadline_s: fl
     return row
 
 
-def accident(text: str) -> str:
+def classify_failure(text: str) -> str:
     """What the last words of a failed worker, or the lack of them, tell: "hangs", "errors" or "aborts"."""
-    if HANGS in text or "did not finish in time" in text:
+    if HANG_MESSAGE in text or "did not finish in time" in text:
         return "hangs"
     return "errors" if "Traceback" in text and "terminate called" not in text else "aborts"
 
 
-def _progress(row: Row, runs: int) -> None:
+def _progress(row: EnduranceRow, runs: int) -> None:
     if sys.stderr.isatty():
         done = row.good + row.accidents
         print(
@@ -171,7 +173,7 @@ _COLUMNS = {"buckets": 8, "good": 6, "hangs": 7, "aborts": 8, "errors": 8, "diff
 HEAD = f"{'composition':<27}" + "".join(f"{name:>{width}}" for name, width in _COLUMNS.items())
 
 
-def line(row: Row) -> str:
+def format_row(row: EnduranceRow) -> str:
     counts = f"{row.hangs:>7}{row.aborts:>8}{row.errors:>8}{row.differing:>8}{row.not_tried:>11}{row.seconds:>8.1f}"
     return f"{row.composition:<27}{row.buckets or row.wanted_buckets:>8}{row.good:>6}{counts}"
 
@@ -189,9 +191,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(HEAD, flush=True)
     for composition in (TORCH,) if options.torch else COMPOSITIONS:
         for buckets in CAPS_MB:
-            row = endure(composition, buckets, options.runs, options.steps, options.deadline_s, options.torch)
+            row = run_endurance(composition, buckets, options.runs, options.steps, options.deadline_s, options.torch)
             rows.append(row)
-            print(("\r\x1b[K" if sys.stderr.isatty() else "") + line(row), flush=True)
+            print(("\r\x1b[K" if sys.stderr.isatty() else "") + format_row(row), flush=True)
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     return 1 if any(row.accidents for row in rows) else 0

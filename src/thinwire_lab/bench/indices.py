@@ -61,11 +61,11 @@ def measure(numel: int, density: float, seed: int = 0) -> IndexSizes:
 def table(rows: Sequence[IndexSizes]) -> str:
     """One aligned line per density under a line of names."""
     names = [field.name.replace("_percent", " %") for field in fields(IndexSizes)]
-    cells = [[_shown(value) for value in asdict(row).values()] for row in rows]
+    cells = [[_format(value) for value in asdict(row).values()] for row in rows]
     return "\n".join("  ".join(f"{cell:>9}" for cell in line) for line in (names, *cells))
 
 
-def _shown(value: float | int | str) -> str:
+def _format(value: float | int | str) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 

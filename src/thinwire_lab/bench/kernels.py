@@ -33,7 +33,7 @@ Work = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Row:
+class KernelRow:
     """One kernel, in copies of its tensor."""
 
     kernel: str
@@ -41,7 +41,7 @@ class Row:
     reference: float
 
 
-def cases(kernels: ModuleType, tensor: Tensor) -> Iterator[tuple[str, Work]]:
+def make_cases(kernels: ModuleType, tensor: Tensor) -> Iterator[tuple[str, Work]]:
     """Every kernel with its input made ready."""
     numel, key = tensor.numel(), derive_key(_BENCH_KEY)
     k = max(1, int(DENSITY * numel))
@@ -118,7 +118,7 @@ def _power_step(kernels: ModuleType, matrix: Tensor, residual: Tensor, start: Te
     return target  # type: ignore[no-any-return]
 
 
-def in_copies(work: Work, tensor: Tensor, repetitions: int) -> float:
+def time_in_copies(work: Work, tensor: Tensor, repetitions: int) -> float:
     """Median of (time of work / time of a copy)."""
     there, quotients = torch.empty_like(tensor), []
     work()
@@ -134,24 +134,26 @@ def _seconds(work: Work) -> float:
     return max(time.process_time() - start, 1e-9)
 
 
-def measure(mb: float, repetitions: int = 9) -> list[Row]:
+def measure(mb: float, repetitions: int = 9) -> list[KernelRow]:
     numel = max(1, int(mb * 1e6 / 4))
     tensor = torch.randn(numel, generator=torch.Generator().manual_seed(0))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        pairs = zip(cases(dispatch, tensor), cases(codes, tensor), strict=True)
+        pairs = zip(make_cases(dispatch, tensor), make_cases(codes, tensor), strict=True)
         return [
-            Row(name, in_copies(fast, tensor, repetitions), in_copies(plain, tensor, max(3, repetitions // 3)))
+            KernelRow(
+                name, time_in_copies(fast, tensor, repetitions), time_in_copies(plain, tensor, max(3, repetitions // 3))
+            )
             for (name, fast), (_, plain) in pairs
         ]
     finally:
         torch.set_num_threads(threads)
 
 
-def figures(mb: float, rows: Sequence[Row]) -> dict[str, Any]:
+def to_json(mb: float, rows: Sequence[KernelRow]) -> dict[str, Any]:
     return {"mb": mb, "kernels": native.serving(), "unit": "copies", "rows": [asdict(row) for row in rows]}
 
 
-def write(file: Path, mb: float, rows: Sequence[Row]) -> None:
-    file.write_text(json.dumps(figures(mb, rows), indent=1) + "\n", encoding="utf-8")
+def write_json(file: Path, mb: float, rows: Sequence[KernelRow]) -> None:
+    file.write_text(json.dumps(to_json(mb, rows), indent=1) + "\n", encoding="utf-8")

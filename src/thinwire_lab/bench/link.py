@@ -23,7 +23,7 @@ from thinwire.drivers.torch_dist import TorchDist
 WARM_UPS = 2  # connections, and TCP's first windows
 
 
-class Subject(NamedTuple):
+class Collective(NamedTuple):
     """One collective as one party performs it."""
 
     by: str
@@ -32,7 +32,7 @@ class Subject(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class LinkRow:
     """Median over repetitions of the time until the slowest rank was done; the rate counts data, no headers."""
 
     collective: str
@@ -44,24 +44,24 @@ class Row:
     share_of_link: float | None
 
 
-def subjects(backend: TorchDist, ordered: TorchDist, numel: int) -> list[Subject]:
+def make_collectives(backend: TorchDist, ordered: TorchDist, numel: int) -> list[Collective]:
     tensor = torch.full((numel,), 0.0)  # gloo sums in place: zeros stay small
     parts = [torch.empty_like(tensor) for _ in range(backend.world.size)]
     gather, reduce = AllGather(Payload((tensor,))), AllReduce(tensor)
     return [
-        Subject("thinwire", gather, lambda: backend.run(_ask(gather))),
-        Subject("gloo", gather, lambda: dist.all_gather(parts, tensor)),
-        Subject("thinwire", reduce, lambda: backend.run(_ask(reduce))),
-        Subject("thinwire, ordered", reduce, lambda: ordered.run(_ask(reduce))),
-        Subject("gloo", reduce, lambda: dist.all_reduce(tensor)),
+        Collective("thinwire", gather, lambda: backend.run(_make_program(gather))),
+        Collective("gloo", gather, lambda: dist.all_gather(parts, tensor)),
+        Collective("thinwire", reduce, lambda: backend.run(_make_program(reduce))),
+        Collective("thinwire, ordered", reduce, lambda: ordered.run(_make_program(reduce))),
+        Collective("gloo", reduce, lambda: dist.all_reduce(tensor)),
     ]
 
 
-def _ask(request: Request) -> Program[Any]:
+def _make_program(request: Request) -> Program[Any]:
     return (yield request)
 
 
-def timings(compared: Sequence[Subject], reps: int) -> torch.Tensor:
+def time_collectives(compared: Sequence[Collective], reps: int) -> torch.Tensor:
     """Seconds until the slowest rank was done, by repetition and subject; taken in turns, so that noise is shared."""
     seconds = torch.zeros(WARM_UPS + reps, len(compared), dtype=torch.float64)
     for turn in range(WARM_UPS + reps):
@@ -74,19 +74,21 @@ def timings(compared: Sequence[Subject], reps: int) -> torch.Tensor:
     return seconds[WARM_UPS:]
 
 
-def measure(backend: TorchDist, ordered: TorchDist, megabytes: float, reps: int, rate_mbit: float | None) -> list[Row]:
+def measure(
+    backend: TorchDist, ordered: TorchDist, megabytes: float, reps: int, rate_mbit: float | None
+) -> list[LinkRow]:
     """One row per subject, for messages of so many million bytes."""
-    compared = subjects(backend, ordered, round(megabytes * 1e6 / 4))
+    compared = make_collectives(backend, ordered, round(megabytes * 1e6 / 4))
     rows = []
-    for subject, seconds in zip(compared, timings(compared, reps).T.tolist(), strict=True):
+    for subject, seconds in zip(compared, time_collectives(compared, reps).T.tolist(), strict=True):
         median = statistics.median(seconds)
         mbit_s = 8e-6 * subject.request.wire_bytes(backend.world)[0] / median
         form = (type(subject.request).__name__, subject.by, backend.world.size, megabytes)
-        rows.append(Row(*form, 1e3 * median, mbit_s, mbit_s / rate_mbit if rate_mbit else None))
+        rows.append(LinkRow(*form, 1e3 * median, mbit_s, mbit_s / rate_mbit if rate_mbit else None))
     return rows
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[LinkRow]) -> str:
     """One aligned line per row under a line of names."""
     lines = [f"{'collective':<11}{'by':<19}{'ranks':>5}{'MB':>7}{'median ms':>11}{'Mbit/s':>9}{'of link':>9}"]
     for r in rows:

@@ -48,7 +48,7 @@ STEPS = tuple(
 
 
 @dataclass(frozen=True)
-class Cost:
+class EncodeCost:
     """Times in copies of the layer."""
 
     part: str
@@ -59,17 +59,17 @@ class Cost:
     saving: float
 
 
-def measure(text: str, shape: tuple[int, ...], seconds: float) -> Cost:
+def measure(text: str, shape: tuple[int, ...], seconds: float) -> EncodeCost:
     """A layer of normal numbers through one operator; about so many seconds for each direction."""
     part, key = parse_compressor(text), derive_key(_BENCH_KEY)
     layer = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     spec, target = TensorSpec.of("layer", layer), torch.empty_like(layer)
     payload = part.encode(layer, key)
-    copy_s = processor_s(lambda: target.copy_(layer), seconds / 4)
-    encode_s = processor_s(lambda: part.encode(layer, key), seconds)
-    decode_s = processor_s(lambda: part.decode(payload, spec, key), seconds)
+    copy_s = time_cpu_s(lambda: target.copy_(layer), seconds / 4)
+    encode_s = time_cpu_s(lambda: part.encode(layer, key), seconds)
+    decode_s = time_cpu_s(lambda: part.decode(payload, spec, key), seconds)
     saving = layer.numel() * layer.element_size() / payload.num_bytes
-    return Cost(text, "×".join(map(str, shape)), encode_s / copy_s, decode_s / copy_s, 1e3 * copy_s, saving)
+    return EncodeCost(text, "×".join(map(str, shape)), encode_s / copy_s, decode_s / copy_s, 1e3 * copy_s, saving)
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,11 @@ def measure_step(text: str, shape: tuple[int, ...], seconds: float) -> StepCost:
         nonlocal state
         state = loopback(rule.reduce(layer, spec, state, Context(0, World(0, 1)))).state
 
-    copy_s = processor_s(lambda: target.copy_(layer), seconds / 4)
-    return StepCost(text, "×".join(map(str, shape)), processor_s(step, seconds) / copy_s, 1e3 * copy_s)
+    copy_s = time_cpu_s(lambda: target.copy_(layer), seconds / 4)
+    return StepCost(text, "×".join(map(str, shape)), time_cpu_s(step, seconds) / copy_s, 1e3 * copy_s)
 
 
-def processor_s(work: Callable[[], object], seconds: float, least: int = 3) -> float:
+def time_cpu_s(work: Callable[[], object], seconds: float, least: int = 3) -> float:
     """The median of repetitions; others' work on the machine does not count, but for what it does to the caches."""
     work()
     times: list[float] = []
@@ -107,17 +107,17 @@ def processor_s(work: Callable[[], object], seconds: float, least: int = 3) -> f
     return statistics.median(times)
 
 
-def table(rows: Sequence[Cost] | Sequence[StepCost]) -> str:
+def table(rows: Sequence[EncodeCost] | Sequence[StepCost]) -> str:
     """One aligned line a case under a line of names."""
     names = [field.name.replace("_", " ") for field in fields(rows[0])]
-    cells = [[_shown(value) for value in asdict(row).values()] for row in rows]
+    cells = [[_format(value) for value in asdict(row).values()] for row in rows]
     widths = [max(len(line[i]) for line in (names, *cells)) for i in range(len(names))]
     lines = [[cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))]
              for line in (names, *cells)]  # fmt: skip
     return "\n".join("  ".join(line) for line in lines)
 
 
-def _shown(value: float | str) -> str:
+def _format(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 

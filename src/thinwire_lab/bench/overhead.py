@@ -21,7 +21,7 @@ COMPOSITIONS = ("dense()", "ef(topk(density=0.01))", "ef(qsgd(bits=4))", "ef(sig
 LAYERS, SIDE, RANKS, STEPS = 20, 16, 2, 20
 
 
-class Subject:
+class SmallLayers:
     """All ranks' exchangers, and gradients that stay the same."""
 
     def __init__(self, composition: str) -> None:
@@ -39,7 +39,7 @@ class Subject:
 
 def measure(composition: str) -> tuple[float, float]:
     """Milliseconds and calls for one layer, of one rank in a step."""
-    subject = Subject(composition)
+    subject = SmallLayers(composition)
     subject.steps(3)
     began = time.process_time()
     subject.steps(STEPS)

@@ -1,5 +1,19 @@
-"""Data sets as their authors publish them: found in a folder, in the cache or downloaded, and checked before use."""
+"""Data sets in their official form: located in a folder or in the cache, or downloaded, and checked before use."""
 
-from .where import Archive, DataError, DataSet, Loaded, Pin, Tell, cache_folder, is_there, load, places
+from .datasets import (
+    Archive,
+    Checksum,
+    DataError,
+    DataSet,
+    LoadedFiles,
+    ProgressCallback,
+    cache_folder,
+    is_available,
+    load,
+    search_folders,
+)  # fmt: skip
 
-__all__ = ["Archive", "DataError", "DataSet", "Loaded", "Pin", "Tell", "cache_folder", "is_there", "load", "places"]
+__all__ = [
+    "Archive", "Checksum", "DataError", "DataSet", "LoadedFiles", "ProgressCallback", "cache_folder", "is_available",
+    "load", "search_folders",
+]  # fmt: skip

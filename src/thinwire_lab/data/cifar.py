@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .where import Archive, DataError, DataSet, Pin, load
+from .datasets import Archive, Checksum, DataError, DataSet, load
 
 PIXELS = 3 * 32 * 32
 _PER_FILE = 10_000
@@ -24,28 +24,28 @@ CIFAR10 = DataSet(
     title="CIFAR-10 (binary version)",
     folder="cifar-10-batches-bin",
     files={
-        "data_batch_1.bin": Pin(_BATCH, "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
-        "data_batch_2.bin": Pin(_BATCH, "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
-        "data_batch_3.bin": Pin(_BATCH, "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
-        "data_batch_4.bin": Pin(_BATCH, "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
-        "data_batch_5.bin": Pin(_BATCH, "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
-        "test_batch.bin": Pin(_BATCH, "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
+        "data_batch_1.bin": Checksum(_BATCH, "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
+        "data_batch_2.bin": Checksum(_BATCH, "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
+        "data_batch_3.bin": Checksum(_BATCH, "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
+        "data_batch_4.bin": Checksum(_BATCH, "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
+        "data_batch_5.bin": Checksum(_BATCH, "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
+        "test_batch.bin": Checksum(_BATCH, "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
     },
     archive=Archive(
         f"{_URL}/cifar-10-binary.tar.gz",
-        Pin(170_052_171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),
+        Checksum(170_052_171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),
     ),
 )
 CIFAR100 = DataSet(
     title="CIFAR-100 (binary version)",
     folder="cifar-100-binary",
     files={
-        "train.bin": Pin(153_700_000, "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"),
-        "test.bin": Pin(30_740_000, "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"),
+        "train.bin": Checksum(153_700_000, "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"),
+        "test.bin": Checksum(30_740_000, "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"),
     },
     archive=Archive(
         f"{_URL}/cifar-100-binary.tar.gz",
-        Pin(168_513_733, "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"),
+        Checksum(168_513_733, "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"),
     ),
 )
 
@@ -64,7 +64,7 @@ class Images:
     origin: str
 
 
-def files_of(classes: int, images: int) -> tuple[DataSet, list[str]]:
+def select_files(classes: int, images: int) -> tuple[DataSet, list[str]]:
     """The set with so many classes, and the files that hold its first images; the last is the test set's."""
     data = CIFAR10 if classes == 10 else CIFAR100
     *train, test = data.files
@@ -74,21 +74,23 @@ def files_of(classes: int, images: int) -> tuple[DataSet, list[str]]:
 @lru_cache(maxsize=2)
 def read_cifar(classes: int, images: int, test_images: int, folder: str | None = None) -> Images:
     """CIFAR-10 or, with its fine labels, CIFAR-100. Remembered: all workers of a process share one copy."""
-    data, names = files_of(classes, images)
-    rows, origin = _rows(data, names, folder)
+    data, names = select_files(classes, images)
+    rows, origin = _read_rows(data, names, folder)
     if sum(map(len, rows[:-1])) < images:  # files of fewer images than the official ones
-        rows, origin = _rows(data, list(data.files), folder)
+        rows, origin = _read_rows(data, list(data.files), folder)
     train, test = np.concatenate(rows[:-1]), rows[-1]
-    first, second = _first(train, images, data, "training"), _first(test, test_images, data, "test")
+    first, second = _take_first(train, images, data, "training"), _take_first(test, test_images, data, "test")
     mean, deviation = (
         ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
         if classes == 10
         else ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
     )
-    return Images(*_split(first, classes, data), *_split(second, classes, data), classes, mean, deviation, origin)
+    return Images(
+        *_split_columns(first, classes, data), *_split_columns(second, classes, data), classes, mean, deviation, origin
+    )
 
 
-def _rows(data: DataSet, names: list[str], folder: str | None) -> tuple[list[NDArray[np.uint8]], str]:
+def _read_rows(data: DataSet, names: list[str], folder: str | None) -> tuple[list[NDArray[np.uint8]], str]:
     """The rows of each file, and their origin."""
     loaded = load(data, names, folder)
     width = PIXELS + (1 if data is CIFAR10 else 2)
@@ -98,13 +100,13 @@ def _rows(data: DataSet, names: list[str], folder: str | None) -> tuple[list[NDA
     return [np.frombuffer(loaded.files[name], np.uint8).reshape(-1, width) for name in names], loaded.origin
 
 
-def _first(rows: NDArray[np.uint8], count: int, data: DataSet, what: str) -> NDArray[np.uint8]:
+def _take_first(rows: NDArray[np.uint8], count: int, data: DataSet, what: str) -> NDArray[np.uint8]:
     if count > len(rows):
         raise DataError(f"{data.title}: {count:,} {what} images are asked for, there are {len(rows):,}")
     return rows[:count]
 
 
-def _split(rows: NDArray[np.uint8], classes: int, data: DataSet) -> tuple[Tensor, Tensor]:
+def _split_columns(rows: NDArray[np.uint8], classes: int, data: DataSet) -> tuple[Tensor, Tensor]:
     labels = rows[:, -PIXELS - 1].astype(np.int64)  # CIFAR-100's fine label stands after the coarse one
     if labels.max() >= classes:
         raise DataError(f"{data.title}: label {labels.max()} in a row, there are {classes} classes; get the files anew")

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .embedded import embedded_text
+from .embedded import read_embedded_text
 
 FILE = "digits.csv.xz"
 SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"  # of the text, before compression
@@ -16,7 +16,7 @@ SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"  # o
 
 def digits_text() -> str:
     """One line for each image: 64 pixels from 0 to 16 and the label; unpacked and checked against its sha256."""
-    return embedded_text("digits", FILE, SHA256)
+    return read_embedded_text("digits", FILE, SHA256)
 
 
 @lru_cache(maxsize=1)

@@ -12,40 +12,40 @@ from pathlib import Path
 
 from thinwire.core import format_bytes, write_atomically
 
-from .where import DataError, DataSet, Pin, Tell, check, members
+from .datasets import Checksum, DataError, DataSet, ProgressCallback, check_content, read_members
 
-_PIECE = 1 << 18
+_CHUNK = 1 << 18
 _TIMEOUT_S = 30.0
-_MOST = 1 << 30  # bytes of a file whose size is not known to us
+_MAX_BYTES = 1 << 30  # bytes of a file whose size is not known to us
 
 
-def download(data: DataSet, names: Sequence[str], folder: Path, tell: Tell | None = None) -> None:
+def download(data: DataSet, names: Sequence[str], folder: Path, tell: ProgressCallback | None = None) -> None:
     """These files of the set into `folder`, as its archive has them. OSError if the network does not give them."""
-    tell = tell or Lines()
+    tell = tell or ProgressLines()
     place = folder / data.folder
     if data.urls:
         place.mkdir(parents=True, exist_ok=True)
         for name in names:
             pin = data.files[name]
             assert pin is not None, "a file that has an address of its own has a sum"
-            fetch(data.urls[name], pin, place / name, tell)
+            fetch_file(data.urls[name], pin, place / name, tell)
         return
     if data.archive is None or data.archive.pin is None:
         raise DataError(f"{data.title}: no address is known to download it from")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / data.archive.name
-    fetch(data.archive.url, data.archive.pin, path, tell)
+    fetch_file(data.archive.url, data.archive.pin, path, tell)
     pins = {name: pin for name, pin in data.files.items() if pin is not None}
     if len(pins) < len(data.files):
         return  # it stays as it is: unpacked, nobody could check all of its files again
     place.mkdir(exist_ok=True)
-    for name, content in members(path, data, list(pins)).items():
-        check(f"{path}/{name}", content, pins[name])
+    for name, content in read_members(path, data, list(pins)).items():
+        check_content(f"{path}/{name}", content, pins[name])
         write_atomically(place / name, content)
     path.unlink()  # its files are there now
 
 
-def fetch(url: str, pin: Pin, target: Path, tell: Tell) -> None:
+def fetch_file(url: str, pin: Checksum, target: Path, tell: ProgressCallback) -> None:
     """The file at an address, under its name only when all of it is there and has the SHA-256 it should have."""
     part = target.with_name(f".{target.name}.part-{os.getpid()}")  # two processes may want it at once
     request = urllib.request.Request(url, headers={"User-Agent": "thinwire"})
@@ -54,13 +54,13 @@ def fetch(url: str, pin: Pin, target: Path, tell: Tell) -> None:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer, part.open("wb") as file:
             announced = answer.headers.get("Content-Length") or ""
             total = pin.num_bytes or (int(announced) if announced.isdecimal() else 0)
-            while piece := answer.read(_PIECE):
+            while piece := answer.read(_CHUNK):
                 count += len(piece)
-                if count > (pin.num_bytes or _MOST):
+                if count > (pin.num_bytes or _MAX_BYTES):
                     most = (
                         f"{pin.num_bytes:,} bytes it should have"
                         if pin.num_bytes
-                        else f"{_MOST:,} bytes that are allowed"
+                        else f"{_MAX_BYTES:,} bytes that are allowed"
                     )
                     raise DataError(f"{url} gives more than the {most}; nothing was kept")
                 digest.update(piece)
@@ -77,7 +77,7 @@ def fetch(url: str, pin: Pin, target: Path, tell: Tell) -> None:
         part.unlink(missing_ok=True)
 
 
-class Lines:
+class ProgressLines:
     """Progress as plain lines on standard error, one every few seconds. A total of 0 is one that is not known."""
 
     def __init__(self, every_s: float = 5.0) -> None:

@@ -7,7 +7,7 @@ import lzma
 from importlib.resources import files
 
 
-def embedded_text(name: str, file: str, sha256: str) -> str:
+def read_embedded_text(name: str, file: str, sha256: str) -> str:
     """The unpacked text. sha256: of the text, before compression."""
     packed = files(__package__).joinpath(file).read_bytes()
     try:

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from thinwire.core import MissingExtra
 
-from .where import VARIABLE, DataError, absent, cache_folder, places
+from .datasets import VARIABLE, DataError, cache_folder, describe_folders, search_folders
 
-KINDS = (".jpg", ".jpeg", ".png")
-MOST_PIXELS = 1 << 26  # 200 MB decoded; a small file may claim to be far larger
+SUFFIXES = (".jpg", ".jpeg", ".png")
+MAX_PIXELS = 1 << 26  # 200 MB decoded; a small file may claim to be far larger
 LAYOUT = "train/CLASS/IMAGE and val/CLASS/IMAGE, images being .jpg, .jpeg or .png"
 
 
@@ -36,7 +36,7 @@ Cut = Callable[[int, int], Crop]  # width, height -> what is taken of the image
 
 
 @dataclass(frozen=True, eq=False)
-class Listed:
+class ImageList:
     """Files of one half of a set, class by class, in the order of their names."""
 
     folder: Path
@@ -52,8 +52,8 @@ class Listed:
 class ImageFolders:
     """A set of images; nothing of them is decoded yet."""
 
-    train: Listed
-    val: Listed
+    train: ImageList
+    val: ImageList
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class ImageFolders:
 
 def find_images(name: str, folder: str | Path | None = None) -> Path | None:
     """The folder of the set, in the first place that has it; none if there is none; an error if it lacks a half."""
-    for place in places(folder):
+    for place in search_folders(folder):
         found = place / name
         if found.is_dir():
             if gone := [half for half in ("train", "val") if not (found / half).is_dir()]:
@@ -81,7 +81,7 @@ def read_folders(name: str, folder: str | None = None) -> ImageFolders:
     """The set of that name, listed. Remembered: all workers of a process share one list."""
     found = find_images(name, folder)
     if found is None:
-        raise DataError(missing_images(name, places(folder)))
+        raise DataError(describe_missing_images(name, search_folders(folder)))
     classes = _subfolders(found / "train")
     if len(classes) < 2:
         raise DataError(
@@ -89,12 +89,12 @@ def read_folders(name: str, folder: str | None = None) -> ImageFolders:
         )
     if strange := sorted(set(_subfolders(found / "val")) - set(classes)):
         raise DataError(f"image folder {found / 'val'} has classes that train lacks: {', '.join(strange[:5])}")
-    return ImageFolders(_listed(found / "train", classes), _listed(found / "val", classes))
+    return ImageFolders(_list_images(found / "train", classes), _list_images(found / "val", classes))
 
 
-def missing_images(name: str, tried: Sequence[Path]) -> str:
+def describe_missing_images(name: str, tried: Sequence[Path]) -> str:
     lines = [
-        f"image folder {name}: not found in {absent(tried)}; wanted: {name} with {LAYOUT}.",
+        f"image folder {name}: not found in {describe_folders(tried)}; wanted: {name} with {LAYOUT}.",
         "It is never downloaded. Three ways to give it:",
         f"  1. put or link it into {cache_folder()};",
         "  2. name the folder that has it: --data FOLDER;",
@@ -107,7 +107,7 @@ def _subfolders(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")))
 
 
-def _listed(folder: Path, classes: tuple[str, ...]) -> Listed:
+def _list_images(folder: Path, classes: tuple[str, ...]) -> ImageList:
     names: list[str] = []
     counts = []
     for kind in classes:
@@ -122,14 +122,14 @@ def _listed(folder: Path, classes: tuple[str, ...]) -> Listed:
         counts.append(len(here))
     if not names:
         raise DataError(f"image folder {folder} has no images; wanted: {LAYOUT}")
-    return Listed(folder, classes, tuple(names), torch.from_numpy(np.repeat(np.arange(len(classes)), counts)))
+    return ImageList(folder, classes, tuple(names), torch.from_numpy(np.repeat(np.arange(len(classes)), counts)))
 
 
 def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in KINDS and not path.name.startswith(".") and path.is_file()
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
 
 
-def pillow() -> Any:
+def import_pillow() -> Any:
     """The module Image of Pillow."""
     try:
         return importlib.import_module("PIL.Image")  # by name: it is an extra
@@ -140,18 +140,18 @@ def pillow() -> Any:
         ) from error
 
 
-def decoded(path: Path, pixels: int, cut: Cut) -> Tensor:
+def decode_image(path: Path, pixels: int, cut: Cut) -> Tensor:
     """Bytes (3, pixels, pixels) of what `cut` takes of an image, red, green and blue."""
-    images = pillow()
+    images = import_pillow()
     try:
         with images.open(path, formats=("JPEG", "PNG")) as opened:
             width, height = opened.size
-            if width * height <= MOST_PIXELS:
+            if width * height <= MAX_PIXELS:
                 crop = cut(width, height)
                 small = opened.convert("RGB").resize((pixels, pixels), images.Resampling.BILINEAR, box=crop[:4])
     except Exception as error:  # a broken file makes decoders fail in many ways
         raise DataError(f"{path} cannot be read as an image ({error}); mend or remove it") from error
-    if width * height > MOST_PIXELS:
-        raise DataError(f"{path} has {width:,} x {height:,} pixels, more than the {MOST_PIXELS:,} allowed; remove it")
+    if width * height > MAX_PIXELS:
+        raise DataError(f"{path} has {width:,} x {height:,} pixels, more than the {MAX_PIXELS:,} allowed; remove it")
     rows = torch.from_numpy(np.array(small)).permute(2, 0, 1)
     return rows.flip(2) if crop.mirrored else rows

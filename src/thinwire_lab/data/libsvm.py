@@ -31,7 +31,7 @@ def parse_libsvm(text: str, features: int) -> tuple[NDArray[np.float64], NDArray
                 columns.append(int(column))
                 values.append(float(value))
         except ValueError:
-            raise _explained(line, number) from None
+            raise _explain_line(line, number) from None
         counts.append(len(columns) - before)
 
     row = np.repeat(np.arange(len(lines)), counts)
@@ -48,7 +48,7 @@ def parse_libsvm(text: str, features: int) -> tuple[NDArray[np.float64], NDArray
     return dense, label_of
 
 
-def _explained(line: str, number: int) -> ValueError:
+def _explain_line(line: str, number: int) -> ValueError:
     """The error for a line that could not be read, naming its first bad word."""
     words = line.split()
     if not words:

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from .datasets import Checksum, DataError, DataSet, load
 from .libsvm import parse_libsvm
-from .where import DataError, DataSet, Pin, load
 
 Numbers = NDArray[np.float64]
 _URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
@@ -21,13 +21,13 @@ A9A = DataSet(
     title="a9a (LIBSVM)",
     folder="",
     files={
-        "a9a": Pin(2_327_314, "7ba53cccb27e2e525f0fb173e1f446d49856e3fb007eb43be4ec6d0f5b3335ca"),
-        "a9a.t": Pin(1_164_628, "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9"),
+        "a9a": Checksum(2_327_314, "7ba53cccb27e2e525f0fb173e1f446d49856e3fb007eb43be4ec6d0f5b3335ca"),
+        "a9a.t": Checksum(1_164_628, "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9"),
     },
     urls={"a9a": f"{_URL}/a9a", "a9a.t": f"{_URL}/a9a.t"},
 )
 A9A_FEATURES = 123
-_MOST_NUMBERS = 250_000_000  # 2 GB as float64
+_MAX_NUMBERS = 250_000_000  # 2 GB as float64
 
 
 @lru_cache(maxsize=1)
@@ -35,7 +35,7 @@ def read_a9a(folder: str | None = None) -> tuple[Numbers, Numbers, Numbers, Numb
     """Features and labels (0 or 1; 1 is an income above 50K) of the training and of the test set, and their origin."""
     loaded = load(A9A, ["a9a", "a9a.t"], folder)
     train, test = (parse_libsvm(loaded.files[name].decode("ascii"), A9A_FEATURES) for name in ("a9a", "a9a.t"))
-    return train[0], two_labels(train[1], "a9a"), test[0], two_labels(test[1], "a9a.t"), loaded.origin
+    return train[0], binarize_labels(train[1], "a9a"), test[0], binarize_labels(test[1], "a9a.t"), loaded.origin
 
 
 @lru_cache(maxsize=1)
@@ -51,17 +51,17 @@ def read_libsvm(path: str) -> tuple[Numbers, Numbers]:
         text = content.decode("ascii")
         columns = max(map(int, re.findall(r"(\d+):", text)), default=1)
         rows = text.count("\n") + 1
-        if rows * columns > _MOST_NUMBERS:
+        if rows * columns > _MAX_NUMBERS:
             raise DataError(f"{path}: {rows:,} rows of {columns:,} columns are too many to be kept dense (2 GB)")
         features, labels = parse_libsvm(text, columns)
     except DataError:
         raise
     except (OSError, EOFError, lzma.LZMAError, ValueError) as error:
         raise DataError(f"{path} is no LIBSVM file: {error}") from error
-    return features, two_labels(labels, path)
+    return features, binarize_labels(labels, path)
 
 
-def two_labels(labels: Numbers, what: str) -> Numbers:
+def binarize_labels(labels: Numbers, what: str) -> Numbers:
     """The smaller label becomes 0, the larger 1; anything but two labels is refused."""
     kinds = np.unique(labels)
     if len(kinds) != 2:

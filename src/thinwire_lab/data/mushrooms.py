@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .embedded import embedded_text
+from .embedded import read_embedded_text
 from .libsvm import parse_libsvm
 
 FEATURES = 112
@@ -14,7 +14,7 @@ SHA256 = "f39a4eb628dc61a7d43760815b061c9e497aa728ce1ad8bde57a09ef6043b538"  # o
 
 def mushrooms_text() -> str:
     """The LIBSVM text, unpacked and checked against its sha256."""
-    return embedded_text("mushrooms", "mushrooms.libsvm.xz", SHA256)
+    return read_embedded_text("mushrooms", "mushrooms.libsvm.xz", SHA256)
 
 
 def load_mushrooms() -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .where import Archive, DataError, DataSet, Pin, load
+from .datasets import Archive, Checksum, DataError, DataSet, load
 
 _ARCHIVES = "https://s3.amazonaws.com/research.metamind.io/wikitext"
 _EXAMPLES = "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2"
@@ -22,8 +22,8 @@ WIKITEXT2 = DataSet(
     title="WikiText-2 (wikitext-2-v1)",
     folder="wikitext-2",
     files={
-        "wiki.train.tokens": Pin(10_797_148, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
-        "wiki.valid.tokens": Pin(1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
+        "wiki.train.tokens": Checksum(10_797_148, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
+        "wiki.valid.tokens": Checksum(1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
     },
     archive=Archive(f"{_ARCHIVES}/wikitext-2-v1.zip"),
     urls={  # the same files under other names; the archive's own address answers no more
@@ -37,20 +37,20 @@ WIKITEXT103 = DataSet(
     files={"wiki.train.tokens": None, "wiki.valid.tokens": None},
     archive=Archive(
         f"{_ARCHIVES}/wikitext-103-v1.zip",
-        Pin(None, "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590"),
+        Checksum(None, "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590"),
     ),
     most=1 << 30,  # the training file has some 540 MB
 )
 SHAKESPEARE = DataSet(
     title="tiny-shakespeare",
     folder="tiny-shakespeare",
-    files={"input.txt": Pin(1_115_394, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")},
+    files={"input.txt": Checksum(1_115_394, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")},
     urls={"input.txt": "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"},
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Text:
+class TokenizedText:
     """Token numbers below `len(vocabulary)`."""
 
     train: Tensor  # (n,) int32 or int64
@@ -60,28 +60,28 @@ class Text:
 
 
 @lru_cache(maxsize=2)
-def read_wikitext2(folder: str | None = None) -> Text:
-    return _by_words(WIKITEXT2, folder)
+def read_wikitext2(folder: str | None = None) -> TokenizedText:
+    return _read_words(WIKITEXT2, folder)
 
 
 @lru_cache(maxsize=1)
-def read_wikitext103(folder: str | None = None) -> Text:
+def read_wikitext103(folder: str | None = None) -> TokenizedText:
     """The same, fifty times as long: 103 million words, 400 MB as numbers."""
-    return _by_words(WIKITEXT103, folder)
+    return _read_words(WIKITEXT103, folder)
 
 
-def _by_words(data: DataSet, folder: str | None) -> Text:
+def _read_words(data: DataSet, folder: str | None) -> TokenizedText:
     """Words between spaces and <eos> at each line's end; the vocabulary is every word of the training file."""
     loaded = load(data, list(data.files), folder)
     contents = {name: (f"{data.title}: {name}", loaded.files[name]) for name in data.files}
     number: defaultdict[str, int] = defaultdict(None, {"<unk>": 0, "<eos>": 1})
     number.default_factory = number.__len__  # a word that is new has the next number
-    train = numbered(*contents["wiki.train.tokens"], number.__getitem__)
-    valid = numbered(*contents["wiki.valid.tokens"], lambda word: number.get(word, 0))
-    return Text(train, valid, tuple(number), loaded.origin)
+    train = tokenize(*contents["wiki.train.tokens"], number.__getitem__)
+    valid = tokenize(*contents["wiki.valid.tokens"], lambda word: number.get(word, 0))
+    return TokenizedText(train, valid, tuple(number), loaded.origin)
 
 
-def numbered(what: str, content: bytes, number: Callable[[str], int]) -> Tensor:
+def tokenize(what: str, content: bytes, number: Callable[[str], int]) -> Tensor:
     """Numbers (n,) of the words of a text as int32, line by line: words that are not at work take no room."""
     numbers = array("i")
     for line in _lines(what, content):
@@ -91,7 +91,7 @@ def numbered(what: str, content: bytes, number: Callable[[str], int]) -> Tensor:
 
 
 @lru_cache(maxsize=2)
-def read_shakespeare(folder: str | None = None) -> Text:
+def read_shakespeare(folder: str | None = None) -> TokenizedText:
     """Characters; the first 90 % for training, the last 10 % for validation, as is usual."""
     loaded = load(SHAKESPEARE, ["input.txt"], folder)
     content = np.frombuffer(loaded.files["input.txt"], np.uint8)
@@ -100,7 +100,7 @@ def read_shakespeare(folder: str | None = None) -> Text:
     letters, numbers = np.unique(content, return_inverse=True)
     tokens = torch.from_numpy(numbers.astype(np.int64))
     cut = len(tokens) * 9 // 10
-    return Text(tokens[:cut], tokens[cut:], tuple(map(chr, letters)), loaded.origin)
+    return TokenizedText(tokens[:cut], tokens[cut:], tuple(map(chr, letters)), loaded.origin)
 
 
 def _lines(what: str, content: bytes) -> Iterator[str]:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
-from .initial import initialised
+from .initialization import initialize
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention to what came before, then a small network for each place."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -39,7 +39,7 @@ class GPT(nn.Module):
     def __init__(self, tokens: int, context: int, layers: int, width: int, heads: int) -> None:
         super().__init__()
         self.embed, self.embed_place = nn.Embedding(tokens, width), nn.Embedding(context, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.blocks = nn.Sequential(*(TransformerBlock(width, heads) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -54,4 +54,4 @@ def gpt(tokens: int, context: int, layers: int, width: int, heads: int, seed: in
     def deviation(name: str, weights: Tensor) -> float:
         return 0.02 / math.sqrt(2 * layers) if name.endswith(("out.weight", "down.weight")) else 0.02
 
-    return initialised(lambda: GPT(tokens, context, layers, width, heads), seed, deviation)
+    return initialize(lambda: GPT(tokens, context, layers, width, heads), seed, deviation)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions and a way around them."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -17,7 +17,7 @@ class Block(nn.Module):
         self.norm1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.norm2 = nn.BatchNorm2d(outputs)
-        self.around = way_around(inputs, outputs, stride)
+        self.around = make_shortcut(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = torch.relu(self.norm1(self.conv1(x)))
@@ -40,7 +40,7 @@ class Bottleneck(nn.Module):
         self.conv3 = nn.Conv2d(inner, outputs, 1, bias=False)
         self.norm3 = nn.BatchNorm2d(outputs)
         nn.init.zeros_(self.norm3.weight)
-        self.around = way_around(inputs, outputs, stride)
+        self.around = make_shortcut(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = torch.relu(self.norm1(self.conv1(x)))
@@ -48,7 +48,7 @@ class Bottleneck(nn.Module):
         return torch.relu(self.norm3(self.conv3(out)) + self.around(x))
 
 
-def way_around(inputs: int, outputs: int, stride: int) -> nn.Module:
+def make_shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
     """Nothing, unless the shape changes."""
     if stride == 1 and inputs == outputs:
         return nn.Identity()
@@ -63,7 +63,7 @@ class ResNet(nn.Module):
         classes: int,
         first: int,
         widths: Sequence[int],
-        block: Callable[[int, int, int], nn.Module] = Block,
+        block: Callable[[int, int, int], nn.Module] = ResidualBlock,
         large: bool = False,
     ) -> None:
         super().__init__()

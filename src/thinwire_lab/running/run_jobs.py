@@ -135,7 +135,7 @@ def _run_in_sequence(
         for job in jobs
     ]
     with nullcontext() if link == "none" else network(ranks, link) as net:
-        starts = None if net is None else net.starts()
+        starts = None if net is None else net.command_prefixes()
         try:
             run_ranks(
                 ranks,

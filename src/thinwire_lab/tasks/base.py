@@ -12,7 +12,7 @@ from torch import Tensor
 from thinwire.core import CompositionError, union_members
 from thinwire.importance import Objective
 
-from ..data import Tell
+from ..data import ProgressCallback
 from ..tables import has_type, type_in_words
 from .splits import Split
 
@@ -49,7 +49,7 @@ class Learner(Protocol):
 class Task(Protocol):
     """Settings of a task, checked when they are put together."""
 
-    def prepare(self, size: int, split: Split, tell: Tell | None = None) -> None:
+    def prepare(self, size: int, split: Split, tell: ProgressCallback | None = None) -> None:
         """Find or download the data and refuse what cannot be, before any worker starts."""
 
     def learner(self, rank: int, size: int, split: Split, seed: int) -> Learner:

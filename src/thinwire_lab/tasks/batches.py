@@ -25,18 +25,18 @@ def batch_positions(step: int, batch: int, count: int, seed: int, rank: int) -> 
     while begin < end:
         epoch, at = divmod(begin, count)
         stop = min(count, at + end - begin)
-        pieces.append(order(derive_key(seed, _ORDER_KEY, rank, epoch), count)[at:stop])
+        pieces.append(permutation(derive_key(seed, _ORDER_KEY, rank, epoch), count)[at:stop])
         begin += stop - at
     return torch.cat(pieces)
 
 
 @lru_cache(maxsize=64)
-def order(key: Key, count: int) -> Tensor:
+def permutation(key: Key, count: int) -> Tensor:
     """A permutation of `count` positions; do not change it."""
     return noise32(key, count, _CPU).argsort()  # all words differ, so that the order is the only one
 
 
-def cropped_and_flipped(images: Tensor, key: Key, edge: int = 4) -> Tensor:
+def crop_and_flip(images: Tensor, key: Key, edge: int = 4) -> Tensor:
     """Each image moved by up to `edge` pixels, black coming in, and mirrored or not."""
     count, channels, height, width = images.shape
     draws = noise16(key, 3 * count, _CPU).view(3, count).long()

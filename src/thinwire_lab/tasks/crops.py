@@ -15,12 +15,12 @@ from ..data.folders import Crop
 DRAWS = 6  # 16-bit words that a crop takes
 
 
-def crop_draws(key: Key, count: int) -> list[list[int]]:
+def draw_crop_numbers(key: Key, count: int) -> list[list[int]]:
     """What `drawn_crop` takes, for each of `count` images."""
     return noise16(key, DRAWS * count, torch.device("cpu")).view(count, DRAWS).tolist()
 
 
-def drawn_crop(width: int, height: int, draws: Sequence[int]) -> Crop:
+def random_crop(width: int, height: int, draws: Sequence[int]) -> Crop:
     """8 to 100 % of the area, up to a third wider than high or higher than wide, anywhere inside, mirrored or not.
 
     Where so large a piece of that form does not fit, the largest that does. Roots and products only, no powers: every

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from thinwire.core import derive_key
 
-from ..data import Tell
+from ..data import ProgressCallback
 from ..data.digits import read_digits
-from ..models.initial import initialised
+from ..models.initialization import initialize
 from ..models.mlp import mlp
 from .base import check_settings
-from .batches import batch_positions, order
-from .modules import Batch, ModuleLearner, count_parameters, held_out
-from .splits import Split, shares
+from .batches import batch_positions, permutation
+from .modules import Batch, ModuleLearner, count_parameters, evaluate
+from .splits import Split, split_rows
 
 _TEST_SPLIT_KEY = ("digits", "test")  # frozen: makes the random bits
 
@@ -39,22 +39,22 @@ class Digits:
     def smoothness(self) -> None:
         return None
 
-    def prepare(self, size: int, split: Split, tell: Tell | None = None) -> None:
-        shares(_digits()[1].numpy(), size, split, seed=0)
+    def prepare(self, size: int, split: Split, tell: ProgressCallback | None = None) -> None:
+        split_rows(_digits()[1].numpy(), size, split, seed=0)
 
     def learner(self, rank: int, size: int, split: Split, seed: int) -> ModuleLearner:
         pixels, labels, test, test_labels = _digits()
-        rows = torch.from_numpy(shares(labels.numpy(), size, split, seed)[rank])
+        rows = torch.from_numpy(split_rows(labels.numpy(), size, split, seed)[rank])
 
         def batch(step: int) -> Batch:
             chosen = rows[batch_positions(step, self.batch, len(rows), seed, rank)]
             return pixels[chosen], labels[chosen]
 
         def figures(model: nn.Module) -> dict[str, float]:
-            loss, accuracy = held_out(model, [(test, test_labels)])
-            return {"loss": loss, "accuracy": accuracy, "train_loss": held_out(model, [(pixels, labels)])[0]}
+            loss, accuracy = evaluate(model, [(test, test_labels)])
+            return {"loss": loss, "accuracy": accuracy, "train_loss": evaluate(model, [(pixels, labels)])[0]}
 
-        return ModuleLearner(initialised(lambda: mlp(64, self.width, 10), seed), batch, figures)
+        return ModuleLearner(initialize(lambda: mlp(64, self.width, 10), seed), batch, figures)
 
     def about(self) -> dict[str, Any]:
         return {
@@ -67,6 +67,6 @@ class Digits:
 def _digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Pixels and labels to train on, and to test on."""
     pixels, labels = map(torch.from_numpy, read_digits())
-    places = order(derive_key(*_TEST_SPLIT_KEY), len(labels))
+    places = permutation(derive_key(*_TEST_SPLIT_KEY), len(labels))
     test, train = places[:TEST].sort().values, places[TEST:].sort().values
     return pixels[train], labels[train], pixels[test], labels[test]

@@ -12,17 +12,17 @@ from torch import Tensor, nn
 
 from thinwire.core import CompositionError, Key
 
-from ..data import Tell
-from ..data.folders import ImageFolders, Listed, decoded, pillow, read_folders
+from ..data import ProgressCallback
+from ..data.folders import ImageFolders, ImageList, decode_image, import_pillow, read_folders
 from ..models.resnet import resnet18, resnet50
 from .base import check_settings
-from .crops import central_crop, crop_draws, drawn_crop
+from .crops import central_crop, draw_crop_numbers, random_crop
 from .images import Channels, ImageTask
 from .modules import count_parameters
-from .splits import Split, shares
+from .splits import Split, split_rows
 
 MODELS: dict[str, Callable[[int], nn.Module]] = {"resnet18": partial(resnet18, large=True), "resnet50": resnet50}
-LEAST = 32  # pixels: the network halves an image five times
+MIN_PIXELS = 32  # pixels: the network halves an image five times
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,14 @@ class ImageFolder(ImageTask):
         check_settings(self, "image_folder")
         if self.set in ("", ".", "..") or "/" in self.set or "\\" in self.set:
             raise CompositionError(f"image_folder: set must be the name of a folder, got {self.set!r}; imagenet is one")
-        if self.pixels < LEAST:
-            raise CompositionError(f"image_folder: pixels must be at least {LEAST}, got {self.pixels}; 224 is usual")
+        if self.pixels < MIN_PIXELS:
+            raise CompositionError(
+                f"image_folder: pixels must be at least {MIN_PIXELS}, got {self.pixels}; 224 is usual"
+            )
 
-    def prepare(self, size: int, split: Split, tell: Tell | None = None) -> None:
-        shares(self._labels().numpy(), size, split, seed=0)
-        pillow()
+    def prepare(self, size: int, split: Split, tell: ProgressCallback | None = None) -> None:
+        split_rows(self._labels().numpy(), size, split, seed=0)
+        import_pillow()
 
     def about(self) -> dict[str, Any]:
         data, measured = self._data, len(self._measured())
@@ -78,8 +80,8 @@ class ImageFolder(ImageTask):
         files = self._data.train
         if key is None:
             return self._middles(files, rows)
-        pairs = zip(rows.tolist(), crop_draws(key, len(rows)), strict=True)
-        images = [decoded(files.path(row), self.pixels, partial(drawn_crop, draws=draws)) for row, draws in pairs]
+        pairs = zip(rows.tolist(), draw_crop_numbers(key, len(rows)), strict=True)
+        images = [decode_image(files.path(row), self.pixels, partial(random_crop, draws=draws)) for row, draws in pairs]
         return torch.stack(images)
 
     def _test_labels(self) -> Tensor:
@@ -88,14 +90,14 @@ class ImageFolder(ImageTask):
     def _test_images(self, rows: Tensor) -> Tensor:
         return self._middles(self._data.val, self._measured()[rows])
 
-    def _middles(self, files: Listed, rows: Tensor) -> Tensor:
-        return torch.stack([decoded(files.path(row), self.pixels, central_crop) for row in rows.tolist()])
+    def _middles(self, files: ImageList, rows: Tensor) -> Tensor:
+        return torch.stack([decode_image(files.path(row), self.pixels, central_crop) for row in rows.tolist()])
 
     def _measured(self) -> Tensor:
-        return evenly(len(self._data.val.names), self.test_images)
+        return spread_evenly(len(self._data.val.names), self.test_images)
 
 
-def evenly(count: int, wanted: int) -> Tensor:
+def spread_evenly(count: int, wanted: int) -> Tensor:
     """`wanted` of `count` positions, or all, at equal distances: files are sorted by class."""
     taken = min(count, wanted)
     return torch.arange(taken) * count // taken

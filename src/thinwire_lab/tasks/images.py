@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from thinwire.core import Key, derive_key
 
-from ..data import Tell, load
-from ..data.cifar import Images, files_of, read_cifar
+from ..data import ProgressCallback, load
+from ..data.cifar import Images, read_cifar, select_files
 from ..models.cnn import CNN
-from ..models.initial import initialised
+from ..models.initialization import initialize
 from ..models.resnet import resnet18, slim_resnet
 from .base import check_settings
-from .batches import batch_positions, cropped_and_flipped
-from .modules import Batch, ModuleLearner, count_parameters, held_out
-from .splits import Split, shares
+from .batches import batch_positions, crop_and_flip
+from .modules import Batch, ModuleLearner, count_parameters, evaluate
+from .splits import Split, split_rows
 
 _AUGMENT_KEY = "augment"  # frozen: makes the random bits
 
@@ -43,14 +43,14 @@ class ImageTask:
 
     def learner(self, rank: int, size: int, split: Split, seed: int) -> ModuleLearner:
         labels, statistics = self._labels(), self._statistics()
-        rows = torch.from_numpy(shares(labels.numpy(), size, split, seed)[rank])
+        rows = torch.from_numpy(split_rows(labels.numpy(), size, split, seed)[rank])
 
         def batch(step: int) -> Batch:
             chosen = rows[batch_positions(step, self.batch, len(rows), seed, rank)]
             key = derive_key(seed, _AUGMENT_KEY, rank, step) if self.augment else None
-            return normalised(self._train_images(chosen, key), *statistics), labels[chosen]
+            return normalize(self._train_images(chosen, key), *statistics), labels[chosen]
 
-        return ModuleLearner(initialised(self._model, seed), batch, self._figures)
+        return ModuleLearner(initialize(self._model, seed), batch, self._figures)
 
     def _figures(self, model: nn.Module) -> dict[str, float]:
         labels, statistics = self._test_labels(), self._statistics()
@@ -58,9 +58,9 @@ class ImageTask:
         def batches() -> Iterator[Batch]:
             for at in range(0, len(labels), self.at_once):
                 rows = torch.arange(at, min(at + self.at_once, len(labels)))
-                yield normalised(self._test_images(rows), *statistics), labels[rows]
+                yield normalize(self._test_images(rows), *statistics), labels[rows]
 
-        loss, accuracy = held_out(model, batches())
+        loss, accuracy = evaluate(model, batches())
         return {"loss": loss, "accuracy": accuracy}
 
     def _model(self) -> nn.Module:
@@ -101,9 +101,11 @@ class Cifar10(ImageTask):
     def __post_init__(self) -> None:
         check_settings(self, f"cifar{self.classes}")
 
-    def prepare(self, size: int, split: Split, tell: Tell | None = None) -> None:
-        load(*files_of(self.classes, self.images), self.folder, tell)  # with progress; the reader finds it afterwards
-        shares(self._data.train_labels.numpy(), size, split, seed=0)
+    def prepare(self, size: int, split: Split, tell: ProgressCallback | None = None) -> None:
+        load(
+            *select_files(self.classes, self.images), self.folder, tell
+        )  # with progress; the reader finds it afterwards
+        split_rows(self._data.train_labels.numpy(), size, split, seed=0)
 
     def about(self) -> dict[str, Any]:
         data = self._data
@@ -131,7 +133,7 @@ class Cifar10(ImageTask):
 
     def _train_images(self, rows: Tensor, key: Key | None) -> Tensor:
         images = self._data.train[rows]
-        return images if key is None else cropped_and_flipped(images, key)
+        return images if key is None else crop_and_flip(images, key)
 
     def _test_labels(self) -> Tensor:
         return self._data.test_labels
@@ -147,7 +149,7 @@ class Cifar100(Cifar10):
     classes: ClassVar[int] = 100
 
 
-def normalised(images: Tensor, mean: Channels, deviation: Channels) -> Tensor:
+def normalize(images: Tensor, mean: Channels, deviation: Channels) -> Tensor:
     """Bytes -> floats with mean 0 and deviation 1 in each channel, over the training set.
 
     Channels last in memory: convolutions of residual networks then take a quarter less time.

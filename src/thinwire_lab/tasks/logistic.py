@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from ..data.mushrooms import load_mushrooms
-from .splits import Split, shares
+from .splits import Split, split_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,20 +55,20 @@ def mushrooms(ridge: float, dtype: torch.dtype = torch.float32) -> Logistic:
     return Logistic(torch.tensor(features, dtype=dtype), torch.tensor(labels - 1, dtype=dtype), ridge)
 
 
-def split(whole: Logistic, workers: int, how: str, seed: int) -> list[Logistic]:
+def split_problem(whole: Logistic, workers: int, how: str, seed: int) -> list[Logistic]:
     """One share for each worker; `how` is the text of a Split."""
-    return [take(whole, rows) for rows in shares(whole.labels.numpy(), workers, Split.parse(how), seed)]
+    return [select_rows(whole, rows) for rows in split_rows(whole.labels.numpy(), workers, Split.parse(how), seed)]
 
 
 @lru_cache(maxsize=2)
-def without(whole: Logistic, share: float, seed: int) -> tuple[Logistic, Logistic]:
+def hold_out(whole: Logistic, share: float, seed: int) -> tuple[Logistic, Logistic]:
     """The rows without a share of them drawn at random, and that share."""
     order = np.random.RandomState(seed).permutation(len(whole.labels))
     cut = round(share * len(order))
-    return take(whole, np.sort(order[cut:])), take(whole, np.sort(order[:cut]))
+    return select_rows(whole, np.sort(order[cut:])), select_rows(whole, np.sort(order[:cut]))
 
 
-def take(whole: Logistic, rows: Tensor | NDArray[np.int64]) -> Logistic:
+def select_rows(whole: Logistic, rows: Tensor | NDArray[np.int64]) -> Logistic:
     """The same problem on some of its rows."""
     index = torch.as_tensor(rows)
     return Logistic(whole.features[index], whole.labels[index], whole.ridge)

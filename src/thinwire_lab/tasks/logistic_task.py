@@ -13,12 +13,12 @@ from torch import Tensor
 from thinwire.core import CompositionError
 from thinwire.importance import FunctionObjective, Objective, Point
 
-from ..data import Tell, load
+from ..data import ProgressCallback, load
 from ..data.libsvm_files import A9A, read_a9a, read_libsvm
 from .base import check_settings
 from .batches import batch_positions
-from .logistic import Logistic, mushrooms, take, without
-from .splits import Split, shares
+from .logistic import Logistic, hold_out, mushrooms, select_rows
+from .splits import Split, split_rows
 
 Problems = tuple[Logistic, Logistic, str]  # to train on, to measure accuracy on, where the rows are from
 
@@ -52,14 +52,14 @@ class LogisticTask:
     def smoothness(self) -> float:
         return self._problems()[0].smoothness
 
-    def prepare(self, size: int, split: Split, tell: Tell | None = None) -> None:
+    def prepare(self, size: int, split: Split, tell: ProgressCallback | None = None) -> None:
         if self.data == "a9a":
             load(A9A, list(A9A.files), self.folder, tell)
-        shares(self._problems()[0].labels.numpy(), size, split, seed=0)
+        split_rows(self._problems()[0].labels.numpy(), size, split, seed=0)
 
     def learner(self, rank: int, size: int, split: Split, seed: int) -> LogisticLearner:
         train, test, _ = self._problems()
-        share = take(train, shares(train.labels.numpy(), size, split, seed)[rank])
+        share = select_rows(train, split_rows(train.labels.numpy(), size, split, seed)[rank])
         return LogisticLearner(share, train, test, self.batch, seed, rank)
 
     def about(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class LogisticLearner:
         if self._batch is None:
             return self.share
         rows = batch_positions(step, self._batch, len(self.share.labels), self._seed, self._rank)
-        return take(self.share, rows)
+        return select_rows(self.share, rows)
 
 
 @lru_cache(maxsize=4)
@@ -137,4 +137,4 @@ def _problems(data: str, ridge: float, held_out: float, dtype: str, seed: int, f
     else:
         features, labels = (torch.tensor(numbers, dtype=kind) for numbers in read_libsvm(data))
         whole, origin = Logistic(features, labels, ridge), data
-    return (*(without(whole, held_out, seed) if held_out else (whole, whole)), origin)
+    return (*(hold_out(whole, held_out, seed) if held_out else (whole, whole)), origin)

@@ -66,7 +66,7 @@ def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
     return cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
 
 
-def held_out(model: nn.Module, batches: Iterable[Batch]) -> tuple[float, float]:
+def evaluate(model: nn.Module, batches: Iterable[Batch]) -> tuple[float, float]:
     """Mean loss and accuracy over all rows of all batches, with the model as it is."""
     loss, right, count = 0.0, 0, 0
     for inputs, targets in batches:

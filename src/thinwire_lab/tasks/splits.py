@@ -53,7 +53,7 @@ class Split:
         )
 
 
-def shares(labels: ArrayLike, size: int, split: Split, seed: int) -> list[Rows]:
+def split_rows(labels: ArrayLike, size: int, split: Split, seed: int) -> list[Rows]:
     """Rows of each rank: every row once, no rank without any. iid and sorted shares are of nearly equal size.
 
     The same on every rank that asks with the same seed.
@@ -63,13 +63,13 @@ def shares(labels: ArrayLike, size: int, split: Split, seed: int) -> list[Rows]:
         raise CompositionError(f"{len(kinds)} examples cannot be shared by {size} workers: none may be without any")
     if split.kind == "dirichlet":
         assert split.alpha is not None, "asked for when it was made"
-        return _dirichlet(kinds, size, split.alpha, np.random.RandomState(seed))
+        return _split_by_dirichlet(kinds, size, split.alpha, np.random.RandomState(seed))
     by_label = split.kind == "sorted"
     order = np.argsort(kinds, kind="stable") if by_label else np.random.RandomState(seed).permutation(len(kinds))
     return [np.asarray(rows, dtype=np.int64) for rows in np.array_split(order, size)]
 
 
-def stretches(length: int, size: int, split: Split, least: int) -> list[tuple[int, int]]:
+def split_text(length: int, size: int, split: Split, least: int) -> list[tuple[int, int]]:
     """Begin and end of each rank's stretch of a text: of nearly equal length, `least` at the least."""
     if split.kind != "iid":
         raise CompositionError(
@@ -81,7 +81,9 @@ def stretches(length: int, size: int, split: Split, least: int) -> list[tuple[in
     return list(pairwise(cuts))
 
 
-def _dirichlet(kinds: NDArray[np.generic], size: int, alpha: float, numbers: np.random.RandomState) -> list[Rows]:
+def _split_by_dirichlet(
+    kinds: NDArray[np.generic], size: int, alpha: float, numbers: np.random.RandomState
+) -> list[Rows]:
     """Each label's rows in proportions drawn anew. A rank left without any is given one of the largest share's."""
     parts: list[list[Rows]] = [[] for _ in range(size)]
     for kind in np.unique(kinds):

@@ -12,13 +12,21 @@ from torch import Tensor, nn
 
 from thinwire.core import CompositionError
 
-from ..data import DataSet, Tell, load
-from ..data.texts import SHAKESPEARE, WIKITEXT2, WIKITEXT103, Text, read_shakespeare, read_wikitext2, read_wikitext103
+from ..data import DataSet, ProgressCallback, load
+from ..data.texts import (
+    SHAKESPEARE,
+    WIKITEXT2,
+    WIKITEXT103,
+    TokenizedText,
+    read_shakespeare,
+    read_wikitext2,
+    read_wikitext103,
+)
 from ..models.gpt import GPT, gpt
 from .base import check_settings
 from .batches import batch_positions
-from .modules import Batch, ModuleLearner, count_parameters, held_out
-from .splits import Split, stretches
+from .modules import Batch, ModuleLearner, count_parameters, evaluate
+from .splits import Split, split_text
 
 _SIZES = {"gpt2": (12, 768, 12)}  # layers, width, heads
 _DEFAULT = (6, 384, 6)
@@ -60,19 +68,19 @@ class WikiText2:
     def smoothness(self) -> None:
         return None
 
-    def prepare(self, size: int, split: Split, tell: Tell | None = None) -> None:
+    def prepare(self, size: int, split: Split, tell: ProgressCallback | None = None) -> None:
         load(self.data, list(self.data.files), self.folder, tell)
-        stretches(len(self._train()), size, split, self.context + 1)
+        split_text(len(self._train()), size, split, self.context + 1)
         self._valid()
 
     def learner(self, rank: int, size: int, split: Split, seed: int) -> ModuleLearner:
         train = self._train()
-        begin, end = stretches(len(train), size, split, self.context + 1)[rank]
+        begin, end = split_text(len(train), size, split, self.context + 1)[rank]
         mine = train[begin:end]
         windows = (len(mine) - 1) // self.context
 
         def batch(step: int) -> Batch:
-            return cut(mine, batch_positions(step, self.batch, windows, seed, rank), self.context)
+            return cut_windows(mine, batch_positions(step, self.batch, windows, seed, rank), self.context)
 
         made = gpt(len(self._text().vocabulary), self.context, self.layers, self.width, self.heads, seed)
         return ModuleLearner(made, batch, self._figures)
@@ -90,7 +98,7 @@ class WikiText2:
             "cut": f"{words}, perplexity on the first {seen}; vocabulary of the whole training file",
         }  # fmt: skip
 
-    def _text(self) -> Text:
+    def _text(self) -> TokenizedText:
         return read_wikitext2(self.folder)
 
     def _train(self) -> Tensor:
@@ -112,9 +120,9 @@ class WikiText2:
 
         def batches() -> Iterator[Batch]:
             for at in range(0, count, self.at_once):
-                yield cut(valid, torch.arange(at, min(at + self.at_once, count)), self.context)
+                yield cut_windows(valid, torch.arange(at, min(at + self.at_once, count)), self.context)
 
-        loss, accuracy = held_out(model, batches())
+        loss, accuracy = evaluate(model, batches())
         return {"loss": loss, "accuracy": accuracy, "perplexity": math.exp(min(loss, 700.0))}
 
 
@@ -126,7 +134,7 @@ class WikiText103(WikiText2):
     data: ClassVar[DataSet] = WIKITEXT103
     at_once: ClassVar[int] = 2
 
-    def _text(self) -> Text:
+    def _text(self) -> TokenizedText:
         return read_wikitext103(self.folder)
 
 
@@ -140,11 +148,11 @@ class Shakespeare(WikiText2):
     context: int = 128
     tokens: int | Literal["all"] = "all"
 
-    def _text(self) -> Text:
+    def _text(self) -> TokenizedText:
         return read_shakespeare(self.folder)
 
 
-def cut(tokens: Tensor, windows: Tensor, context: int) -> Batch:
+def cut_windows(tokens: Tensor, windows: Tensor, context: int) -> Batch:
     """Windows of `context` tokens side by side, by number, and the token that follows each place."""
     places = windows[:, None] * context + torch.arange(context + 1)
     piece = tokens[places].long()

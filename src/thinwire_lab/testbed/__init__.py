@@ -1,1 +1,1 @@
-"""Shaped networks of several workers on one Linux machine, and what really passes through them."""
+"""Shaped networks of several workers on one Linux machine, and counts of their traffic."""

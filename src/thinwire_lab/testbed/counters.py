@@ -1,4 +1,4 @@
-"""What an interface has sent and received, as the kernel counts it."""
+"""Byte and packet counters of a network interface, as the Linux kernel keeps them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ FRAME_BYTES = 66  # Ethernet 14, IP 20, TCP 32 with its time stamps; a segment o
 
 
 class Counts(NamedTuple):
+    """Counters of one device."""
+
     sent_bytes: int
     sent_packets: int
     received_bytes: int
@@ -20,24 +22,24 @@ class Counts(NamedTuple):
         return Counts(*(now - then for now, then in zip(self, before, strict=True)))
 
     def without_frames(self) -> tuple[int, int]:
-        """Bytes sent and received that TCP carried; right for links that are not shaped, see FRAME_BYTES."""
+        """Bytes sent and received without frame headers; valid for links that are not shaped, see FRAME_BYTES."""
         sent = self.sent_bytes - FRAME_BYTES * self.sent_packets
         return sent, self.received_bytes - FRAME_BYTES * self.received_packets
 
 
 def read_counts(device: str, namespace: str = "") -> Counts:
-    """Of a device in a namespace, or where this process runs."""
+    """Counters of a device in a namespace, or in that of this process if namespace is empty."""
     return _counts_there(device, namespace) if namespace else _counts_here(device)
 
 
 def _counts_here(device: str) -> Counts:
-    """Cheap enough to be read at every step."""
+    """Fast enough to be read at every step."""
     for line in Path("/proc/self/net/dev").read_text().splitlines():
         name, _, figures = line.partition(":")
         if name.strip() == device:
             received_bytes, received_packets, *_, sent_bytes, sent_packets = map(int, figures.split()[:10])
             return Counts(sent_bytes, sent_packets, received_bytes, received_packets)
-    raise OSError(f"there is no device called {device!r} here")
+    raise OSError(f"there is no network device {device!r} here")
 
 
 def _counts_there(device: str, namespace: str) -> Counts:

@@ -1,4 +1,4 @@
-"""What the testbed needs of this machine: the commands ip and tc, and the right to build network namespaces."""
+"""Requirements of the testbed: the commands ip and tc, and the permission to build network namespaces."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import shutil
 
 from thinwire.self_test import Finding
 
-from .network import why_not
+from .network import explain_unavailable
 
 
 def examine_tools() -> list[Finding]:
-    """Lines for `thinwire doctor`."""
-    no_network = why_not()
+    """Findings for `thinwire doctor`."""
+    reason = explain_unavailable()
     tools = {name: shutil.which(name) for name in ("ip", "tc")}
     return [
         *(Finding(name, path or "not found; only the testbed needs it") for name, path in tools.items()),
-        Finding("testbed", f"no namespaces: {no_network}" if no_network else "namespaces can be built"),
+        Finding("testbed", f"no namespaces: {reason}" if reason else "namespaces can be built"),
     ]

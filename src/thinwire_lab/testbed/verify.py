@@ -1,4 +1,4 @@
-"""Is what a composition claims what really travels? Its bits, the meter's bytes and the kernel's, side by side."""
+"""Compare three counts of a composition's traffic: claimed bits, metered bytes, bytes of the network interfaces."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ from .network import DEVICE, network
 _VERIFY_KEY = "verify"  # frozen: makes the random bits
 
 LIMIT_PERCENT = 3.0
-_TURNS = 3  # TCP may send again what was only late on a busy machine: the turn with the fewest bytes has least of that
+_REPEATS = (
+    3  # TCP may send again what was only late on a busy machine: the repeat with the fewest bytes has least of that
+)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two counts of the same bytes. Among the expected ones are the driver's headers, and gloo's around messages."""
+    """Two counts of the same bytes. The expected ones include the driver's headers and gloo's message overhead."""
 
     rank: int
-    what: str  # "payload": claimed bits and bytes handed over; "sent", "received": metered and seen on the interface
+    what: str  # "payload": claimed bits and payload bytes; "sent", "received": metered and interface bytes
     expected_bytes: float
     headers: float
     gloo: float
@@ -41,7 +43,7 @@ class Comparison:
 
     @property
     def percent(self) -> float:
-        """How much more was found than expected."""
+        """By how much the found bytes exceed the expected ones, in percent."""
         if not self.expected_bytes:
             return math.inf if self.found_bytes else 0.0
         return 100 * (self.found_bytes / self.expected_bytes - 1)
@@ -52,8 +54,8 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Verified:
-    """Sums over the steps of the best turn, by rank."""
+class Verification:
+    """Sums over the steps of the repeat with the fewest bytes, by rank."""
 
     composition: str
     workers: int
@@ -73,75 +75,78 @@ class Verified:
         return asdict(self) | {"comparisons": rows, "limit_percent": LIMIT_PERCENT, "holds": self.holds}
 
 
-def verify(composition: str, workers: int = 2, numel: int = 1_000_000, steps: int = 5) -> Verified:
-    """Exchange one layer of `numel` float32 on real processes, in a network of their own that is not shaped.
+def verify(composition: str, workers: int = 2, numel: int = 1_000_000, steps: int = 5) -> Verification:
+    """Exchange one layer of `numel` float32 values on real processes, in a network without shaping.
 
-    What the composition cannot do raises, as it does in training.
+    Raises:
+        CompositionError: the composition is invalid, or cannot exchange this layer.
     """
     if numel < 1:
         raise ValueError(f"verify: numel must be at least 1, got {numel}")
-    shape = near_square(numel, exact=True)  # some parts want a matrix
-    Exchanger([TensorSpec("layer", shape)], parse(composition))  # complaints come before any process starts
+    shape = near_square(numel, exact=True)  # some parts need a matrix
+    Exchanger([TensorSpec("layer", shape)], parse(composition))  # raises before any process starts
     if workers < 2:
-        raise ValueError(f"verify: alone nothing is sent, got workers={workers}; give 2 or more")
+        raise ValueError(f"verify: one worker sends nothing: workers must be at least 2, got {workers}")
     with network(workers) as net, tempfile.TemporaryDirectory(prefix="thinwire-") as folder:
         argument = {"composition": composition, "shape": shape, "steps": steps, "folder": folder}
         results = run_ranks(
-            workers, "thinwire_lab.testbed.verify:exchange_and_count", argument, command_prefixes=net.starts()
+            workers, "thinwire_lab.testbed.verify:exchange_and_count", argument, command_prefixes=net.command_prefixes()
         )
     if refusals := [result["refused"] for result in results if "refused" in result]:
         raise CompositionError(f"{composition}: {refusals[0]}")
-    turn = min(range(_TURNS), key=lambda t: sum(result["turns"][t]["counts"][0] for result in results))
-    return compare(composition, shape, steps, [result["turns"][turn] for result in results])
+    repeat = min(range(_REPEATS), key=lambda r: sum(result["repeats"][r]["counts"][0] for result in results))
+    return compare_counts(composition, shape, steps, [result["repeats"][repeat] for result in results])
 
 
-def compare(composition: str, shape: tuple[int, int], steps: int, counted: Sequence[dict[str, Any]]) -> Verified:
-    """Three comparisons a rank, from what `count_turn` gave on each."""
+def compare_counts(
+    composition: str, shape: tuple[int, int], steps: int, counted: Sequence[dict[str, Any]]
+) -> Verification:
+    """Three comparisons per rank, from the results of `count_repeat`."""
     rows = []
-    for rank, turn in enumerate(counted):
-        total, headers = Traffic(**turn["total"]), Traffic(**turn["headers"])
-        sent, received = Counts(*turn["counts"]).without_frames()
-        out, back = turn["gloo"]
+    for rank, repeat in enumerate(counted):
+        total, headers = Traffic(**repeat["total"]), Traffic(**repeat["headers"])
+        sent, received = Counts(*repeat["counts"]).without_frames()
+        out, back = repeat["gloo"]
         rows.append(Comparison(rank, "payload", total.model_bits / 8, 0.0, 0.0, total.payload_bytes))
         rows.append(Comparison(rank, "sent", total.sent_bytes + out, headers.sent_bytes, out, sent))
         rows.append(Comparison(rank, "received", total.received_bytes + back, headers.received_bytes, back, received))
-    bits = sum(turn["total"]["model_bits"] for turn in counted)
-    return Verified(composition, len(counted), shape, steps, bits, counted[0]["total"]["requests"], tuple(rows))
+    bits = sum(repeat["total"]["model_bits"] for repeat in counted)
+    return Verification(composition, len(counted), shape, steps, bits, counted[0]["total"]["requests"], tuple(rows))
 
 
 def exchange_and_count(driver: TorchDist, argument: dict[str, Any], tell: object) -> dict[str, Any]:
-    """One rank's part: what was metered and what its interface counted, turn by turn."""
+    """One rank's part: metered bytes and interface counts of each repeat."""
     try:
-        with TorchDist() as plain:  # sums by gloo itself, as in training; `driver` adds up in rank order
-            count_turn(plain, argument, "warm up")  # connections are made
-            return {"turns": [count_turn(plain, argument, str(turn)) for turn in range(_TURNS)]}
+        with TorchDist() as plain:  # sums by gloo, as in training; `driver` sums in rank order
+            count_repeat(plain, argument, "warm up")  # opens the connections
+            return {"repeats": [count_repeat(plain, argument, str(repeat)) for repeat in range(_REPEATS)]}
     except (CompositionError, IncompatibleParts) as error:
         return {"refused": str(error)}
 
 
-def count_turn(driver: TorchDist, argument: dict[str, Any], turn: str) -> dict[str, Any]:
-    """The same few steps from the beginning, whatever the turn."""
+def count_repeat(driver: TorchDist, argument: dict[str, Any], repeat: str) -> dict[str, Any]:
+    """The same steps from the beginning in every repeat."""
     rank, size = driver.world
     layer = TensorSpec("layer", tuple(argument["shape"]))
     exchanger = Exchanger([layer], parse(argument["composition"]))
     folder, gloo_before = Path(argument["folder"]), driver.peers.gloo_bytes()
     driver.set_meter(Meter())
-    _meet(folder, f"{turn}-before", rank, size)
+    _file_barrier(folder, f"{repeat}-before", rank, size)
     before = read_counts(DEVICE)
-    _meet(folder, f"{turn}-start", rank, size)
+    _file_barrier(folder, f"{repeat}-start", rank, size)
     for step in range(argument["steps"]):
         generator = torch.Generator().manual_seed(derive_key(_VERIFY_KEY, step, rank) >> 1)
         tensor = torch.randn(layer.shape, generator=generator)
         driver.run(exchanger.run_step({"layer": tensor}, step, driver.world))
-    _meet(folder, f"{turn}-end", rank, size)
+    _file_barrier(folder, f"{repeat}-end", rank, size)
     counts = read_counts(DEVICE).since(before)
     headers = driver.meter.sum_by("kind").get(HEADER, Traffic())
     gloo = [now - then for now, then in zip(driver.peers.gloo_bytes(), gloo_before, strict=True)]
     return {"total": asdict(driver.meter.total()), "headers": asdict(headers), "gloo": gloo, "counts": list(counts)}
 
 
-def _meet(folder: Path, name: str, rank: int, size: int) -> None:
-    """Wait for all ranks without the network, and a little longer for its last acknowledgements."""
+def _file_barrier(folder: Path, name: str, rank: int, size: int) -> None:
+    """Wait for all ranks without using the network, then a little longer for its last acknowledgements."""
     (folder / f"{name}-{rank}").touch()
     while not all((folder / f"{name}-{other}").exists() for other in range(size)):
         time.sleep(0.01)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from thinwire.core import derive_key
-from thinwire_lab.tasks.modules import ModuleLearner, held_out
+from thinwire_lab.tasks.modules import ModuleLearner, evaluate
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Blobs:
         return ModuleLearner(
             model,
             lambda step: self._draw(self.batch, derive_key("blobs", seed, rank, step) % 2**31),
-            lambda model: dict(zip(("loss", "accuracy"), held_out(model, [test]), strict=True)),
+            lambda model: dict(zip(("loss", "accuracy"), evaluate(model, [test]), strict=True)),
         )
 
     def about(self) -> dict[str, Any]:

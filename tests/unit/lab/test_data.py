@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from helpers import tiny_data
-from thinwire_lab.data import Archive, DataError, DataSet, Pin, cache_folder, is_there, load
+from thinwire_lab.data import Archive, Checksum, DataError, DataSet, cache_folder, is_available, load
 from thinwire_lab.data.cifar import CIFAR10, read_cifar
 from thinwire_lab.data.download import download
 from thinwire_lab.data.libsvm_files import read_a9a, read_libsvm
-from thinwire_lab.data.texts import WIKITEXT2, WIKITEXT103, numbered, read_shakespeare, read_wikitext2, read_wikitext103
+from thinwire_lab.data.texts import WIKITEXT2, WIKITEXT103, read_shakespeare, read_wikitext2, read_wikitext103, tokenize
 
 REAL = Path(os.environ.get("THINWIRE_DATA", "/nonexistent"))
 
@@ -40,7 +40,7 @@ def places(tmp_path, monkeypatch):
 
 
 def pin(content):
-    return Pin(len(content), hashlib.sha256(content).hexdigest())
+    return Checksum(len(content), hashlib.sha256(content).hexdigest())
 
 
 def remote(tmp_path, content=b"four", served=None):
@@ -115,13 +115,13 @@ def test_numbering_line_by_line_is_numbering_the_whole():
         text = "".join(numbers.choice([" a", " b", "\n", " ", "\u2028", "\t\n", " é", "\r\n"], 40))
         words = [word for line in text.removesuffix("\n").split("\n") for word in (*line.split(), "<eos>")]
         known = {word: at for at, word in enumerate(sorted(set(words)))}
-        found = numbered("a text", text.encode(), known.__getitem__)
+        found = tokenize("a text", text.encode(), known.__getitem__)
         assert found.dtype == torch.int32 and found.tolist() == [known[word] for word in words]
 
 
 def test_what_is_not_utf8_is_said_with_its_line():
     with pytest.raises(DataError, match=r"a text is not UTF-8 \(line 2"):
-        numbered("a text", b"a\n\xff\n", len)
+        tokenize("a text", b"a\n\xff\n", len)
 
 
 def wikitext103(folder, content=b" a b \n"):
@@ -135,7 +135,7 @@ def wikitext103(folder, content=b" a b \n"):
 
 def test_files_without_sums_are_checked_by_their_archive(tmp_path):
     path = wikitext103(tmp_path / "a")
-    own = replace(WIKITEXT103, archive=Archive(WIKITEXT103.archive.url, Pin(None, pin(path.read_bytes()).sha256)))
+    own = replace(WIKITEXT103, archive=Archive(WIKITEXT103.archive.url, Checksum(None, pin(path.read_bytes()).sha256)))
     assert load(own, ["wiki.valid.tokens"], path.parent).files == {"wiki.valid.tokens": b" a b \n"}
     assert "official" in load(own, ["wiki.valid.tokens"], path.parent).origin
     with pytest.raises(
@@ -158,11 +158,11 @@ def test_an_unpacked_folder_without_sums_must_vouch_for_itself(tmp_path):
 
 def test_a_downloaded_archive_stays_packed_if_its_files_have_no_sums(tmp_path, capsys):
     path = wikitext103(tmp_path / "a")
-    data = replace(WIKITEXT103, archive=Archive(path.as_uri(), Pin(None, pin(path.read_bytes()).sha256)))
-    assert not is_there(data)
+    data = replace(WIKITEXT103, archive=Archive(path.as_uri(), Checksum(None, pin(path.read_bytes()).sha256)))
+    assert not is_available(data)
     assert load(data, list(data.files)).files["wiki.train.tokens"] == b" a b \n" and " B" in capsys.readouterr().err
-    assert [p.name for p in cache_folder().rglob("*")] == [path.name] and is_there(data)
-    other = replace(data, archive=Archive(path.as_uri(), Pin(None, pin(b"").sha256)))
+    assert [p.name for p in cache_folder().rglob("*")] == [path.name] and is_available(data)
+    other = replace(data, archive=Archive(path.as_uri(), Checksum(None, pin(b"").sha256)))
     with pytest.raises(DataError, match="expected sha256"):
         download(other, list(data.files), tmp_path / "other")
     assert not list((tmp_path / "other").iterdir())

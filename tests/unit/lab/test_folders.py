@@ -13,12 +13,12 @@ from helpers.laboratory import run_here, without_times
 from thinwire.core import CompositionError, MissingExtra, derive_key
 from thinwire_lab.configuration.config import Experiment, Method, RunGroup, TaskConfig
 from thinwire_lab.data import DataError, cache_folder, folders
-from thinwire_lab.data.folders import decoded, find_images, read_folders
-from thinwire_lab.models.initial import initialised
+from thinwire_lab.data.folders import decode_image, find_images, read_folders
+from thinwire_lab.models.initialization import initialize
 from thinwire_lab.models.resnet import Bottleneck, resnet18, resnet50
 from thinwire_lab.tasks import make_task
-from thinwire_lab.tasks.crops import central_crop, crop_draws, drawn_crop
-from thinwire_lab.tasks.folders import MODELS, evenly
+from thinwire_lab.tasks.crops import central_crop, draw_crop_numbers, random_crop
+from thinwire_lab.tasks.folders import MODELS, spread_evenly
 from thinwire_lab.tasks.splits import Split
 
 IID = Split("iid")
@@ -55,13 +55,13 @@ def two_classes(folder):
 
 def drawn_sizes():
     numbers = np.random.RandomState(0)
-    draws = [draw for seed in range(50) for draw in crop_draws(derive_key(seed), 4)]
+    draws = [draw for seed in range(50) for draw in draw_crop_numbers(derive_key(seed), 4)]
     return [(*(int(side) for side in 2 ** numbers.uniform(0, 11, 2)), draw) for draw in draws]
 
 
 def test_a_crop_is_inside_the_image_and_of_its_form_and_area():
     for width, height, draws in drawn_sizes():
-        left, top, right, bottom, _ = drawn_crop(width, height, draws)
+        left, top, right, bottom, _ = random_crop(width, height, draws)
         assert 0 <= left < right <= width and 0 <= top < bottom <= height
         w, h = right - left, bottom - top
         if min(w, h) >= 20:  # rounding says little there
@@ -71,9 +71,9 @@ def test_a_crop_is_inside_the_image_and_of_its_form_and_area():
 
 
 def test_crops_follow_from_the_key_and_reach_all_parts():
-    draws = crop_draws(derive_key(1), 500)
-    assert draws == crop_draws(derive_key(1), 500) and draws != crop_draws(derive_key(2), 500)
-    crops = [drawn_crop(300, 200, draw) for draw in draws]
+    draws = draw_crop_numbers(derive_key(1), 500)
+    assert draws == draw_crop_numbers(derive_key(1), 500) and draws != draw_crop_numbers(derive_key(2), 500)
+    crops = [random_crop(300, 200, draw) for draw in draws]
     areas = [(c.right - c.left) * (c.bottom - c.top) / 60_000 for c in crops]
     assert min(areas) < 0.12 and max(areas) > 0.8 and 0.4 < np.mean(areas) < 0.6
     assert min(c.left for c in crops) == 0 and max(c.right for c in crops) == 300
@@ -82,10 +82,10 @@ def test_crops_follow_from_the_key_and_reach_all_parts():
 
 
 def test_of_a_tiny_image_all_is_taken():
-    for draws in crop_draws(derive_key(3), 50):
-        assert drawn_crop(1, 1, draws)[:4] == (0, 0, 1, 1)
+    for draws in draw_crop_numbers(derive_key(3), 50):
+        assert random_crop(1, 1, draws)[:4] == (0, 0, 1, 1)
     whole = [65535, 0, 0, 1234, 4321, 0]  # all of the area, a square
-    assert drawn_crop(77, 77, whole) == (0, 0, 77, 77, False)
+    assert random_crop(77, 77, whole) == (0, 0, 77, 77, False)
 
 
 @pytest.mark.parametrize(("width", "height"), [(256, 256), (500, 375), (3, 1000), (1, 1)])
@@ -97,7 +97,7 @@ def test_the_middle_is_a_square_of_seven_eighths(width, height):
 
 @pytest.mark.parametrize(("count", "wanted"), [(1, 1), (10, 10), (10, 100), (50_000, 2_000), (10, 3)])
 def test_test_images_are_taken_evenly(count, wanted):
-    rows = evenly(count, wanted)
+    rows = spread_evenly(count, wanted)
     assert len(rows) == min(count, wanted) and rows[0] == 0 and rows[-1] < count
     gaps = rows.diff()
     assert len(gaps) == 0 or (gaps.min() >= 1 and gaps.max() - gaps.min() <= 1)
@@ -166,13 +166,13 @@ def test_a_piece_of_an_image_is_what_is_decoded(tmp_path):
     images = pytest.importorskip("PIL.Image", reason="image folders need the extra `images`")
     pixels = np.random.RandomState(0).randint(0, 256, (40, 50, 3)).astype(np.uint8)
     images.fromarray(pixels).save(tmp_path / "x.png")
-    crop = drawn_crop(50, 40, crop_draws(derive_key(1), 1)[0])._replace(left=3, top=4, right=35, bottom=36)
+    crop = random_crop(50, 40, draw_crop_numbers(derive_key(1), 1)[0])._replace(left=3, top=4, right=35, bottom=36)
     wanted = torch.from_numpy(pixels[4:36, 3:35]).permute(2, 0, 1)
     for mirrored, expected in ((False, wanted), (True, wanted.flip(2))):
-        found = decoded(tmp_path / "x.png", 32, lambda w, h, m=mirrored: crop._replace(mirrored=m))
+        found = decode_image(tmp_path / "x.png", 32, lambda w, h, m=mirrored: crop._replace(mirrored=m))
         assert found.dtype == torch.uint8 and torch.equal(found, expected)
     images.fromarray(pixels[:, :, 0]).save(tmp_path / "grey.png")
-    assert decoded(tmp_path / "grey.png", 32, central_crop).shape == (3, 32, 32)
+    assert decode_image(tmp_path / "grey.png", 32, central_crop).shape == (3, 32, 32)
 
 
 @pytest.mark.parametrize("name", ["00.png", "01.JPEG"])
@@ -182,21 +182,21 @@ def test_a_broken_image_is_named(place, name):
     for broken in (b"", b"no image", content[: len(content) // 2], content[: len(content) - 40]):
         path.write_bytes(broken)
         with pytest.raises(DataError, match=rf"{name} cannot be read as an image"):
-            decoded(path, 32, central_crop)
+            decode_image(path, 32, central_crop)
 
 
 def test_a_file_of_another_kind_is_not_opened_whatever_its_name(tmp_path):
     images = pytest.importorskip("PIL.Image", reason="image folders need the extra `images`")
     images.new("RGB", (8, 8)).save(tmp_path / "x.png", format="GIF")
     with pytest.raises(DataError, match="cannot be read as an image"):
-        decoded(tmp_path / "x.png", 32, central_crop)
+        decode_image(tmp_path / "x.png", 32, central_crop)
 
 
 def test_an_image_that_claims_to_be_huge_is_not_decoded(place, monkeypatch):
     path = place / "imagenet" / "train" / "class0" / "00.png"
     monkeypatch.setattr(folders, "MOST_PIXELS", 100)
     with pytest.raises(DataError, match=r"00.png has \d+ x \d+ pixels, more than the 100 allowed"):
-        decoded(path, 32, central_crop)
+        decode_image(path, 32, central_crop)
 
 
 # the model and the task
@@ -213,7 +213,7 @@ def test_the_networks_for_large_images_have_the_published_sizes():
 
 
 def test_a_bottleneck_begins_as_its_way_around():
-    block, x = initialised(lambda: Bottleneck(8, 8, 1), seed=1), torch.rand(2, 8, 4, 4)
+    block, x = initialize(lambda: Bottleneck(8, 8, 1), seed=1), torch.rand(2, 8, 4, 4)
     assert torch.equal(block(x), x)
 
 
@@ -227,7 +227,7 @@ def test_measuring_takes_images_of_every_class_and_the_middle_without_augmentati
     assert task._test_labels().tolist() == [0, 0, 1, 1, 2, 2] and task.about()["test_examples"] == 6
     files = read_folders("imagenet", str(place)).train
     shown = task._train_images(torch.tensor([3, 20]), None)
-    assert torch.equal(shown[1], decoded(files.path(20), 32, central_crop))
+    assert torch.equal(shown[1], decode_image(files.path(20), 32, central_crop))
     facts = make_task("image_folder", {}, place).about()
     assert facts["test_examples"] == 12 and facts["classes"] == 3 and facts["model"] == "resnet50"
 

@@ -9,7 +9,7 @@ from helpers.laboratory import run_here, run_plan, without_times
 from thinwire_lab.published.low_rank_ef21.experiment import EXPERIMENT, OPERATORS, SERVED, UNFIT, WORLDS, summarize
 from thinwire_lab.published.low_rank_ef21.tables import on_the_wire, reaching, verdict
 from thinwire_lab.running.build_jobs import build_run_plan
-from thinwire_lab.tasks.logistic import mushrooms, without
+from thinwire_lab.tasks.logistic import hold_out, mushrooms
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ def test_what_it_takes_is_read_off_the_curve():
 
 def test_held_out_rows_are_no_part_of_training():
     whole = mushrooms(0.0259)
-    train, test = without(whole, 0.2, seed=1)
+    train, test = hold_out(whole, 0.2, seed=1)
     assert len(test.labels) == round(0.2 * len(whole.labels)) and len(train.labels) + len(test.labels) == 8124
     counts = sum(part.features.sum(0) for part in (train, test))
-    assert torch.equal(counts, whole.features.sum(0)) and without(whole, 0.2, seed=1)[0] is train
+    assert torch.equal(counts, whole.features.sum(0)) and hold_out(whole, 0.2, seed=1)[0] is train
 
 
 def test_every_operator_stands_in_each_world_with_and_without_ef21():

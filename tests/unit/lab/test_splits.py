@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from thinwire.core import CompositionError
-from thinwire_lab.tasks.splits import Split, shares, stretches
+from thinwire_lab.tasks.splits import Split, split_rows, split_text
 
 TEXTS = ["iid", "label-sorted", "dirichlet(0.001)", "dirichlet(0.3)", "dirichlet(100)"]
 LABELS = {
@@ -22,7 +22,7 @@ LABELS = {
 @pytest.mark.parametrize("size", [1, 3, 30])
 def test_every_example_is_given_once_and_nobody_is_without(text, labels, size):
     for seed in range(3):
-        given = shares(labels, size, Split.parse(text), seed)
+        given = split_rows(labels, size, Split.parse(text), seed)
         assert len(given) == size and all(len(rows) for rows in given)
         assert np.array_equal(np.sort(np.concatenate(given)), np.arange(len(labels)))
 
@@ -30,13 +30,13 @@ def test_every_example_is_given_once_and_nobody_is_without(text, labels, size):
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_seed_decides(text):
     labels, split = LABELS["ten classes"], Split.parse(text)
-    one, same, other = (np.concatenate(shares(labels, 4, split, seed)).tolist() for seed in (1, 1, 2))
+    one, same, other = (np.concatenate(split_rows(labels, 4, split, seed)).tolist() for seed in (1, 1, 2))
     assert one == same
     assert (one == other) == (text == "label-sorted")
 
 
 def test_sorted_shares_are_contiguous_in_label_and_of_equal_size():
-    given = shares(LABELS["ten classes"], 5, Split("sorted"), 0)
+    given = split_rows(LABELS["ten classes"], 5, Split("sorted"), 0)
     assert [len(rows) for rows in given] == [100] * 5
     assert [sorted(set(rows % 10)) for rows in given] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
 
@@ -46,7 +46,7 @@ def test_a_small_alpha_gives_unlike_shares_and_a_large_one_alike_shares():
 
     def unlikeness(text):
         """Mean over ranks of the commonest label's part."""
-        given = shares(labels, 5, Split.parse(text), 0)
+        given = split_rows(labels, 5, Split.parse(text), 0)
         return np.mean([np.bincount(labels[rows]).max() / len(rows) for rows in given])
 
     far, near, iid = (unlikeness(text) for text in ("dirichlet(0.05)", "dirichlet(1000)", "iid"))
@@ -56,7 +56,7 @@ def test_a_small_alpha_gives_unlike_shares_and_a_large_one_alike_shares():
 @pytest.mark.parametrize("text", TEXTS)
 def test_more_workers_than_examples_are_refused(text):
     with pytest.raises(CompositionError, match="3 examples cannot be shared by 4 workers"):
-        shares([0, 1, 1], 4, Split.parse(text), 0)
+        split_rows([0, 1, 1], 4, Split.parse(text), 0)
 
 
 @pytest.mark.parametrize("text", ["iid", "label-sorted", "dirichlet(0.3)", "dirichlet(1e-05)", "dirichlet(100)"])
@@ -93,9 +93,9 @@ def test_settings_that_do_not_belong_together_are_refused():
 
 
 def test_a_text_is_cut_into_stretches():
-    assert stretches(10, 3, Split(), 3) == [(0, 3), (3, 6), (6, 10)]
+    assert split_text(10, 3, Split(), 3) == [(0, 3), (3, 6), (6, 10)]
     with pytest.raises(CompositionError, match="10 tokens cannot be shared by 3 workers: each needs 4"):
-        stretches(10, 3, Split(), 4)
+        split_text(10, 3, Split(), 4)
     for text in ("label-sorted", "dirichlet(0.3)"):
         with pytest.raises(CompositionError, match="a text has no labels to be split by"):
-            stretches(10, 1, Split.parse(text), 1)
+            split_text(10, 1, Split.parse(text), 1)

@@ -17,9 +17,9 @@ from helpers import tiny_data
 from thinwire.core import CompositionError, derive_key
 from thinwire_lab.data import DataError
 from thinwire_lab.tasks import TASKS, folders, make_task
-from thinwire_lab.tasks.batches import batch_positions, cropped_and_flipped
-from thinwire_lab.tasks.logistic import mushrooms, without
-from thinwire_lab.tasks.splits import Split, shares
+from thinwire_lab.tasks.batches import batch_positions, crop_and_flip
+from thinwire_lab.tasks.logistic import hold_out, mushrooms
+from thinwire_lab.tasks.splits import Split, split_rows
 
 GPT = {"layers": 2, "width": 24, "heads": 2, "context": 8, "batch": 3, "valid_windows": 5}
 SETTINGS = {
@@ -205,7 +205,7 @@ def test_epochs_and_ranks_have_orders_of_their_own():
 
 def test_a_cropped_image_is_the_image_moved_and_mirrored_or_not():
     images = torch.arange(200 * 3 * 8 * 8).remainder(255).add(1).to(torch.uint8).view(200, 3, 8, 8)
-    made = cropped_and_flipped(images, derive_key(1), edge=2)
+    made = crop_and_flip(images, derive_key(1), edge=2)
     seen = set()
     for image, result in zip(images, made, strict=True):
         padded = torch.nn.functional.pad(image, (2, 2, 2, 2))
@@ -221,8 +221,8 @@ def test_a_cropped_image_is_the_image_moved_and_mirrored_or_not():
         assert len(places) == 1
         seen |= places
     assert len(seen) > 40  # of 50
-    assert torch.equal(made, cropped_and_flipped(images, derive_key(1), edge=2))
-    assert not torch.equal(made, cropped_and_flipped(images, derive_key(2), edge=2))
+    assert torch.equal(made, crop_and_flip(images, derive_key(1), edge=2))
+    assert not torch.equal(made, crop_and_flip(images, derive_key(2), edge=2))
 
 
 # special to some
@@ -233,7 +233,7 @@ def test_gradients_are_those_of_the_mean_loss_over_the_batch(folder):
     task = make_task("cifar10", settings, folder)
     learner = task.learner(1, 2, IID, 3)
     pixels = torch.from_numpy(np.concatenate([tiny_data.cifar_rows(20, 10, seed) for seed in range(3)]))
-    rows = shares(pixels[:, 0].numpy(), 2, IID, 3)[1]
+    rows = split_rows(pixels[:, 0].numpy(), 2, IID, 3)[1]
     rows = rows[batch_positions(5, 8, len(rows), 3, 1).numpy()]
     mean, deviation = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2470, 0.2435, 0.2616])
     images = (pixels[rows, 1:].view(-1, 3, 32, 32) / 255 - mean.view(3, 1, 1)) / deviation.view(3, 1, 1)
@@ -259,7 +259,7 @@ def test_full_gradients_of_the_shares_add_up_to_the_whole(text):
 
 def test_logistic_figures_are_of_the_whole_and_of_the_rows_held_out():
     task = make_task("logistic", {"held_out": 0.2, "held_out_seed": 3})
-    whole, test = without(mushrooms(1e-3), 0.2, seed=3)
+    whole, test = hold_out(mushrooms(1e-3), 0.2, seed=3)
     learner = task.learner(0, 4, Split("sorted"), 9)
     train(learner, range(5))
     weights = learner.parameters["weights"]

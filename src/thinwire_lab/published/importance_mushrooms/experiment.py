@@ -20,7 +20,7 @@ from thinwire.importance import ImportanceSolver
 
 from ...configuration.run_plan import Job, RunPlan
 from ...configuration.slugs import slugify
-from ...tasks.factored import Factored
+from ...tasks.factored_logistic import FactoredLogistic
 from ...tasks.logistic import Logistic, mushrooms
 from ..descent import Stop, Trace, descend, telling
 from .tables import claims, curves, outcome, time_spent
@@ -80,10 +80,10 @@ def start() -> Tensor:
 
 
 @lru_cache(maxsize=1)
-def quick_mushrooms() -> tuple[Logistic, Factored]:
+def quick_mushrooms() -> tuple[Logistic, FactoredLogistic]:
     """The problem, and a quicker form of its gradient for the solver; the descent itself keeps to the first."""
     problem = mushrooms(RIDGE, torch.float64)
-    return problem, Factored.of(problem)
+    return problem, FactoredLogistic.of(problem)
 
 
 def run_one(operator: Operator, quantised: bool, stop: Stop, tell: Callable[[int], None] = lambda done: None) -> Trace:

@@ -17,14 +17,14 @@ from thinwire.catalog import DENSE_BELOW
 
 from ...configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
 from ...configuration.run_plan import Job, RunPlan
-from ...data import is_there, places
+from ...data import is_available, search_folders
+from ...data.datasets import describe_folders
 from ...data.folders import find_images
 from ...data.texts import WIKITEXT103
-from ...data.where import absent
 from ...running.build_jobs import build_run_plan
 from ...tasks import make_task
 from ...tasks.splits import Split
-from ...testbed.network import may_build
+from ...testbed.network import can_build_network
 from ..sensitivity import sensitivity_jobs
 from .step_times import WAYS
 from .tables import FAMILIES, MIXTURES, WITHOUT_MEMORY, summarize
@@ -74,9 +74,11 @@ def large_groups(labels: tuple[str, ...], adamw: dict[str, Any], data: str | Non
     """Groups that --published-size adds if their data are there, and a text on what was left out."""
     images = RunGroup("ImageNet folders", WORKERS, labels=labels, task=IMAGENET, optimizer={"lr": 0.05})
     text = RunGroup("WikiText-103", WORKERS, labels=labels, task=WORDS, optimizer=adamw)
-    there = {"imagenet": find_images("imagenet", data) is not None, "wikitext-103": is_there(WIKITEXT103, data)}
+    there = {"imagenet": find_images("imagenet", data) is not None, "wikitext-103": is_available(WIKITEXT103, data)}
     lacking = [name for name, found in there.items() if not found]
-    left_out = f" Left out: {' and '.join(lacking)}, not found in {absent(places(data))}." if lacking else ""
+    left_out = (
+        f" Left out: {' and '.join(lacking)}, not found in {describe_folders(search_folders(data))}." if lacking else ""
+    )
     added = "With ResNet-50 on image folders and GPT-2 small on WikiText-103 where these are there."
     groups = [group for group, found in zip((images, text), there.values(), strict=True) if found]
     return groups, f"{added}{left_out}"
@@ -139,7 +141,7 @@ def step_jobs(experiment: Experiment, data: str | None) -> list[Job]:
     return [
         Job(
             key=f"steps-{workers}", function=f"{__package__}.step_times:measured", argument=argument, ranks=workers,
-            title=f"step times, {workers} workers", link=THIN if workers > 1 and may_build() else "none",
+            title=f"step times, {workers} workers", link=THIN if workers > 1 and can_build_network() else "none",
             gather=f"{__package__}.step_times:slowest",
         )
         for workers in (1, 2, 3, 4)

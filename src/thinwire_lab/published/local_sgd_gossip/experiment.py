@@ -17,7 +17,7 @@ from ...configuration.config import Experiment, Method, OptimizerConfig, RunGrou
 from ...configuration.run_plan import RunPlan
 from ...configuration.selection import Selection
 from ...running.build_jobs import build_run_plan
-from ...testbed.network import may_build
+from ...testbed.network import can_build_network
 from .tables import findings, numbers
 
 SPARSE = "quantile_threshold(density=0.05)"
@@ -74,7 +74,9 @@ def build_experiment(full: bool = False, thin: bool = True) -> Experiment:
 
 def build_plan(full: bool = False, data: str | None = None, some: Selection | None = None) -> RunPlan:
     """Without root there are no thin links: those runs are left out, and the report says so."""
-    return build_run_plan((some or Selection()).apply_to(build_experiment(full, thin=may_build())), data, summarize)
+    return build_run_plan(
+        (some or Selection()).apply_to(build_experiment(full, thin=can_build_network())), data, summarize
+    )
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:

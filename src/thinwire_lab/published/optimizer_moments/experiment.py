@@ -27,7 +27,7 @@ from ...measuring.folder import write_json
 from ...running.build_jobs import build_run_plan
 from ...tasks import make_task
 from ...tasks.splits import Split
-from ...testbed.network import may_build
+from ...testbed.network import can_build_network
 from .bitsandbytes_baseline import outside
 from .capture import capture
 from .measurement import case, exact_mean
@@ -86,7 +86,7 @@ def training(full: bool = False, thin: bool = True) -> Experiment:
 
 def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
     """Without root there are no thin links: those runs are left out, and the report says so."""
-    return plan_for(training(full, thin=may_build()), LARGE if full else TASKS, SIZE, data)
+    return plan_for(training(full, thin=can_build_network()), LARGE if full else TASKS, SIZE, data)
 
 
 def plan_for(

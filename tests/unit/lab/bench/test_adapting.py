@@ -7,16 +7,16 @@ from thinwire.compressors import QSGD, Uniform
 from thinwire.compressors.blocks import SAMPLE_NUMEL
 from thinwire.controllers.estimates import compute_errors
 from thinwire.core import Key, TensorSpec
-from thinwire_lab.bench import adapting
+from thinwire_lab.bench import controller_cost
 
 
 def test_a_family_is_priced_for_a_small_model():
     gradients = {"a": torch.randn(64, 64), "b": torch.randn(40, 64), "bias": torch.randn(64)}
-    cost = adapting.measure("gpt", "mixture", gradients, 0.1, 0.0)
+    cost = controller_cost.measure("gpt", "mixture", gradients, 0.1, 0.0)
     assert cost.layers == 2 and cost.entries == 114
     assert cost.decide_ms > 0 and cost.share > 0
     assert 0 <= cost.apart <= cost.apart_most
-    assert "mixture" in adapting.table([cost])
+    assert "mixture" in controller_cost.table([cost])
 
 
 def test_some_blocks_tell_the_error_of_all_within_a_few_percent():

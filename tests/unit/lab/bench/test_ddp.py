@@ -7,20 +7,20 @@ import pytest
 
 from thinwire.cli.main import main
 from thinwire.drivers.processes import run_ranks
-from thinwire_lab.bench.ddp import ALONE, FLOOR, WARM_UPS, WAYS, Way, estimate, summary
-from thinwire_lab.bench.picture import draw_steps
+from thinwire_lab.bench.ddp import FLOOR, ISOLATED_METHODS, METHODS, WARMUP_STEPS, DDPMethod, estimate, summarize
+from thinwire_lab.bench.step_plot import draw_steps
 from thinwire_lab.bench.trace import make_chrome_trace, sum_per_step_ms
 
 
 def test_a_step_takes_as_long_as_its_slower_rank_and_is_compared_within_its_turn():
-    ways = (Way(FLOOR, "nothing"), Way("ours", "dense()"))
+    ways = (DDPMethod(FLOOR, "nothing"), DDPMethod("ours", "dense()"))
     first = [[[1.0, 0.5, 0], [1.2, 0.6, 2e6]], [[2.0, 0.5, 0], [2.2, 0.8, 2e6]], [[1.0, 0.5, 0], [1.0, 0.7, 2e6]]]
     second = [[[0.9, 0.7, 0], [1.5, 0.6, 4e6]], [[1.0, 0.7, 0], [3.0, 0.8, 4e6]], [[1.0, 0.7, 0], [1.1, 0.9, 4e6]]]
-    floor, ours = summary(ways, [first, second], shared=False)
+    floor, ours = summarize(ways, [first, second], shared=False)
     assert (floor.step_ms.median, floor.floors.median, floor.sent_mb) == (1000, 1, 0)
     assert ours.step_ms.median == 1500 and ours.floors.median == pytest.approx(1.5)  # of 1.5, 3.0 / 2.0 and 1.1
     assert (ours.sent_mb, ours.cpu_ms) == (3, 800)
-    assert summary(ways, [first, second], shared=True)[1].sent_mb == 1.5  # one device counts for both
+    assert summarize(ways, [first, second], shared=True)[1].sent_mb == 1.5  # one device counts for both
 
 
 def test_an_interval_holds_its_median_and_narrows_with_steps():
@@ -63,12 +63,12 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(option, value
     assert code == 2 and value in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("ways", (WAYS[:1] + WAYS[-2:], ALONE), ids=("ours", "torch's PowerSGD"))
+@pytest.mark.parametrize("ways", (METHODS[:1] + METHODS[-2:], ISOLATED_METHODS), ids=("ours", "torch's PowerSGD"))
 def test_every_turn_measures_every_way(ways):
     order = {"model": "gpt", "rate": "lo", "steps": 1, "ways": [vars(way) for way in ways], "device": "lo"}
     told = []
-    results = run_ranks(2, "thinwire_lab.bench.ddp:take_turns", json.loads(json.dumps(order)), on_progress=told.append)
-    assert len(told) == WARM_UPS + 1
+    results = run_ranks(2, "thinwire_lab.bench.ddp:run_rank", json.loads(json.dumps(order)), on_progress=told.append)
+    assert len(told) == WARMUP_STEPS + 1
     ours = {way.label for way in ways if "(" in way.sends}
     for rank in results:
         (turn,) = rank["figures"]

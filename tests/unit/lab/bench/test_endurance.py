@@ -1,6 +1,6 @@
 import pytest
 
-from thinwire_lab.bench.endurance import CAPS_MB, accident, endure
+from thinwire_lab.bench.endurance import CAPS_MB, classify_failure, run_endurance
 
 
 @pytest.mark.parametrize(
@@ -14,15 +14,15 @@ from thinwire_lab.bench.endurance import CAPS_MB, accident, endure
     ],
 )
 def test_accidents_are_told_apart_by_last_words(text, kind):
-    assert accident(text) == kind
+    assert classify_failure(text) == kind
 
 
 @pytest.mark.parametrize("buckets", (2, 64))
 def test_models_have_as_many_buckets_as_wanted_and_come_to_their_end(buckets):
-    row = endure("ef(topk(density=0.01))", buckets, runs=1, steps=3, deadline_s=60.0)
+    row = run_endurance("ef(topk(density=0.01))", buckets, runs=1, steps=3, deadline_s=60.0)
     assert (row.buckets, row.good, row.accidents, row.not_tried) == (buckets, 1, 0, 0), row.last_words
 
 
 def test_a_run_beyond_its_deadline_hangs_and_is_ended():
-    row = endure("ef(topk(density=0.01))", max(CAPS_MB), runs=9, steps=100_000, deadline_s=1.0)
+    row = run_endurance("ef(topk(density=0.01))", max(CAPS_MB), runs=9, steps=100_000, deadline_s=1.0)
     assert (row.good, row.hangs, row.not_tried) == (0, 3, 6)

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from thinwire.cli.main import main
-from thinwire_lab.testbed.network import Place, burst_bytes, loopback, network, rate_bits, why_not
+from thinwire_lab.testbed.network import Host, burst_bytes, explain_unavailable, loopback_network, network, rate_bits
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ def test_a_burst_is_short_in_time_and_holds_what_passes_at_once():
 
 
 def test_a_command_runs_in_its_namespace_or_as_it_is():
-    assert Place("ns", "eth0", "10.77.0.1").inside("true") == ["ip", "netns", "exec", "ns", "true"]
-    assert Place("", "lo", "127.0.0.1").inside("true") == ["true"]
+    assert Host("ns", "eth0", "10.77.0.1").wrap_command("true") == ["ip", "netns", "exec", "ns", "true"]
+    assert Host("", "lo", "127.0.0.1").wrap_command("true") == ["true"]
 
 
 @pytest.mark.parametrize("workers", [0, -1, 251])
 def test_numbers_of_workers_that_no_network_holds_are_refused(workers):
-    for build in (network, loopback):
+    for build in (network, loopback_network):
         with pytest.raises(ValueError, match="1 to 250"), build(workers):
             pass
 
@@ -45,7 +45,7 @@ def test_without_root_one_line_says_so_and_offers_loopback(monkeypatch, capsys):
     assert main(["testbed", "run", "--rate", "100mbit", "--", "true"]) == 2
     said = capsys.readouterr().err
     assert "root" in said and "--loopback" in said and said.count("\n") == 1
-    assert "root" in why_not()
+    assert "root" in explain_unavailable()
     assert main(["testbed", "check"]) == 2 and "root" in capsys.readouterr().err
     assert main(["verify-wire", "dense()"]) == 2 and "root" in capsys.readouterr().err
 

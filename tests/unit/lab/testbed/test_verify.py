@@ -6,7 +6,7 @@ from thinwire import CompositionError
 from thinwire.core import near_square
 from thinwire.drivers.meter import Traffic
 from thinwire_lab.testbed.counters import FRAME_BYTES, Counts
-from thinwire_lab.testbed.verify import compare, verify
+from thinwire_lab.testbed.verify import compare_counts, verify
 
 
 @pytest.mark.parametrize(("numel", "shape"), [(1, (1, 1)), (7, (1, 7)), (12, (3, 4)), (1_000_000, (1000, 1000))])
@@ -24,7 +24,7 @@ def turn(bits=80_000, payload=10_000, metered=9_990, gloo=60, seen=10_100, packe
 
 
 def test_counts_that_agree_hold():
-    found = compare("dense()", (10, 10), 5, [turn(), turn()])
+    found = compare_counts("dense()", (10, 10), 5, [turn(), turn()])
     assert found.holds and found.model_bits == 160_000 and found.requests == 5
     assert [c.what for c in found.comparisons] == ["payload", "sent", "received"] * 2
     assert found.comparisons[1].percent == pytest.approx(100 * 50 / 10_050)
@@ -42,7 +42,7 @@ def test_counts_that_agree_hold():
     ],
 )
 def test_beyond_three_percent_either_way_nothing_holds(odd, whats):
-    found = compare("dense()", (10, 10), 5, [turn(), odd])
+    found = compare_counts("dense()", (10, 10), 5, [turn(), odd])
     assert not found.holds
     assert {c.what for c in found.comparisons if not c.holds} == whats
     assert all(c.rank == 1 for c in found.comparisons if not c.holds)

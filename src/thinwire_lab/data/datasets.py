@@ -16,7 +16,7 @@ from pathlib import Path
 
 from thinwire.core import ThinwireError
 
-Tell = Callable[[str, int, int], None]  # what is downloaded, bytes so far, bytes in all
+ProgressCallback = Callable[[str, int, int], None]  # what is downloaded, bytes so far, bytes in all
 VARIABLE = "THINWIRE_DATA"
 OFFICIAL = "the official files, checked by SHA-256"
 
@@ -26,7 +26,7 @@ class DataError(ThinwireError, ValueError):
 
 
 @dataclass(frozen=True)
-class Pin:
+class Checksum:
     """What a file must be."""
 
     num_bytes: int | None  # none: not known to us; the sum alone counts
@@ -41,7 +41,7 @@ class Archive:
     """A .tar.gz or .zip with the files of a set below the set's folder."""
 
     url: str
-    pin: Pin | None = None  # none: it is read where it lies, but not downloaded
+    pin: Checksum | None = None  # none: it is read where it lies, but not downloaded
 
     @property
     def name(self) -> str:
@@ -54,14 +54,14 @@ class DataSet:
 
     title: str
     folder: str
-    files: Mapping[str, Pin | None]  # none: known only as a part of the archive, which is checked as a whole
+    files: Mapping[str, Checksum | None]  # none: known only as a part of the archive, which is checked as a whole
     archive: Archive | None = None
     urls: Mapping[str, str] = field(default_factory=dict)  # by file; counts before the archive
     most: int = 1 << 28  # bytes of a file inside the archive; the largest of CIFAR has 154 MB
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedFiles:
     """Contents by file name, and whether they are the official ones."""
 
     files: Mapping[str, bytes]
@@ -72,7 +72,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "thinwire"
 
 
-def places(folder: str | Path | None = None) -> list[Path]:
+def search_folders(folder: str | Path | None = None) -> list[Path]:
     """Where sets are looked for: in the folder that is named, else where THINWIRE_DATA says, then in the cache."""
     if folder:
         return [Path(folder).expanduser()]
@@ -80,41 +80,43 @@ def places(folder: str | Path | None = None) -> list[Path]:
     return [*([Path(variable).expanduser()] if variable else []), cache_folder()]
 
 
-def load(data: DataSet, names: Sequence[str], folder: str | Path | None = None, tell: Tell | None = None) -> Loaded:
+def load(
+    data: DataSet, names: Sequence[str], folder: str | Path | None = None, tell: ProgressCallback | None = None
+) -> LoadedFiles:
     """The contents of these files, checked. A folder that is named is the only place looked into.
 
     Without one: the folder THINWIRE_DATA names, then the cache; what is in neither is downloaded into the cache.
     """
-    tried = places(folder)
+    tried = search_folders(folder)
     for place in tried:
         loaded = _load_from(place, data, names)
         if loaded:
             return loaded
     if folder:
-        raise DataError(missing(data, names, tried))
+        raise DataError(describe_missing(data, names, tried))
     from .download import download  # late: most runs need no network
 
     try:
         download(data, names, cache_folder(), tell)
     except OSError as error:
         why = f"The download failed: {error}."
-        raise DataError(f"{missing(data, names, tried)}\n{why}") from error
+        raise DataError(f"{describe_missing(data, names, tried)}\n{why}") from error
     loaded = _load_from(cache_folder(), data, names)
     assert loaded, "what was just downloaded is there"
     return loaded
 
 
-def is_there(data: DataSet, folder: str | Path | None = None) -> bool:
+def is_available(data: DataSet, folder: str | Path | None = None) -> bool:
     """Whether `load` would find all of it without a download. Nothing is read; a part of it is an error here, too."""
-    return any(_found_in(place, data, list(data.files)) for place in places(folder))
+    return any(_locate(place, data, list(data.files)) for place in search_folders(folder))
 
 
-def absent(tried: Iterable[Path]) -> str:
+def describe_folders(tried: Iterable[Path]) -> str:
     """The places where nothing was, in words."""
     return ", ".join(f"{place}{'' if place.is_dir() else ' (no such folder)'}" for place in tried)
 
 
-def missing(data: DataSet, names: Iterable[str], tried: Iterable[Path]) -> str:
+def describe_missing(data: DataSet, names: Iterable[str], tried: Iterable[Path]) -> str:
     """What is wanted, where it was looked for, and the ways to get it."""
     wanted = ", ".join(str(Path(data.folder, name)) for name in names)
     archive = f", or {data.archive.name}" if data.archive else ""
@@ -122,7 +124,7 @@ def missing(data: DataSet, names: Iterable[str], tried: Iterable[Path]) -> str:
     if data.archive and data.archive.pin:
         sources += [f"{data.archive.url} ({data.archive.pin})"]
     lines = [
-        f"{data.title}: not found in {absent(tried)}; wanted: {wanted}{archive}. Three ways to get it:",
+        f"{data.title}: not found in {describe_folders(tried)}; wanted: {wanted}{archive}. Three ways to get it:",
         f"  1. without a named folder it is downloaded into {cache_folder()} if there is a network;",
         "  2. name the folder that has it: --data FOLDER;",
         f"  3. or set {VARIABLE}=FOLDER. Its source:",
@@ -131,7 +133,7 @@ def missing(data: DataSet, names: Iterable[str], tried: Iterable[Path]) -> str:
     return "\n".join(lines)
 
 
-def _found_in(place: Path, data: DataSet, names: Sequence[str]) -> Path | None:
+def _locate(place: Path, data: DataSet, names: Sequence[str]) -> Path | None:
     """The folder the files are in, or the archive; none if nothing of it is there; an error if only a part is."""
     for inside in (place / data.folder, place):
         there = [name for name in names if (inside / name).is_file()]
@@ -144,31 +146,31 @@ def _found_in(place: Path, data: DataSet, names: Sequence[str]) -> Path | None:
     return path if path and path.is_file() else None
 
 
-def _load_from(place: Path, data: DataSet, names: Sequence[str]) -> Loaded | None:
-    path = _found_in(place, data, names)
+def _load_from(place: Path, data: DataSet, names: Sequence[str]) -> LoadedFiles | None:
+    path = _locate(place, data, names)
     if path is None:
         return None
-    own = own_sums(path if path.is_dir() else place)
+    own = read_checksums(path if path.is_dir() else place)
     if path.is_dir():
         unknown = [name for name in names if data.files[name] is None and name not in own]
         if unknown:
-            raise DataError(_not_vouched_for(data, path, unknown))
-        return _checked(data, {name: (path / name).read_bytes() for name in names}, path, own)
+            raise DataError(_describe_unchecked(data, path, unknown))
+        return _check_files(data, {name: (path / name).read_bytes() for name in names}, path, own)
     own = {name.rpartition("/")[2]: sha for name, sha in own.items()}
     if any(data.files[name] is None and name not in own for name in names):
         check_archive(path, data)
-    return _checked(data, members(path, data, names), path, own)
+    return _check_files(data, read_members(path, data, names), path, own)
 
 
-def _checked(data: DataSet, found: Mapping[str, bytes], where: Path, own: Mapping[str, str]) -> Loaded:
+def _check_files(data: DataSet, found: Mapping[str, bytes], where: Path, own: Mapping[str, str]) -> LoadedFiles:
     for name, content in found.items():
         if wanted := own.get(name) or data.files[name]:  # else the archive was checked as a whole
-            check(f"{where}/{name}", content, wanted)
+            check_content(f"{where}/{name}", content, wanted)
     origin = f"not the official files: those of {where}, by its own SHA256SUMS" if set(found) & set(own) else OFFICIAL
-    return Loaded(found, origin)
+    return LoadedFiles(found, origin)
 
 
-def _not_vouched_for(data: DataSet, folder: Path, names: Sequence[str]) -> str:
+def _describe_unchecked(data: DataSet, folder: Path, names: Sequence[str]) -> str:
     archive = data.archive
     assert archive is not None, "files without sums come out of an archive"
     return (
@@ -192,18 +194,18 @@ def check_archive(path: Path, data: DataSet) -> None:
         )
 
 
-def check(path: str, content: bytes, wanted: Pin | str) -> None:
+def check_content(path: str, content: bytes, wanted: Checksum | str) -> None:
     """Raise DataError unless the content has the size and SHA-256 it should have."""
-    if isinstance(wanted, Pin) and wanted.num_bytes is not None and len(content) != wanted.num_bytes:
+    if isinstance(wanted, Checksum) and wanted.num_bytes is not None and len(content) != wanted.num_bytes:
         short = "is truncated" if len(content) < wanted.num_bytes else "is too long"
         raise DataError(f"{path} {short}: expected {wanted.num_bytes:,} bytes, found {len(content):,}; get it anew")
-    expected = wanted.sha256 if isinstance(wanted, Pin) else wanted
+    expected = wanted.sha256 if isinstance(wanted, Checksum) else wanted
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
         raise DataError(f"{path} is not what it should be: expected sha256 {expected}, found {found}; get it anew")
 
 
-def own_sums(folder: Path) -> dict[str, str]:
+def read_checksums(folder: Path) -> dict[str, str]:
     """SHA-256 by name out of a folder's own SHA256SUMS; none if there is no such file."""
     path = folder / "SHA256SUMS"
     if not path.is_file():
@@ -219,7 +221,7 @@ def own_sums(folder: Path) -> dict[str, str]:
     return sums
 
 
-def members(path: Path, data: DataSet, names: Sequence[str]) -> dict[str, bytes]:
+def read_members(path: Path, data: DataSet, names: Sequence[str]) -> dict[str, bytes]:
     """Contents of the set's files inside its archive; nothing is unpacked to disk and other members are not read."""
     wanted = {f"{data.folder}/{name}": name for name in names}
     try:

@@ -1,4 +1,4 @@
-"""What choosing per layer costs: `python -m thinwire_lab.bench.adapting [--json FILE] [--quick]`.
+"""What choosing per layer costs: `python -m thinwire_lab.bench.controller_cost [--json FILE] [--quick]`.
 
 Processor time of one thread, medians. A decision is L-GreCo's in a world of one: all its arithmetic and no network, and
 of a gradient of the model's own. The share is of the steps between two decisions at the default period: one decision
@@ -27,9 +27,9 @@ from thinwire.controllers.lgreco import LGreCo
 from thinwire.core import Context, Key, LayerObservation, Reduced, TensorSpec, World, loopback
 from thinwire.exchange import Exchanger
 
-from .ddp import MODELS, subject
+from .ddp import MODELS, make_workload
 
-FAMILIES = {
+COMPRESSORS = {
     "topk": "topk(density=0.01)",
     "qsgd": "qsgd(bits=4)",
     "uniform": "uniform(bits=4)",
@@ -39,7 +39,7 @@ FAMILIES = {
 
 
 @dataclass(frozen=True)
-class Cost:
+class ControllerCost:
     """Milliseconds, and shares in percent."""
 
     model: str
@@ -54,9 +54,9 @@ class Cost:
     apart_most: float
 
 
-def gradients_of(model: str) -> tuple[dict[str, Tensor], float]:
+def make_gradients(model: str) -> tuple[dict[str, Tensor], float]:
     """After a few steps, and what forward and backward take."""
-    make, batch = subject(model, 0)
+    make, batch = make_workload(model, 0)
     net = make()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
 
@@ -68,16 +68,16 @@ def gradients_of(model: str) -> tuple[dict[str, Tensor], float]:
 
     took = []
     for _ in range(4):
-        took.append(processor_s(step, 0.0))
+        took.append(time_cpu_s(step, 0.0))
         optimizer.step()
     named = {name: p.grad.detach().clone() for name, p in net.named_parameters() if p.grad is not None}
     return named, statistics.median(took[1:])
 
 
-def measure(model: str, family: str, gradients: dict[str, Tensor], compute_s: float, seconds: float) -> Cost:
+def measure(model: str, family: str, gradients: dict[str, Tensor], compute_s: float, seconds: float) -> ControllerCost:
     layers = [TensorSpec.of(name, tensor) for name, tensor in gradients.items()]
     exchanger = Exchanger(
-        layers, assign_composition(layers, f"ef(adapt({FAMILIES[family]}, controller=lgreco(start=1, window=1)))")
+        layers, assign_composition(layers, f"ef(adapt({COMPRESSORS[family]}, controller=lgreco(start=1, window=1)))")
     )
     chooser = exchanger.controller
     assert isinstance(chooser, LGreCo)
@@ -96,18 +96,20 @@ def measure(model: str, family: str, gradients: dict[str, Tensor], compute_s: fl
         return looked
 
     looked = look()
-    look_s = processor_s(look, seconds / 4)
-    decide_s = processor_s(lambda: loopback(chooser.replan(plan, looked, ctx)), seconds)
+    look_s = time_cpu_s(look, seconds / 4)
+    decide_s = time_cpu_s(lambda: loopback(chooser.replan(plan, looked, ctx)), seconds)
     usual = LGreCo()
     share = (decide_s + usual.window * look_s) / (usual.every * compute_s)
-    apart = differences(exchanger, gradients)
-    return Cost(
+    apart = estimate_differences(exchanger, gradients)
+    return ControllerCost(
         model, family, len(exchanger.menus), len(exchanger.menus[0][1].options), 1e3 * compute_s, 1e3 * look_s,
         1e3 * decide_s, 100 * share, 100 * statistics.median(apart), 100 * max(apart),
     )  # fmt: skip
 
 
-def differences(exchanger: Exchanger, gradients: dict[str, Tensor], most: int = 4, numel: int = 600_000) -> list[float]:
+def estimate_differences(
+    exchanger: Exchanger, gradients: dict[str, Tensor], most: int = 4, numel: int = 600_000
+) -> list[float]:
     """Relative, of every entry, for the largest layers whose exact factorisation does not take all day."""
     ordered = sorted(exchanger.menus, key=lambda choice: choice[0].numel)
     found: list[float] = []
@@ -117,7 +119,7 @@ def differences(exchanger: Exchanger, gradients: dict[str, Tensor], most: int = 
     return found
 
 
-def processor_s(work: Callable[[], object], seconds: float) -> float:
+def time_cpu_s(work: Callable[[], object], seconds: float) -> float:
     """The median of at least one run, for about so many seconds."""
     took: list[float] = []
     while not took or sum(took) < seconds:
@@ -127,20 +129,20 @@ def processor_s(work: Callable[[], object], seconds: float) -> float:
     return statistics.median(took)
 
 
-def measured(models: Sequence[str], families: Sequence[str], seconds: float) -> list[Cost]:
+def measure_all(models: Sequence[str], families: Sequence[str], seconds: float) -> list[ControllerCost]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         rows = []
         for model in models:
-            gradients, compute_s = gradients_of(model)
+            gradients, compute_s = make_gradients(model)
             rows += [measure(model, family, gradients, compute_s, seconds) for family in families]
         return rows
     finally:
         torch.set_num_threads(threads)
 
 
-def table(rows: Sequence[Cost]) -> str:
+def table(rows: Sequence[ControllerCost]) -> str:
     head = "| model | family | layers | entries | step, ms | look, ms | decision, ms | share, % | apart, % (most) |"
     lines = [
         f"| {r.model} | {r.family} | {r.layers} | {r.entries} | {r.compute_ms:.0f} | {r.look_ms:.1f} | "
@@ -155,9 +157,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="one run of each")
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
-    parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=list(FAMILIES))
+    parser.add_argument("--families", nargs="+", default=list(COMPRESSORS), choices=list(COMPRESSORS))
     args = parser.parse_args()
-    rows = measured(args.models, args.families, 0.0 if args.quick else 3.0)
+    rows = measure_all(args.models, args.families, 0.0 if args.quick else 3.0)
     print(table(rows))
     if args.json:
         args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")

@@ -15,7 +15,7 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Factored:
+class FactoredLogistic:
     """Columns in two halves, each half with every distinct row once: a product looks up sums that were taken once.
 
     The mushrooms' 8124 rows have 648 and 244 distinct halves. Equal to Logistic up to rounding, not to the bit. Mostly
@@ -28,11 +28,13 @@ class Factored:
     ridge: float
 
     @classmethod
-    def of(cls, problem: Logistic) -> Factored:
+    def of(cls, problem: Logistic) -> FactoredLogistic:
         """Cut where the distinct halves have the fewest numbers."""
         columns = problem.features.shape[1]
         places = range(columns // 4, 3 * columns // 4 + 1, max(1, columns // 16))
-        halves, codes = min((_cut(problem.features, at) for at in places), key=lambda cut: sum(h.size for h in cut[0]))
+        halves, codes = min(
+            (_split_columns(problem.features, at) for at in places), key=lambda cut: sum(h.size for h in cut[0])
+        )
         slope = problem.features.T @ problem.labels / len(problem.labels)
         return cls(halves, codes, slope.double().numpy(), problem.ridge)
 
@@ -50,7 +52,9 @@ class Factored:
         return torch.from_numpy(gradient).to(weights.dtype)
 
 
-def _cut(features: Tensor, at: int) -> tuple[tuple[Numbers, Numbers], tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _split_columns(
+    features: Tensor, at: int
+) -> tuple[tuple[Numbers, Numbers], tuple[NDArray[np.int64], NDArray[np.int64]]]:
     left, left_codes = torch.unique(features[:, :at].double(), dim=0, return_inverse=True)
     right, right_codes = torch.unique(features[:, at:].double(), dim=0, return_inverse=True)
     return (left.numpy(), right.numpy()), (left_codes.numpy(), right_codes.numpy())
