@@ -1,6 +1,6 @@
-"""Distributed training over links that are too thin for the gradients.
+"""Compressed communication for distributed PyTorch training over links that are too thin for the gradients.
 
-Names are loaded when they are first used, so that `thinwire --help` does not wait for torch.
+Names are loaded on first use, so that `thinwire --help` does not wait for torch.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import moments
+    from . import checkpoint, compressors, moments
     from .api import attach, join, local, serve
     from .catalog import parse, register, to_text
     from .core import (
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
         DivergedError,
         FrameError,
         IncompatibleParts,
+        MissingExtra,
         NonFiniteError,
         PeerLostError,
+        PluginError,
         ProtocolError,
         TensorSpec,
         ThinwireError,
@@ -36,41 +38,48 @@ if TYPE_CHECKING:
     from .drivers.torch_dist import TorchDist
     from .exchange import Exchanger
     from .importance import ImportanceSolver, ModuleObjective, Refresher
+    from .integrations.ddp_handle import DDPHandle
+    from .integrations.local_handle import LocalHandle
+    from .integrations.moments_handle import MomentsHandle
     from .integrations.torch_checkpoint import load_dcp
 
 __version__ = "0.1.0"
 
-_HOME = {
+_MODULE_OF = {
     "attach": "api", "local": "api", "serve": "api", "join": "api",
     "load_dcp": "integrations.torch_checkpoint",
+    "DDPHandle": "integrations.ddp_handle", "LocalHandle": "integrations.local_handle",
+    "MomentsHandle": "integrations.moments_handle",
     "parse": "catalog", "register": "catalog", "to_text": "catalog", "Exchanger": "exchange",
     "lockstep": "drivers.lockstep", "Meter": "drivers.meter", "TorchDist": "drivers.torch_dist",
     "ImportanceSolver": "importance", "ModuleObjective": "importance", "Refresher": "importance",
     "loopback": "core", "TensorSpec": "core", "World": "core",
     "ThinwireError": "core", "CompositionError": "core", "DecodeError": "core", "IncompatibleParts": "core",
     "PeerLostError": "core", "ProtocolError": "core", "CheckpointError": "core", "ClosedError": "core",
-    "ConfigMismatch": "core", "DivergedError": "core", "NonFiniteError": "core",
-    "FrameError": "core", "AuthenticationError": "core", "UnsupportedTorch": "core",
+    "ConfigMismatch": "core", "DivergedError": "core", "NonFiniteError": "core", "MissingExtra": "core",
+    "PluginError": "core", "FrameError": "core", "AuthenticationError": "core", "UnsupportedTorch": "core",
 }  # fmt: skip
-_ROOMS = ("moments",)  # whole modules
+_SUBMODULES = ("moments", "checkpoint", "compressors")
 
 __all__ = [
-    "attach", "local", "serve", "join",
-    "load_dcp", "moments", "parse", "register", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist",
+    "attach", "local", "serve", "join", "DDPHandle", "LocalHandle", "MomentsHandle",
+    "load_dcp", "moments", "checkpoint", "compressors",
+    "parse", "register", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist",
     "loopback", "TensorSpec", "World", "ImportanceSolver", "ModuleObjective", "Refresher",
     "ThinwireError", "CompositionError", "DecodeError", "IncompatibleParts", "PeerLostError", "ProtocolError",
-    "CheckpointError", "ClosedError", "ConfigMismatch", "DivergedError", "NonFiniteError", "FrameError",
-    "AuthenticationError", "UnsupportedTorch",
+    "CheckpointError", "ClosedError", "ConfigMismatch", "DivergedError", "NonFiniteError", "MissingExtra",
+    "PluginError", "FrameError", "AuthenticationError", "UnsupportedTorch",
     "__version__",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _SUBMODULES:
         return importlib.import_module(f".{name}", __name__)
-    if name not in _HOME:
-        raise AttributeError(f"module 'thinwire' has no attribute {name!r}; it has {', '.join((*_HOME, *_ROOMS))}")
-    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    if name not in _MODULE_OF:
+        known = ", ".join((*_MODULE_OF, *_SUBMODULES))
+        raise AttributeError(f"module 'thinwire' has no attribute {name!r}; it has {known}")
+    return getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

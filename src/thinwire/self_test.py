@@ -1,4 +1,4 @@
-"""A self-test of an installation: versions, kernels, backend, links, and whether ranks exchange what they should."""
+"""Self-test of an installation: versions, kernels, backend, links, and whether ranks compute the right averages."""
 
 from __future__ import annotations
 
@@ -32,45 +32,48 @@ _SHAPES = {"matrix": (48, 40), "vector": (97,)}
 
 
 class Finding(NamedTuple):
-    """One line of the examination; `well` is None where nothing can be wrong."""
+    """One line of the self-test; `is_ok` is None for information only."""
 
-    what: str
-    found: str
-    well: bool | None = None
+    name: str
+    text: str
+    is_ok: bool | None = None
 
 
 @dataclass(frozen=True)
-class Group:
-    """What all ranks of a group found together; the same on each."""
+class GroupResult:
+    """The result of a self-test of a process group; the same on all ranks."""
 
-    ranks: int
+    num_ranks: int
     link: LinkFigures | None
-    wrong: dict[str, str]  # by self-test: what was wrong; empty if nothing
+    failures: dict[str, str]  # by test: what is wrong; empty if nothing is
 
     def as_json(self) -> dict[str, Any]:
+        """Return plain numbers, texts and lists."""
         return asdict(self)
 
     @classmethod
-    def of_json(cls, stored: dict[str, Any]) -> Group:
+    def from_json(cls, stored: dict[str, Any]) -> GroupResult:
+        """Undo `as_json`."""
         link = stored["link"]
         rates = tuple(Rate(**rate) for rate in link["rates"]) if link else ()
-        return cls(stored["ranks"], LinkFigures(**{**link, "rates": rates}) if link else None, stored["wrong"])
+        return cls(stored["num_ranks"], LinkFigures(**{**link, "rates": rates}) if link else None, stored["failures"])
 
     def findings(self) -> Iterator[Finding]:
+        """Yield a finding for each link and test."""
         if self.link is None:
-            yield Finding("link", "one rank alone has none")
+            yield Finding("link", "none: there is one rank")
         else:
             yield Finding("latency", f"{self.link.latency_us:,.0f} us for an all-reduce of one number")
             for rate in self.link.rates:
                 yield Finding(f"link {rate.source} to {rate.to}", f"{rate.mbit_s:,.0f} Mbit/s")
             yield Finding("advice", advice(self.link.slowest_mbit_s))
         for text in ("settings", *SELF_TESTS):
-            bad = self.wrong.get(text)
-            yield Finding(f"self-test {text}", bad or f"{self.ranks} ranks agree", bad is None)
+            failure = self.failures.get(text)
+            yield Finding(f"self-test {text}", failure or f"{self.num_ranks} ranks agree", failure is None)
 
 
 def examine_machine() -> list[Finding]:
-    """What is installed here and what may be used; nothing is sent."""
+    """Return findings about versions, kernels and backend; nothing is sent."""
     return [
         Finding("thinwire", __version__),
         Finding("python", platform.python_version()),
@@ -88,7 +91,7 @@ def examine_machine() -> list[Finding]:
 
 def _load() -> str:
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    return f"{load:.1f} processes want to run" + ("; figures below suffer" if load > cores else "")
+    return f"{load:.1f} runnable processes" + ("; the rates below are too low" if load > cores else "")
 
 
 def _version(name: str) -> tuple[str, bool | None]:
@@ -99,51 +102,52 @@ def _version(name: str) -> tuple[str, bool | None]:
 
 
 def examine_here() -> list[Finding]:
-    """The same as for a group, on two processes of this machine."""
+    """Return the findings of a group of two processes on this machine."""
     try:
         stored = run_ranks(2, "thinwire.self_test:examine_pair", None, timeout_s=120.0)[0]
     except ThinwireError as error:
         return [Finding("self-test on 2 processes", str(error), False)]
-    found = list(Group.of_json(stored).findings())
-    hint = "of this machine's loopback; start me by torchrun to learn about your network"
-    return [Finding("link", hint) if finding.what == "advice" else finding for finding in found]
+    findings = list(GroupResult.from_json(stored).findings())
+    hint = "loopback of this machine; start the doctor with torchrun to measure your network"
+    return [Finding("link", hint) if finding.name == "advice" else finding for finding in findings]
 
 
 def examine_pair(driver: Driver, argument: Any, tell: Callable[[Any], None]) -> dict[str, Any]:
+    """Run `examine_group` in a process of `run_ranks`."""
     return examine_group(driver).as_json()
 
 
-def examine_group(driver: Driver) -> Group:
-    """Compare versions, measure the links, and try some compositions. All ranks call this and find the same."""
-    wrong: dict[str, str] = {}
+def examine_group(driver: Driver) -> GroupResult:
+    """Compare versions, measure the links and test some compositions. All ranks call this and get the same result."""
+    failures: dict[str, str] = {}
     versions = {"thinwire": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
     try:
         driver.run(compare_settings({"version": versions}))
     except ThinwireError as error:
-        wrong["settings"] = str(error)
+        failures["settings"] = str(error)
     link = measure_link(driver)
     for text in SELF_TESTS:
-        if complaint := self_test(driver, text):
-            wrong[text] = complaint
-    return Group(driver.world.size, link, wrong)
+        if failure := self_test(driver, text):
+            failures[text] = failure
+    return GroupResult(driver.world.size, link, failures)
 
 
 def self_test(driver: Driver, text: str) -> str:
-    """What is wrong with a composition on this group; empty if all ranks have the same bits, and the right numbers."""
+    """Return what is wrong with a composition on this group; "" if averages are right and equal bit for bit."""
     size = driver.world.size
     expected = lockstep([_steps(text, World(rank, size)) for rank in range(size)])[driver.world.rank]
-    found = driver.run(_steps(text, driver.world))
-    marks = driver.run(_all_marks(fingerprint(found)))
-    odd = [rank for rank in range(size) if not torch.equal(marks[rank], marks[0])]
-    if odd:
-        return f"rank {odd[0]} has other averages than rank 0"
-    off = max(float((a - b).abs().max() / (1e-6 + b.abs().max())) for a, b in zip(found, expected, strict=True))
-    worst = driver.run(_largest(torch.tensor([off], dtype=torch.float64)))
-    return f"averages are off by {worst:.1e} of their size" if not worst < 1e-3 else ""
+    averages = driver.run(_steps(text, driver.world))
+    fingerprints = driver.run(_gather(fingerprint(averages)))
+    differing = [rank for rank in range(size) if not torch.equal(fingerprints[rank], fingerprints[0])]
+    if differing:
+        return f"rank {differing[0]} has other averages than rank 0"
+    error = max(float((a - b).abs().max() / (1e-6 + b.abs().max())) for a, b in zip(averages, expected, strict=True))
+    largest = driver.run(_max(torch.tensor([error], dtype=torch.float64)))
+    return f"averages have a relative error of {largest:.1e}" if not largest < 1e-3 else ""
 
 
 def _steps(text: str, world: World) -> Program[list[Tensor]]:
-    """A few steps with a memory; every rank can compute every rank's tensors."""
+    """A few steps with memory, with tensors that any rank can compute for any rank."""
     exchanger = Exchanger([TensorSpec(name, shape) for name, shape in _SHAPES.items()], parse(text))
     averages: list[Tensor] = []
     for step in range(_STEPS):
@@ -153,11 +157,11 @@ def _steps(text: str, world: World) -> Program[list[Tensor]]:
     return averages
 
 
-def _all_marks(marks: Tensor) -> Program[list[Tensor]]:
-    gathered = yield AllGather(Payload((marks,)))
+def _gather(own: Tensor) -> Program[list[Tensor]]:
+    gathered = yield AllGather(Payload((own,)))
     return [payload.parts[0] for payload in gathered]
 
 
-def _largest(number: Tensor) -> Program[float]:
+def _max(number: Tensor) -> Program[float]:
     largest: Tensor = yield AllReduce(number, Op.MAX)
     return float(largest)

@@ -13,7 +13,7 @@ def test_doctor_alone_tries_two_processes(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "All checks passed" in printed and "self-test" in printed
     told = json.loads((tmp_path / "doctor.json").read_text())
-    assert told["well"] and any("Mbit/s" in finding["found"] for finding in told["findings"])
+    assert told["well"] and any("Mbit/s" in finding["text"] for finding in told["findings"])
 
 
 def test_what_is_wrong_is_named_and_told_by_the_exit_code(monkeypatch, capsys):

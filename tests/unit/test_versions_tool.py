@@ -92,6 +92,6 @@ def test_doctor_tells_what_was_tested_and_whether_this_is_among_it(monkeypatch):
     first = read_tested_versions()[0]
     assert describe_tests(first.python, first.torch).endswith("This one: tested")
     assert describe_tests("3.9.1", first.torch).endswith("This one: not tested")
-    found = {finding.what: finding.found for finding in examine_machine()}["tested with"]
+    found = {finding.name: finding.text for finding in examine_machine()}["tested with"]
     assert first.name in found and found.endswith("tested")
     assert f"Python {'.'.join(platform.python_version_tuple()[:2])} with" in found or found.endswith("not tested")

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     with init_from_env() as driver:
         group = examine_group(driver)
         if driver.world.rank:
-            return 1 if group.wrong else 0
+            return 1 if group.failures else 0
     findings = [*examine_installation(), *group.findings()]
     return print_findings(findings, f"a group of {os.environ['WORLD_SIZE']} ranks, seen from rank 0", options.json)
 
@@ -60,13 +60,13 @@ def examine_installation() -> list[Finding]:
 
 def print_findings(findings: Sequence[Finding], where: str, file: Path | None) -> int:
     marks = {True: "✓", False: "✗", None: ""}
-    rows = [(marks[finding.well], finding.what, finding.found) for finding in findings]
+    rows = [(marks[finding.is_ok], finding.name, finding.text) for finding in findings]
     print_table(("", "what", "found"), rows, f"thinwire doctor: {where}")
-    wrong = [finding for finding in findings if finding.well is False]
-    if any(finding.what == "advice" for finding in findings):
+    wrong = [finding for finding in findings if finding.is_ok is False]
+    if any(finding.name == "advice" for finding in findings):
         print("The advice is a rule of thumb: model, batch size and cores matter as well. Measure both.")
     for finding in wrong:
-        print(f"✗ {finding.what}: {finding.found}")
+        print(f"✗ {finding.name}: {finding.text}")
     print("✗ Some checks failed." if wrong else "✓ All checks passed.")
     if file is not None:
         file.write_text(json.dumps({"well": not wrong, "findings": [f._asdict() for f in findings]}, indent=1) + "\n")

@@ -15,7 +15,6 @@ from torch import nn
 from ..catalog.patterns import CompositionSpec
 from ..controller_report import build_controller_report
 from ..core import ClosedOnExit, NonFiniteError, Program, ProtocolError, TensorSpec
-from ..optimizer_state import AdamMoments, MomentsAveraging
 from ..sync import Local, Rounds
 from ..sync.rounds import Merged
 from .comparison import announce_end, compare_weights, resync_weights
@@ -27,11 +26,11 @@ from .local_options import (
     LocalOptions,
     assign_rules,
     averaged_buffers,
+    build_averaging,
     compared_settings,
     dense_gradients,
     parse_optimizer_state,
     refuse_closure,
-    refuse_gossip_with_moments,
     trained_parameters,
 )
 from .local_state import LocalStateMethods
@@ -50,7 +49,6 @@ class LocalHandle(LocalStateMethods, ClosedOnExit):
 
     Attributes:
         step: Number of steps made.
-        rounds: The state of the rounds (`sync.Rounds`).
         resynced_tensors: Number of tensors that were copied from rank 0 because they differed between ranks.
     """
 
@@ -75,11 +73,9 @@ class LocalHandle(LocalStateMethods, ClosedOnExit):
         self._forms = [TensorSpec.of(name, p.detach()) for name, p in self.parameters.items()]
         self.layers = [as_real_spec(form) for form in self._forms]
         rules = assign_rules(self._forms, composition, options.dense_below, group)
-        self.averaging: MomentsAveraging | None = None
-        if moments is not None:
-            held = AdamMoments(optimizer, self.parameters)
-            self.averaging = MomentsAveraging(held, moments, dense_below=options.dense_below, seed=options.seed)
-            refuse_gossip_with_moments(rules, options.optimizer_state)
+        self.averaging = (
+            None if moments is None else build_averaging(moments, optimizer, self.parameters, rules, options)
+        )
         self.rounds = Rounds(settings, weights, rules, self.buffers, seed=options.seed)
         self.seconds = {"waiting": 0.0}
         self._carried: list[Future[None]] = []
@@ -215,7 +211,7 @@ class LocalHandle(LocalStateMethods, ClosedOnExit):
     def full_average(self) -> None:
         """Replace all ranks' weights (and buffers) by their dense mean, for evaluation or for saving one model.
 
-        Rounds that are under way continue, and training may continue after it. `averaged()` does it temporarily.
+        Training may continue after it. `averaged()` does it temporarily.
 
         Raises:
             NonFiniteError: Some rank's weights have a NaN or an infinity.

@@ -23,7 +23,7 @@ from ..core import (
     check_timeout,
     topology_of,
 )
-from ..optimizer_state import MomentsConfig, parse_moments
+from ..optimizer_state import AdamMoments, MomentsAveraging, MomentsConfig, parse_moments
 from ..sync import Local, sync_text
 from .complex_layers import as_real
 from .ddp_options import ON_DIVERGENCE
@@ -144,12 +144,23 @@ def dense_gradients(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {n: as_real(g.to_dense() if g.layout != torch.strided else g) for n, g in gradients.items()}
 
 
-def refuse_gossip_with_moments(rules: Mapping[str, Aggregator[Any]], optimizer_state: str) -> None:
+def build_averaging(
+    moments: MomentsConfig,
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, Tensor],
+    rules: Mapping[str, Aggregator[Any]],
+    options: LocalOptions,
+) -> MomentsAveraging:
+    """Return the averaging of Adam's moments in each round; raise if the composition is gossip."""
+    averaging = MomentsAveraging(
+        AdamMoments(optimizer, parameters), moments, dense_below=options.dense_below, seed=options.seed
+    )
     if any(topology_of(rule) is not None for rule in rules.values()):
         raise IncompatibleParts(
-            f"local: optimizer_state={optimizer_state!r} averages over all ranks, and the composition averages among "
-            'neighbors (gossip); use optimizer_state="local" with it'
+            f"local: optimizer_state={options.optimizer_state!r} averages over all ranks, and the composition averages "
+            'among neighbors (gossip); use optimizer_state="local" with it'
         )
+    return averaging
 
 
 def refuse_closure(args: Any, kwargs: Any) -> None:
