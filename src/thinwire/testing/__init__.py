@@ -1,4 +1,4 @@
-"""The laws that parts keep, for the tests of any package: `pip install thinwire[testing]`.
+"""Contract tests of parts, for the tests of any package: `pip install thinwire[testing]`.
 
     import pytest
     from thinwire.testing import COMPRESSOR_LAWS
@@ -7,17 +7,17 @@
     def test_my_topk_keeps(law):
         law(MyTopK(density=0.1))
 
-`check_compressor(part)` and its like run all laws of a kind at once. thinwire's own contract suites run the same laws
-over all registered parts.
+A law is a property that every part of a kind must have. `check_compressor(part)` and the other check functions run all
+laws of a kind. thinwire's own contract suites run the same laws over all registered parts.
 """
 
 from __future__ import annotations
 
-from . import extras  # first: it says what to install
+from . import extras  # first: its error says what to install
 from .aggregators import AGGREGATOR_LAWS, MEMORY_LAWS, check_aggregator, check_memory
 from .allocations import Allocations
-from .capabilities import check_capabilities, contradictions, observed
-from .compressors import COMPRESSOR_LAWS, check_compressor, decode_again, relative_error
+from .capabilities import check_capabilities, find_contradictions, observe_capabilities
+from .compressors import COMPRESSOR_LAWS, check_compressor, relative_error, roundtrip
 from .controllers import CONTROLLER_LAWS, check_controller
 from .decoders import DECODER_LAWS
 from .examples import composition_texts, compressor_texts, controller_texts, keep_registry, topology_texts
@@ -31,8 +31,8 @@ __all__ = [
     "Law", "COMPRESSOR_LAWS", "DECODER_LAWS", "AGGREGATOR_LAWS", "MEMORY_LAWS", "CONTROLLER_LAWS", "TOPOLOGY_LAWS",
     "REQUEST_LAWS",
     "check_compressor", "check_aggregator", "check_memory", "check_controller", "check_topology", "check_request",
-    "check_capabilities", "contradictions", "observed",
-    "KINDS", "SHAPES", "DTYPES", "draw", "reduce_all", "relative_error", "decode_again", "assert_same",
+    "check_capabilities", "find_contradictions", "observe_capabilities",
+    "KINDS", "SHAPES", "DTYPES", "draw", "reduce_all", "relative_error", "roundtrip", "assert_same",
     "restore_from_bytes", "Allocations",
     "compressor_texts", "composition_texts", "controller_texts", "topology_texts", "keep_registry", "extras",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What an aggregator or a memory shows in worlds of a few ranks, by capability. None: it cannot be seen on this one."""
+"""Observed capabilities of aggregators and memories, in worlds of a few ranks. None: it cannot be observed."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ from ..topologies import mixing_matrix
 from .compressor_observations import BIAS, LARGE, NEAR, has_methods
 from .memory_observations import MEMORY_OBSERVATIONS
 from .probes import KEY, bias_energy, gaussian, heavy_tails, rank_one, with_zeros
-from .variants import encoding, inside_has, is_leaf, made_exact
-from .worlds import exchange, exchanges, make_default_plan, sent_bytes
+from .variants import inside_has, is_leaf, make_exact, with_compressor
+from .worlds import make_default_plan, run_step, run_steps, sent_bytes
 
 ROUNDING = 1e-5  # of the largest number of a coordinate
-ROUGHLY = 0.35  # of an expected size: ranks may choose the same coordinates more or less often
+SIZE_TOLERANCE = 0.35  # of an expected size: how often ranks select the same coordinates varies
 SHAPE = (33, 5)
 
 
 def is_exact(part: Any) -> bool | None:
-    """At each coordinate, also where others or the last step's are far larger."""
-    made = made_exact(part)
+    """The average is exact at each coordinate, also where other coordinates or the last step's are far larger."""
+    made = make_exact(part)
     if made is None or any(
         not (is_leaf(inside) or has(inside, Capability.LOSSLESS)) for inside in list(parts_of(part))[1:]
     ):
         return None  # a wrapper inside may lose something
     for share in (1.0, 0.1):
         steps = [[_uneven(share, 10 * step + rank) for rank in range(3)] for step in range(2)]
-        for step, (tensors, outs) in enumerate(zip(steps, exchanges(made, steps), strict=True)):
-            room = ROUNDING * torch.stack(tensors).abs().amax(0)
+        for step, (tensors, outs) in enumerate(zip(steps, run_steps(made, steps), strict=True)):
+            tolerance = ROUNDING * torch.stack(tensors).abs().amax(0)
             for rank, out in enumerate(outs):
-                if bool(((out.value - _average(made, tensors, rank, step)).abs() > room).any()):
+                if bool(((out.value - _average(made, tensors, rank, step)).abs() > tolerance).any()):
                     return False
     return True
 
 
 def _uneven(share: float, seed: int) -> Tensor:
-    """Numbers of very different size, of which so many are not zero."""
+    """Numbers of very different size, a share of which are not zero."""
     return heavy_tails(40, 10, seed=seed) * (with_zeros(40, 10, share=share, seed=seed) != 0)
 
 
@@ -67,31 +67,31 @@ def _average(part: Any, tensors: list[Tensor], rank: int, step: int) -> Tensor:
 
 
 def has_unbounded_bias(part: Any) -> bool | None:
-    made = made_exact(part) if is_leaf(part) else None
+    made = make_exact(part) if is_leaf(part) else None
     if made is None:
         return None
     tensors = [gaussian(*SHAPE, seed=rank) for rank in range(2)]
-    outcomes = [exchange(made, tensors, seed=seed) for seed in range(6)]
+    outcomes = [run_step(made, tensors, seed=seed) for seed in range(6)]
     means = [torch.stack([out.value for out in outs]).mean(0) for outs in outcomes]
     return bias_energy(torch.stack(tensors).mean(0), means) > BIAS
 
 
 def wraps_compressor(part: Any) -> bool:
-    """It has a field for one, and what is put there encodes."""
+    """It has a field `compressor`, and the compressor put there encodes."""
     names = [field.name for field in fields(part)] if is_dataclass(part) else []
     if "compressor" not in names or not isinstance(part.compressor, Compressor):
         return False
-    seen: list[Tensor] = []
-    watched: Any = replace(part, compressor=_Watched(part.compressor, seen))
-    exchange(watched, [gaussian(*SHAPE, seed=rank) for rank in range(2)])
-    return bool(seen)
+    recorded: list[Tensor] = []
+    recording: Any = replace(part, compressor=_Recorder(part.compressor, recorded))
+    run_step(recording, [gaussian(*SHAPE, seed=rank) for rank in range(2)])
+    return bool(recorded)
 
 
-class _Watched:
-    """A compressor that notes what it is given."""
+class _Recorder:
+    """A compressor that records the tensors it encodes."""
 
-    def __init__(self, inner: Compressor, seen: list[Tensor]) -> None:
-        self.inner, self.seen = inner, seen
+    def __init__(self, inner: Compressor, recorded: list[Tensor]) -> None:
+        self.inner, self.recorded = inner, recorded
         self.decode, self.contract, self.num_bytes = inner.decode, inner.contract, inner.num_bytes
 
     @property
@@ -99,12 +99,12 @@ class _Watched:
         return inherit_capabilities(self.inner, Capability.ADDITIVE)
 
     def encode(self, tensor: Tensor, key: Any) -> Any:
-        self.seen.append(tensor)
+        self.recorded.append(tensor)
         return self.inner.encode(tensor, key)
 
 
 def sends_one_payload(part: Any) -> bool:
-    """One request, to all ranks alike, for as many bytes as the compressor's payload has."""
+    """It makes one request, equal for all ranks, of as many bytes as the compressor's payload."""
     if not wraps_compressor(part):
         return False
     x, world = gaussian(*SHAPE), World(0, 2)
@@ -124,19 +124,19 @@ def sends_one_payload(part: Any) -> bool:
 
 
 def sums_nonzeros(part: Any) -> bool:
-    """Exact sums of sparse tensors in fewer bytes than dense ones have."""
-    made = encoding(part, Identity()) if wraps_compressor(part) else None
+    """It averages sparse tensors exactly, in fewer bytes than dense ones have."""
+    made = with_compressor(part, Identity()) if wraps_compressor(part) else None
     if made is None:
         return False
     tensors = [with_zeros(4000, share=0.01, seed=rank) for rank in range(2)]
     mean = torch.stack(tensors).mean(0)
-    right = all(torch.allclose(out.value, mean, atol=1e-5) for out in exchange(made, tensors))
+    right = all(torch.allclose(out.value, mean, atol=1e-5) for out in run_step(made, tensors))
     return right and sent_bytes(made, tensors) < 0.9 * tensors[0].nbytes
 
 
 def has_variable_size(part: Any) -> bool | None:
-    """By itself: what a compressor inside adds to that is not counted."""
-    made = made_exact(part) if is_leaf(part) else None
+    """Its own bytes depend on the numbers; those of a compressor inside are not counted."""
+    made = make_exact(part) if is_leaf(part) else None
     if made is None:
         return None
     drawn = [[with_zeros(4000, share=share, seed=rank) for rank in range(2)] for share in (0.01, 0.3, 1.0)]
@@ -150,7 +150,7 @@ def expects_bytes(part: Any) -> bool:
     for draw in (gaussian, rank_one):
         for scale in (1e-3, 1.0, 1e3):
             sent = sent_bytes(part, [scale * draw(40, 50, seed=rank) for rank in range(3)])
-            if abs(sent - expected) > ROUGHLY * expected + 3:
+            if abs(sent - expected) > SIZE_TOLERANCE * expected + 3:
                 return False
     return True
 
@@ -168,7 +168,7 @@ def fuses_residual(part: Any) -> bool:
     def plain(tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Any:
         return (yield from reduce_and_subtract(part, tensor, rests[ctx.world.rank], spec, state, ctx))
 
-    pairs = zip(exchange(part, tensors, reduce=fused), exchange(part, tensors, reduce=plain), strict=True)
+    pairs = zip(run_step(part, tensors, reduce=fused), run_step(part, tensors, reduce=plain), strict=True)
     return all(
         torch.allclose(one.value, two.value, atol=1e-5) and torch.allclose(rest, other, atol=1e-5)
         for (one, rest), (two, other) in pairs
@@ -182,7 +182,7 @@ def estimates_errors(part: Any) -> bool | None:
     (error,) = part.estimate_errors(x, TensorSpec.of("layer", x), [part], KEY, False)
     if error is None:
         return None
-    measured = float(torch.linalg.vector_norm(x - exchange(part, [x])[0].value, dtype=torch.float64))
+    measured = float(torch.linalg.vector_norm(x - run_step(part, [x])[0].value, dtype=torch.float64))
     return bool(abs(error - measured) <= 2 * NEAR * measured)
 
 
@@ -191,7 +191,7 @@ def tracks_peer_copies(part: Any) -> bool | None:
     if inside_has(part, Capability.TRACKS_PEER_COPIES):
         return None
     return any(
-        out.state_if_excluded is not None for out in exchange(part, [gaussian(*SHAPE, seed=rank) for rank in range(3)])
+        out.state_if_excluded is not None for out in run_step(part, [gaussian(*SHAPE, seed=rank) for rank in range(3)])
     )
 
 

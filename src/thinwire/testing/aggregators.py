@@ -1,4 +1,4 @@
-"""Laws of aggregators and memories, over drawn tensors and worlds of several sizes."""
+"""Laws of aggregators and memories, over random tensors and worlds of several sizes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,31 @@ from .lockstep import assert_same, reduce_all, restore_from_bytes
 from .tensors import KINDS, draw
 
 AGGREGATOR_LAWS: list[Law] = []
-MEMORY_LAWS: list[Law] = []  # of memories that send later what they did not send: error feedback
+MEMORY_LAWS: list[Law] = []  # of memories that send the residual later: error feedback
 
 
 def check_aggregator(aggregator: Aggregator[Any]) -> None:
-    """All laws of aggregators, for a whole composition."""
+    """Check all laws of aggregators.
+
+    Args:
+        aggregator: a whole composition.
+
+    Raises:
+        AssertionError: a law is broken.
+    """
     assert isinstance(aggregator, Aggregator), f"{aggregator!r} lacks init or reduce"
     check_all(AGGREGATOR_LAWS, aggregator)
 
 
 def check_memory(memory: Aggregator[Any]) -> None:
-    """All laws of aggregators, and that what was not sent is sent later."""
+    """Check all laws of aggregators, and that the residual is sent later.
+
+    Args:
+        memory: error feedback around an aggregator.
+
+    Raises:
+        AssertionError: a law is broken.
+    """
     check_aggregator(memory)
     check_all(MEMORY_LAWS, memory)
 

@@ -1,4 +1,4 @@
-"""How much memory a piece of code asks for: torch's tensors, and numpy's and Python's peak."""
+"""Measure the memory that a piece of code allocates: torch tensors, and the peak of numpy and Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the bytes of every tensor that torch makes, freed or not; numpy's and Python's peak comes on top."""
+    """Context manager: `num_bytes` is the sum over all tensors that torch makes, plus the peak of numpy and Python.
+
+    Tensors count even if they are freed inside. warm: whether torch has dispatched before.
+    """
 
     def __init__(self, warm: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -23,7 +26,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch imports its compiler at the first operation: seconds, and memory that is not ours
+        return False  # else torch imports its compiler at the first operation, which takes seconds and memory
 
     def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -47,12 +50,12 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @cache
 def warm_up() -> None:
-    """What torch imports for its first dispatch is no decoder's doing."""
+    """Dispatch once, so that torch's imports at the first dispatch are not counted."""
 
     with Allocations(warm=True):
         torch.zeros(1).nonzero()
 
 
 def resident_peak_bytes() -> int:
-    """The most memory that this process ever had; Linux counts kilobytes, macOS bytes."""
+    """Peak resident memory of this process in bytes; Linux reports kilobytes, macOS bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

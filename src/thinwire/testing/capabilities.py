@@ -1,8 +1,4 @@
-"""Whether a part does what it declares, and declares what it does.
-
-`observed(part)` runs a part on drawn tensors and tells which capabilities it shows. A capability that cannot be seen on
-this part (because it depends on a part inside, or on settings that leave nothing to see) is left out.
-"""
+"""Compare the capabilities that a part declares with those that it shows on random tensors."""
 
 from __future__ import annotations
 
@@ -12,52 +8,61 @@ from typing import Any
 from ..core import Aggregator, Capability, Compressor, Topology, has
 from .aggregator_observations import AGGREGATOR_OBSERVATIONS
 from .compressor_observations import COMPRESSOR_OBSERVATIONS
-from .other_observations import CONTROLLER_OBSERVATIONS, TOPOLOGY_OBSERVATIONS
+from .controller_observations import CONTROLLER_OBSERVATIONS
+from .topology_observations import TOPOLOGY_OBSERVATIONS
 
 Observation = Callable[[Any], bool | None]
 
 
-def observed(part: Any) -> dict[Capability, bool]:
-    """What a part shows, and what it shows that it has not.
+def observe_capabilities(part: Any) -> dict[Capability, bool]:
+    """Run a part on random tensors and observe which capabilities it has.
 
     Args:
         part: a compressor, an aggregator, a memory, a topology or a controller.
 
     Returns:
-        For each capability that can be observed on this part, whether it has it.
+        For each capability that can be observed, whether the part has it. A capability is left out if it depends on a
+        part inside, or if the settings leave nothing to observe.
     """
-    found = {capability: _look(part, capability, look) for capability, look in _observations(part).items()}
-    return {capability: seen for capability, seen in found.items() if seen is not None}
+    results = {each: _observe(part, each, observe) for each, observe in _observations(part).items()}
+    return {capability: result for capability, result in results.items() if result is not None}
 
 
-def _look(part: Any, capability: Capability, look: Observation) -> bool | None:
-    """A part that declares a capability and fails where it is used has it not."""
+def _observe(part: Any, capability: Capability, observe: Observation) -> bool | None:
+    """False for a part that declares a capability and raises where it is used."""
     try:
-        return look(part)
+        return observe(part)
     except Exception:
         if not has(part, capability):
             raise
         return False
 
 
-def contradictions(part: Any) -> list[str]:
-    """Where the declaration of a part and what it does differ, one sentence for each capability."""
+def find_contradictions(part: Any) -> list[str]:
+    """List the differences between the capabilities that a part declares and those that it shows.
+
+    Args:
+        part: a compressor, an aggregator, a memory, a topology or a controller.
+
+    Returns:
+        One sentence for each capability that differs; an empty list if none does.
+    """
     name, known = type(part).__name__, _observations(part)
     texts = [
-        f"{name} declares {capability.name}, which is none of its kind's"
+        f"{name} declares {capability.name}, which parts of its kind cannot have"
         for capability in Capability
         if has(part, capability) and capability not in known
     ]
-    for capability, seen in observed(part).items():
-        if has(part, capability) and not seen:
-            texts.append(f"{name} declares {capability.name} and does not do it: {capability.about}")
-        elif seen and not has(part, capability):
-            texts.append(f"{name} does what {capability.name} says and does not declare it: {capability.about}")
+    for capability, is_shown in observe_capabilities(part).items():
+        if has(part, capability) and not is_shown:
+            texts.append(f"{name} declares {capability.name} but does not show it: {capability.about}")
+        elif is_shown and not has(part, capability):
+            texts.append(f"{name} shows {capability.name} but does not declare it: {capability.about}")
     return texts
 
 
 def check_capabilities(part: Any) -> None:
-    """Raise an AssertionError with every difference between what a part declares and what it does.
+    """Check that a part declares the capabilities that it shows, and no others.
 
     Args:
         part: a compressor, an aggregator, a memory, a topology or a controller, with the settings to be tested.
@@ -65,7 +70,7 @@ def check_capabilities(part: Any) -> None:
     Raises:
         AssertionError: it declares a capability that it does not show, or shows one that it does not declare.
     """
-    if texts := contradictions(part):
+    if texts := find_contradictions(part):
         raise AssertionError("\n".join([f"{part!r}:", *texts]))
 
 

@@ -1,4 +1,4 @@
-"""What a compressor shows on drawn tensors, capability by capability. None: it cannot be seen on this one."""
+"""Observed capabilities of compressors, on random tensors. None: it cannot be observed on this one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..compressors.residual import encode_and_subtract
 from ..compressors.sparse import values_key
 from ..core import Capability, Compressor, Payload, TensorSpec
 from ..wire import encode_indices
-from .probes import KEY, bias_energy, gaussian, heavy_tails, key_at, rank_one, through
+from .probes import KEY, bias_energy, gaussian, heavy_tails, key_at, rank_one, send_probe
 
-MOST = 0.55  # of the coordinates
-LOUD = 2.1  # how much larger than all numbers of a tensor those that are decoded are, if they are scaled
-BIAS = 0.01  # of the energy: more than rounding loses
+MIN_NONZERO_SHARE = 0.55  # of the coordinates
+MIN_SCALE = 2.1  # the largest decoded number over the largest of the tensor, if kept numbers are scaled
+BIAS = 0.01  # of the energy: more than rounding causes
 NEAR = 0.1  # of an expected size, or of an error
 LARGE = (512, 512)  # estimates are for large tensors
 
@@ -26,7 +26,7 @@ def has_methods(part: Any, *names: str) -> bool:
 
 def is_exact(part: Compressor) -> bool:
     drawn = (gaussian(33, 5), gaussian(33, 5, dtype=torch.float64), heavy_tails(33, 5), gaussian(6, 4))
-    return all(torch.equal(through(part, x), x) for x in drawn)
+    return all(torch.equal(send_probe(part, x), x) for x in drawn)
 
 
 def is_additive(part: Compressor) -> bool:
@@ -46,14 +46,14 @@ def _adds(part: Compressor, *shape: int) -> bool:
 
 
 def sends_every_coordinate(part: Compressor) -> bool | None:
-    """Most are not zero, at any scale, and whether one is does not depend on numbers that are far away."""
-    if not is_exact(part) and torch.equal(through(part, gaussian(4096)), gaussian(4096)):
-        return None  # made for tensors of another form; this one travels as it is
+    """Most decoded coordinates are not zero, at any scale, and none depends on numbers that are far away."""
+    if not is_exact(part) and torch.equal(send_probe(part, gaussian(4096)), gaussian(4096)):
+        return None  # made for tensors of another shape; this one is sent as it is
     for scale in (1.0, 1e-3):
         x = gaussian(4096) * scale
         other = torch.cat([x[:2048], 1000 * scale * gaussian(2048, seed=1)])
-        y, z = through(part, x), through(part, other)
-        if float((y != 0).double().mean()) <= MOST or not torch.equal(y[:1024].sign(), z[:1024].sign()):
+        y, z = send_probe(part, x), send_probe(part, other)
+        if float((y != 0).double().mean()) <= MIN_NONZERO_SHARE or not torch.equal(y[:1024].sign(), z[:1024].sign()):
             return False
     return True
 
@@ -73,7 +73,7 @@ def counts_coordinates(part: Any) -> bool:
     if selects_coordinates(part):
         sent = [part.select(flat, key_at(i)).numel() for i in range(8)]
     else:
-        sent = [int(torch.count_nonzero(through(part, flat, key_at(i)))) for i in range(8)]
+        sent = [int(torch.count_nonzero(send_probe(part, flat, key_at(i)))) for i in range(8)]
     return bool(abs(sum(sent) / len(sent) - expected) <= NEAR * expected + 1)
 
 
@@ -93,7 +93,9 @@ def takes_importance(part: Any) -> bool:
     x = gaussian(165)
     first = torch.zeros_like(x)
     first[: x.numel() // 2] = 1 + torch.arange(x.numel() // 2)
-    return not torch.equal(through(part.with_importance(first), x), through(part.with_importance(first.flip(0)), x))
+    return not torch.equal(
+        send_probe(part.with_importance(first), x), send_probe(part.with_importance(first.flip(0)), x)
+    )
 
 
 def scales_kept(part: Any) -> bool:
@@ -102,8 +104,8 @@ def scales_kept(part: Any) -> bool:
         positions = part.select(flat, KEY)
         return not torch.allclose(part.take(flat, positions), flat[positions], rtol=1e-5)
     x = gaussian(33, 5)
-    peaks = [float(through(part, x, key_at(i)).abs().max()) for i in range(40)]
-    return max(peaks) > LOUD * float(x.abs().max())
+    peaks = [float(send_probe(part, x, key_at(i)).abs().max()) for i in range(40)]
+    return max(peaks) > MIN_SCALE * float(x.abs().max())
 
 
 def has_unbounded_bias(part: Compressor) -> bool:
@@ -111,16 +113,16 @@ def has_unbounded_bias(part: Compressor) -> bool:
     promise = part.contract(TensorSpec.of("x", x))
     if selects_coordinates(part) or promise.delta is not None or promise.omega is not None:
         return False
-    return bias_energy(x, [through(part, x, key_at(i)) for i in range(20)]) > BIAS
+    return bias_energy(x, [send_probe(part, x, key_at(i)) for i in range(20)]) > BIAS
 
 
 def has_variable_size(part: Compressor) -> bool:
-    """Positions aside: a set of them is coded in as few bytes as it allows."""
+    """Without positions: the size of their code depends on them for every sparse compressor."""
     first = int(codes_positions(part))
     drawn = (gaussian(24, 10), 1e-3 * gaussian(24, 10), heavy_tails(24, 10), rank_one(24, 10), torch.ones(24, 10))
     sizes = [
         Payload(part.encode(x, key_at(i)).parts[first:]).num_bytes for x in drawn for i in range(3)
-    ]  # keys, too: a part may toss a coin for each coordinate
+    ]  # several keys: a part may draw each coordinate at random
     return max(sizes) > min(sizes)
 
 
@@ -160,7 +162,7 @@ def estimates_errors(part: Any) -> bool | None:
         return False
     x = gaussian(*LARGE)
     (error,) = part.estimate_errors(x, TensorSpec.of("x", x), [part], KEY, False)
-    return None if error is None else is_near(error, x, through(part, x))
+    return None if error is None else is_near(error, x, send_probe(part, x))
 
 
 def is_near(error: float, x: Tensor, y: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Laws of compressors, over drawn tensors: form, finiteness, size, contract."""
+"""Laws of compressors, over random tensors: shape and type, finiteness, size, contract."""
 
 from __future__ import annotations
 
@@ -22,26 +22,42 @@ MANY_DRAWS = 120  # the share that a random direction keeps of one coordinate ha
 
 
 def check_compressor(compressor: Compressor) -> None:
-    """All laws of compressors, and of what their decoders refuse."""
+    """Check all laws of compressors and of decoders.
+
+    Args:
+        compressor: with the settings to be tested.
+
+    Raises:
+        AssertionError: a law is broken.
+    """
     assert isinstance(compressor, Compressor), f"{compressor!r} lacks encode, decode, contract or num_bytes"
     check_all(COMPRESSOR_LAWS, compressor)
     check_all(DECODER_LAWS, compressor)
 
 
-def decode_again(compressor: Compressor, x: Tensor, key: Key = KEY) -> Tensor:
-    """What arrives of x."""
+def roundtrip(compressor: Compressor, x: Tensor, key: Key = KEY) -> Tensor:
+    """Encode and decode a tensor.
+
+    Args:
+        compressor: encodes and decodes it.
+        x: the tensor.
+        key: random bits.
+
+    Returns:
+        The decoded tensor.
+    """
     return compressor.decode(compressor.encode(x, key), TensorSpec.of("x", x), key)
 
 
 def relative_error(x: Tensor, y: Tensor) -> float:
-    """|x - y|^2 / |x|^2, in float64 and without overflow."""
+    """Return |x - y|^2 / |x|^2, in float64 and without overflow."""
     scale = float(x.abs().max()) or 1.0
     x, y = x.double() / scale, y.double() / scale
     return float((x - y).square().sum() / x.square().sum().clamp(min=1e-300))
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and how far it may be from the true one: its standard error."""
+    """Return the mean and its standard error."""
     found = torch.tensor(values, dtype=torch.float64)
     return float(found.mean()), float(found.std()) / math.sqrt(len(found)) if len(found) > 1 else 0.0
 
@@ -51,7 +67,7 @@ def finite_in_gives_finite_out_of_the_same_form(compressor: Compressor, dtype: t
     for shape in SHAPES:
         for kind in KINDS:
             x = draw(kind, shape, dtype)
-            y = decode_again(compressor, x)
+            y = roundtrip(compressor, x)
             assert (y.shape, y.dtype) == (x.shape, x.dtype)
             assert bool(y.isfinite().all()), (kind, shape)
 
@@ -59,7 +75,7 @@ def finite_in_gives_finite_out_of_the_same_form(compressor: Compressor, dtype: t
 @law(COMPRESSOR_LAWS)
 def zero_in_gives_zero_out(compressor: Compressor) -> None:
     for shape in SHAPES:
-        assert not decode_again(compressor, torch.zeros(shape)).any()
+        assert not roundtrip(compressor, torch.zeros(shape)).any()
 
 
 @law(COMPRESSOR_LAWS)
@@ -107,10 +123,10 @@ def contraction_holds(compressor: Compressor) -> None:
 
 
 def _mean_error(compressor: Compressor, x: Tensor, bound: float, draws: int) -> tuple[float, float]:
-    """The mean of relative errors over keys, and its spread; over more keys where few do not tell."""
+    """Mean relative error over keys and its standard error; over more keys where few are not conclusive."""
     errors: list[float] = []
     for count in (draws, 60, MANY_DRAWS):
-        errors += [relative_error(x, decode_again(compressor, x, derive_key(i))) for i in range(len(errors), count)]
+        errors += [relative_error(x, roundtrip(compressor, x, derive_key(i))) for i in range(len(errors), count)]
         mean, spread = mean_and_spread(errors)
         clear = count >= 60 or spread <= 0.02 * mean  # of errors that hardly differ, four are enough
         if clear and mean <= bound + 1e-6 + 4 * spread:
@@ -125,7 +141,7 @@ def unbiased_compressors_have_mean_x_and_bounded_variance(compressor: Compressor
     if omega is None:
         return
     draws = 2000
-    ys = torch.stack([decode_again(compressor, x, derive_key(_UNBIASED_KEY, i)) for i in range(draws)]).double()
+    ys = torch.stack([roundtrip(compressor, x, derive_key(_UNBIASED_KEY, i)) for i in range(draws)]).double()
     mean, spread = ys.mean(0), ys.std(0) / math.sqrt(draws)
     rare = (ys != ys.mode(0).values).sum(0) < 20  # too few events for their spread to be estimated from them
     spread = torch.where(rare, (x.abs() * x.abs().max() / draws).sqrt(), spread)

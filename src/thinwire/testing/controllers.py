@@ -1,4 +1,4 @@
-"""Laws of controllers: one plan on all ranks, made of what all have in common."""
+"""Laws of controllers: all ranks have the same plan, from what all ranks have in common."""
 
 from __future__ import annotations
 
@@ -32,8 +32,15 @@ Carry = Callable[[list[Program[Any]]], list[Any]]
 
 
 def check_controller(controller: Controller[Any] | Aggregator[Any]) -> None:
-    """All laws of controllers: for one that chooses from ef(adapt(topk(density=0.1))), or for a composition with a menu
-    and a controller inside."""
+    """Check all laws of controllers.
+
+    Args:
+        controller: a controller, which chooses from ef(adapt(topk(density=0.1))); or a composition with a menu
+            and a controller inside.
+
+    Raises:
+        AssertionError: a law is broken.
+    """
     if is_controller(controller):
         controller = ErrorFeedback(Adapt((GatherMean(TopK(density=0.1)),), controller=controller))  # type: ignore[arg-type]
     check_all(CONTROLLER_LAWS, controller)
@@ -50,7 +57,7 @@ def workers(composition: Aggregator[Any], layers: Sequence[TensorSpec] = LAYERS,
 
 
 def tensors_of(step: int, rank: int, layers: Sequence[TensorSpec] = LAYERS) -> dict[str, Tensor]:
-    """Large ones and small ones, other on each rank; the first layer fades, the last is silent now and then."""
+    """Large and small tensors, different on each rank; the first layer decays, the last is zero at some steps."""
     sizes = {spec.name: 10.0 ** (rank - at) for at, spec in enumerate(layers)}
     tensors = {s.name: draw("gaussian", s.shape, seed=100 * step + rank) * sizes[s.name] for s in layers}
     tensors[layers[0].name] *= 0.5**step
@@ -74,7 +81,7 @@ def train(
     tensors: Tensors = tensors_of,
     run: Carry = lambda programs: list(lockstep(programs)),
 ) -> tuple[list[list[dict[str, int]]], list[dict[str, Tensor]]]:
-    """Every rank's plan of each step, and the last averages."""
+    """Run steps; return every rank's plan of each step, and the last averages."""
     plans, outs = [], []
     for step in steps:
         size, lr = len(exchangers), 0.1 * 0.3 ** (step // 4)
@@ -122,7 +129,7 @@ def a_bad_step_leaves_no_trace(composition: Aggregator[Any]) -> None:
 
 @law(CONTROLLER_LAWS)
 def bad_steps_change_no_later_step(composition: Aggregator[Any]) -> None:
-    """The weights and plans of the good steps are those of a run that never saw the bad ones."""
+    """The averages and plans of the good steps are those of a run without the bad ones."""
     straight, disturbed = workers(composition), workers(composition)
     for step in range(9):
         _, expected = train(straight, [step])
@@ -135,7 +142,7 @@ def bad_steps_change_no_later_step(composition: Aggregator[Any]) -> None:
 
 @law(CONTROLLER_LAWS)
 def a_bad_step_in_a_gossip_keeps_one_plan_on_all_ranks(composition: Aggregator[Any]) -> None:
-    """There the other ranks go on, so the plan of that step stays for the bad one, too."""
+    """With gossip the other ranks complete the step, so the bad rank keeps the plan of that step, too."""
     gossip: Aggregator[Any] = Gossip(Identity(), Ring())
     rules = {spec.name: composition for spec in LAYERS} | {"d": gossip}
     exchangers = [Exchanger(LAYERS, rules, seed=7) for _ in range(3)]
@@ -169,7 +176,7 @@ def a_resumed_run_makes_the_same_plans_bit_for_bit(composition: Aggregator[Any])
 
 
 def run_in_any_order(programs: Sequence[Program[Any]], rng: random.Random) -> list[Any]:
-    """`lockstep` in which ranks run at their own pace: each round in another order."""
+    """`lockstep` with the ranks in random order in each round."""
     results: dict[int, Any] = {}
     answers: list[Any] = [None] * len(programs)
     while len(results) < len(programs):

@@ -1,7 +1,7 @@
-"""What no encoder could have written: a decoder answers with a DecodeError or a finite tensor of the agreed form.
+"""Laws of decoders: on a damaged payload they raise DecodeError or return a finite tensor of the agreed shape and type.
 
-Valid payloads are mutated, and payloads are drawn at random. No other exception may come out, nothing may take long,
-and a short message may not make its reader allocate much.
+Valid payloads are mutated, and payloads are drawn at random. No other exception may be raised, no decoding may take
+long, and a short message may not make the decoder allocate much.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def valid_payload(compressor: Compressor, spec: TensorSpec, rng: random.Random) 
 
 
 def outcome(compressor: Compressor, payload: Payload, spec: TensorSpec) -> str:
-    """ "refused" or "accepted"; anything else that happens breaks the law."""
+    """Return "refused" or "accepted"; any other exception breaks the law."""
     try:
         tensor = compressor.decode(payload, spec, KEY)
     except DecodeError as error:

@@ -1,4 +1,4 @@
-"""What contract suites run over: texts of all registered parts, made of the examples of their registration."""
+"""Texts of all registered parts with the examples of their registration: the cases of contract suites."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from ..catalog.kinds import required_settings
 from ..core import Aggregator, CompositionError, Compressor, IncompatibleParts, TensorSpec
 from ..exchange import Exchanger
 
-INSIDE = "topk(density=0.1)"  # what a part is put around that needs another and has no examples
+INSIDE = "topk(density=0.1)"  # argument of a part that needs another part and has no examples
 
 
 def compressor_texts() -> list[str]:
-    """Every registered compressor with each of its examples."""
+    """Return the texts of all registered compressors, with each of their examples."""
     return [text for registration in _registrations("compressor") for text in example_texts(registration)]
 
 
 def topology_texts() -> list[str]:
-    """Every registered topology with each of its examples."""
+    """Return the texts of all registered topologies, with each of their examples."""
     return [text for registration in _registrations("topology") for text in example_texts(registration)]
 
 
 def controller_texts() -> list[str]:
-    """Every registered controller with each of its examples, choosing among densities, and the first also among two
-    options; menus that it refuses are left out."""
+    """Return compositions with each registered controller and each of its examples.
+
+    The menu has densities; with the first example also two options. Menus that a controller refuses are left out.
+    """
     texts = []
     for registration in _registrations("controller"):
         controllers = example_texts(registration)
@@ -36,8 +38,11 @@ def controller_texts() -> list[str]:
 
 
 def composition_texts() -> list[str]:
-    """Every compressor, alone and under error feedback; every aggregator, the first example also under error feedback;
-    every memory."""
+    """Return the texts of all compositions that contract suites run over.
+
+    These are all compressors, alone and under error feedback; all aggregators, the first example also under error
+    feedback; and all memories.
+    """
     compressors = compressor_texts()
     texts = [*compressors, *(f"ef({text})" for text in compressors)]
     for registration in _registrations("aggregator"):
@@ -47,7 +52,11 @@ def composition_texts() -> list[str]:
 
 
 def example_texts(registration: Registration) -> list[str]:
-    """A part with each of its examples; without any, as it is, or around a compressor if it needs one."""
+    """Return the texts of a part with each of its examples; without examples, as it is or around INSIDE.
+
+    Raises:
+        CompositionError: the part needs settings and has no examples.
+    """
     if registration.examples:
         return [f"{registration.name}({settings})" for settings in registration.examples]
     needed = required_settings(registration.cls)
@@ -64,7 +73,7 @@ def example_texts(registration: Registration) -> list[str]:
 
 @contextmanager
 def keep_registry() -> Iterator[None]:
-    """Forget at the end what was registered inside, so that one test does not see the parts of another."""
+    """Context manager that removes, at its end, the parts that were registered inside it."""
     registrations = list(REGISTRY.registrations.values())
     try:
         yield

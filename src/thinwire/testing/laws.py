@@ -1,4 +1,4 @@
-"""A law is a plain function of a part; with its cases it is a list of tests."""
+"""Laws: functions of a part that raise AssertionError; a suite is a list of laws, one for each combination of cases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ F = TypeVar("F", bound=Callable[..., None])
 
 @dataclass(frozen=True)
 class Law:
-    """One law in one of its cases. Call it with a part; an AssertionError says where the part breaks it."""
+    """One law with one combination of its cases.
+
+    Call it with a part; it raises AssertionError if the part breaks the law. str(law) is an id for pytest.
+    """
 
     check: Callable[..., None]
     case: Mapping[str, Any]
@@ -25,7 +28,7 @@ class Law:
 
 
 def law(suite: list[Law], **cases: Sequence[Any]) -> Callable[[F], F]:
-    """Add a function to a suite, once for each combination of its cases; the function stays as it is."""
+    """Decorator: add a function to a suite, once for each combination of its cases."""
 
     def add(check: F) -> F:
         for values in itertools.product(*cases.values()):
@@ -36,5 +39,6 @@ def law(suite: list[Law], **cases: Sequence[Any]) -> Callable[[F], F]:
 
 
 def check_all(suite: Sequence[Law], part: Any) -> None:
+    """Run all laws of a suite."""
     for each in suite:
         each(part)

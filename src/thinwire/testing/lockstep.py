@@ -1,4 +1,4 @@
-"""One layer through an aggregator, all ranks in this process; and states through plain bytes."""
+"""Run one layer through an aggregator on all ranks of a simulated world; compare and restore states."""
 
 from __future__ import annotations
 
@@ -22,7 +22,18 @@ def reduce_all(
     step: int = 0,
     meters: Sequence[Meter] | None = None,
 ) -> list[Reduced[Any]]:
-    """What each rank gets for its tensor."""
+    """Run one step of an aggregator for one layer, all ranks in this process.
+
+    Args:
+        aggregator: a composition.
+        tensors: one for each rank.
+        states: one for each rank; new ones if None.
+        step: the number of the step.
+        meters: one for each rank, which count its bytes.
+
+    Returns:
+        What each rank's `reduce` returns.
+    """
     spec = TensorSpec.of("layer", tensors[0])
     size = len(tensors)
     states = states or [aggregator.init(spec, derive_key(_INIT_KEY)) for _ in range(size)]
@@ -32,7 +43,14 @@ def reduce_all(
 
 
 def restore_from_bytes(state: Any) -> Any:
-    """A state after it went through plain bytes, as a file would hold it."""
+    """Copy a state by way of plain bytes, as a checkpoint file does.
+
+    Args:
+        state: nested dictionaries of tensors and numbers.
+
+    Returns:
+        An equal state that shares no memory with it.
+    """
     if isinstance(state, dict):
         return {key: restore_from_bytes(value) for key, value in state.items()}
     if isinstance(state, Tensor):
@@ -43,7 +61,11 @@ def restore_from_bytes(state: Any) -> Any:
 
 
 def assert_same(a: Any, b: Any) -> None:
-    """Dictionaries of tensors and numbers, equal to the last bit."""
+    """Assert that two nested dictionaries of tensors and numbers are equal to the last bit.
+
+    Raises:
+        AssertionError: they differ.
+    """
     if isinstance(a, dict):
         assert a.keys() == b.keys()
         for key in a:

@@ -1,4 +1,4 @@
-"""What a memory, or another wrapper of aggregators, shows over several steps. None: it cannot be seen on this one."""
+"""Observed capabilities of memories and other wrappers, over several steps. None: it cannot be observed."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from torch import Tensor
 from ..aggregators import Dense
 from ..core import Capability, has
 from .probes import gaussian
-from .variants import around, inside_has, is_leaf, made_sparse
-from .worlds import exchanges
+from .variants import inside_has, is_leaf, make_sparse, replace_leaves
+from .worlds import run_steps
 
 
 def corrects_error(part: Any) -> bool | None:
-    """Given one tensor again and again, with Top-k inside: every number of it is sent, sooner or later."""
-    made = made_sparse(part, 0.5)
+    """With Top-k inside and the same tensor at every step, every coordinate is sent at some step."""
+    made = make_sparse(part, 0.5)
     if made is None:
         return None
-    tensors = [0.05 * _even(16, rank) for rank in range(2)]  # short, so that no clipping meets them
-    outs = exchanges(made, [tensors] * 32)
+    tensors = [0.05 * _even(16, rank) for rank in range(2)]  # small, so that they are not clipped
+    outs = run_steps(made, [tensors] * 32)
     most = [torch.stack([step[rank].sent.abs() for step in outs]).amax(0) for rank in range(2)]
     return all(bool((m >= 0.9 * x.abs()).all()) for m, x in zip(most, tensors, strict=True))
 
 
 def keeps_residual(part: Any) -> bool | None:
-    """After a tensor zeros are given, and something is sent where nothing was."""
-    made = made_sparse(part, 0.25)
+    """After one tensor, a zero tensor: something is sent where nothing was sent before."""
+    made = make_sparse(part, 0.25)
     if made is None or any(
         inside_has(part, each) for each in (Capability.KEEPS_RESIDUAL, Capability.SENDS_DIFFERENCES)
     ):
         return None
-    first, second = exchanges(made, [[_even(16, rank) for rank in range(2)], [torch.zeros(16)] * 2])
+    first, second = run_steps(made, [[_even(16, rank) for rank in range(2)], [torch.zeros(16)] * 2])
     return any(bool(((a.sent == 0) & (b.sent != 0)).any()) for a, b in zip(first, second, strict=True))
 
 
 def sends_differences(part: Any) -> bool | None:
-    """Given one tensor again and again, with Top-k inside: in the end a step gives all of it."""
-    made = made_sparse(part, 0.5)
+    """With Top-k inside and the same tensor at every step, the last step gives the whole tensor."""
+    made = make_sparse(part, 0.5)
     hidden = inside_has(part, Capability.SENDS_DIFFERENCES) or has(part, Capability.TRACKS_PEER_COPIES)
     if made is None or hidden:
         return None
     tensors = [_even(16, rank) for rank in range(2)]
-    last = exchanges(made, [tensors] * 8)[-1]
+    last = run_steps(made, [tensors] * 8)[-1]
     return all(torch.allclose(out.sent, x, rtol=1e-3) for out, x in zip(last, tensors, strict=True))
 
 
@@ -51,20 +51,20 @@ def accepts_moment_pairs(part: Any) -> bool | None:
     """Around an exact average it gives that average at every step; around Top-k it gives no more in total."""
     if is_leaf(part) or has(part, Capability.FLATTENS_LAYERS):
         return False
-    made, lossy = around(part, Dense()), made_sparse(part, 0.25)
+    made, lossy = replace_leaves(part, Dense()), make_sparse(part, 0.25)
     if made is None or lossy is None or inside_has(part, Capability.SENDS_DIFFERENCES):
         return None
     if has(part, Capability.HAS_MENU) and part.controller is not None:
-        return None  # a controller would look at pairs
+        return None  # a controller would observe pairs
     tensors = [gaussian(2, 6, 4, seed=rank) for rank in range(2)]
     mean = torch.stack(tensors).mean(0)
-    exact = all(torch.allclose(out.value, mean, atol=1e-5) for step in exchanges(made, [tensors] * 3) for out in step)
-    total = torch.stack([step[0].sent for step in exchanges(lossy, [tensors] * 12)]).sum(0)
+    exact = all(torch.allclose(out.value, mean, atol=1e-5) for step in run_steps(made, [tensors] * 3) for out in step)
+    total = torch.stack([step[0].sent for step in run_steps(lossy, [tensors] * 12)]).sum(0)
     return exact and bool((total.abs() <= 12.5 * tensors[0].abs()).all())
 
 
 def _even(numel: int, seed: int) -> Tensor:
-    """Numbers of both signs from a half to one and a half."""
+    """Numbers of both signs between 0.5 and 1.5 in size."""
     x = gaussian(numel, seed=seed)
     return x.sign() * (0.5 + torch.rand(numel, generator=torch.Generator().manual_seed(seed)))
 

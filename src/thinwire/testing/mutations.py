@@ -1,4 +1,4 @@
-"""Changed payloads: what no encoder could have written, and what it could have."""
+"""Mutations of payloads, for tests of decoders: some that an encoder could have written, some that none could."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def random_length(rng: random.Random, payload: Payload) -> Parts:
 
 
 def huge_count(rng: random.Random, payload: Payload) -> Parts:
-    """A part that begins as coded indices do and announces more than there can be."""
+    """A part that begins like coded indices and announces more indices than possible."""
     at = 0 if rng.random() < 0.7 else pick(rng, payload)[0]
     count = rng.choice((101, 2**14, 2**31, 2**32, 2**40, 2**62, 2**63 - 1))
     head = bytes([rng.choice((0, 1, 2, 2 | rng.randrange(64) << 2, rng.randrange(256)))]) + varint(count)
@@ -133,7 +133,7 @@ ALWAYS_REFUSED = {drop_a_part, add_a_part, change_type, change_shape, poison}
 
 
 def hundred_bytes(rng: random.Random, like: Payload) -> Parts:
-    """Parts of the right types that take a hundred bytes together; the first announces what it likes."""
+    """Parts of the right types with a hundred bytes in total; the first may announce any count."""
     share = 100 // max(1, len(like.parts))
     parts = [some_vector(rng, part.dtype, share // part.element_size()) for part in like.parts]
     if rng.random() < 0.8:

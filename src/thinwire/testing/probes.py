@@ -1,4 +1,4 @@
-"""Tensors and keys on which parts are observed: always the same ones."""
+"""Fixed tensors and keys on which capabilities are observed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def rank_one(rows: int, columns: int, seed: int = 0) -> Tensor:
 
 
 def with_zeros(*shape: int, share: float, seed: int = 0) -> Tensor:
-    """Normal numbers of which about `share` are not zero."""
+    """Normal numbers, about a share of which are not zero."""
     kept = torch.rand(shape, generator=torch.Generator().manual_seed(seed + 1000)) < share
     return gaussian(*shape, seed=seed) * kept
 
 
-def through(compressor: Compressor, x: Tensor, key: Key = KEY) -> Tensor:
+def send_probe(compressor: Compressor, x: Tensor, key: Key = KEY) -> Tensor:
     return compressor.decode(compressor.encode(x, key), TensorSpec.of("x", x), key)
 
 

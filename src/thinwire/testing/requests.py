@@ -1,7 +1,7 @@
-"""Laws of requests: `fuse`, meters and drivers rely on nothing else.
+"""Laws of requests; `fuse`, meters and drivers rely on nothing else.
 
-A kind of request is given as a function make(rank, size, place): what this rank of a world asks for, where `place`
-tells several requests of one round apart.
+A kind of request is given as a function make(rank, size, place): the request of this rank of a world, where `place`
+distinguishes several requests of one round.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ Make = Callable[[int, int, int], Request]
 
 
 def check_request(make: Make) -> None:
-    """All laws of requests."""
+    """Check all laws of requests.
+
+    Args:
+        make: make(rank, size, place) returns the request of a rank; `place` distinguishes several of one round.
+
+    Raises:
+        AssertionError: a law is broken.
+    """
     check_all(REQUEST_LAWS, make)
 
 

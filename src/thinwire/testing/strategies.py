@@ -1,4 +1,4 @@
-"""The drawn tensors as a hypothesis strategy: kinds, shapes, types and seeds, which shrink to a small plain tensor."""
+"""A hypothesis strategy for the tensors of `draw`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ def tensors(
     shapes: Sequence[tuple[int, ...]] = SHAPES,
     dtypes: Sequence[torch.dtype] = DTYPES,
 ) -> st.SearchStrategy[Tensor]:
-    """Finite tensors for `@given(tensors())`."""
+    """Finite tensors, for `@given(tensors())`.
+
+    Args:
+        kinds: distributions, from KINDS.
+        shapes: of the tensors.
+        dtypes: of the tensors.
+
+    Returns:
+        A strategy; failing examples shrink to the first kind, shape and type.
+    """
     return st.builds(
         draw, st.sampled_from(kinds), st.sampled_from(shapes), st.sampled_from(dtypes), st.integers(0, 2**31 - 1)
     )

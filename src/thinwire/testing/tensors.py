@@ -1,4 +1,4 @@
-"""Tensors of every awkward kind, the same for the same arguments."""
+"""Random tensors of many distributions, the same for the same arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def draw(kind: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    """A finite tensor of that kind; the same for the same arguments."""
+    """Draw a finite tensor.
+
+    Args:
+        kind: one of KINDS.
+        shape: of the tensor.
+        dtype: of the tensor.
+        seed: of the generator.
+
+    Returns:
+        The same tensor for the same arguments.
+    """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(shape, generator=generator, dtype=torch.float64)
     flat = x.view(-1)

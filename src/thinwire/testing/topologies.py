@@ -1,4 +1,4 @@
-"""Laws of topologies: weights of every rank sum to one, and so do those that others give to it."""
+"""Laws of topologies: mixing matrices are doubly stochastic, and neighbors agree with them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ STEPS = range(7)
 
 
 def check_topology(topology: Topology) -> None:
-    """All laws of topologies, in worlds of the sizes that it takes."""
+    """Check all laws of topologies, in worlds of the sizes that it accepts.
+
+    Args:
+        topology: with the settings to be tested.
+
+    Raises:
+        AssertionError: a law is broken.
+    """
     check_all(TOPOLOGY_LAWS, topology)
 
 
@@ -37,7 +44,7 @@ def sizes_of(topology: Topology, sizes: tuple[int, ...] = SIZES) -> list[int]:
 
 @law(TOPOLOGY_LAWS)
 def equal_settings_are_equal_topologies(topology: Topology) -> None:
-    """Graphs are worked out once and kept, by topology."""
+    """Graphs are cached by topology."""
     assert isinstance(topology, Topology), f"{topology!r} lacks weights, changes or a hash"
     assert topology == topology and isinstance(hash(topology), int) and isinstance(topology.changes, bool)
 

@@ -1,4 +1,4 @@
-"""Compositions made of a part to see what it does by itself: with exact or with sparse parts inside."""
+"""Variants of a part that isolate what it does itself: with exact or with sparse parts inside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..core import (
 
 
 def is_leaf(part: Any) -> bool:
-    """Whether it is around no aggregator."""
+    """Whether a part has no aggregator inside."""
     return not any(isinstance(inside, Aggregator) for inside in list(parts_of(part))[1:])
 
 
@@ -27,8 +27,8 @@ def inside_has(part: Any, capability: Capability) -> bool:
     return any(has(inside, capability) for inside in list(parts_of(part))[1:])
 
 
-def around(part: Any, leaf: Aggregator[Any]) -> Any:
-    """The same memories and menus around `leaf` everywhere; None if they do not take it."""
+def replace_leaves(part: Any, leaf: Aggregator[Any]) -> Any:
+    """Replace all innermost aggregators by `leaf`; None if the parts around refuse it."""
 
     def change(inside: Any) -> Any:
         return leaf if inside is not part and isinstance(inside, Aggregator) and is_leaf(inside) else None
@@ -36,8 +36,8 @@ def around(part: Any, leaf: Aggregator[Any]) -> Any:
     return _or_none(part, change)
 
 
-def encoding(part: Any, compressor: Compressor) -> Any:
-    """The same aggregator with this compressor; None if it does not take it."""
+def with_compressor(part: Any, compressor: Compressor) -> Any:
+    """Replace the compressors inside; None if the part refuses it."""
     return _or_none(part, lambda inside: compressor if inside is not part and isinstance(inside, Compressor) else None)
 
 
@@ -48,17 +48,17 @@ def _or_none(part: Any, change: Any) -> Any:
         return None
 
 
-def made_exact(part: Any) -> Any:
-    """The part with nothing inside that loses anything; None if there is no such."""
+def make_exact(part: Any) -> Any:
+    """The part with lossless parts inside; None if there is no such variant."""
     every = TopK(density=1.0)
     if not is_leaf(part):
-        return around(part, GatherMean(every))
-    plain = encoding(part, Identity())
-    return encoding(part, every) if plain is None else plain
+        return replace_leaves(part, GatherMean(every))
+    plain = with_compressor(part, Identity())
+    return with_compressor(part, every) if plain is None else plain
 
 
-def made_sparse(part: Any, density: float) -> Any:
-    """The part with Top-k inside, in place of every compressor; None if it does not take it, or has none."""
+def make_sparse(part: Any, density: float) -> Any:
+    """The part with Top-k in place of every compressor; None if the part refuses it, or has no compressor."""
     topk = TopK(density=density)
-    made = encoding(part, topk) if is_leaf(part) else around(part, GatherMean(topk))
+    made = with_compressor(part, topk) if is_leaf(part) else replace_leaves(part, GatherMean(topk))
     return made if made is not None and topk in list(parts_of(made)) else None

@@ -1,4 +1,4 @@
-"""One layer through an aggregator, all ranks in lockstep."""
+"""Run one layer through an aggregator for several steps, all ranks in lockstep."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Reduce = Callable[[Tensor, TensorSpec, Any, Context], Program[Any]]
 
 
 def make_default_plan(part: Any) -> Plan:
-    """The default of its menu, if it has one."""
+    """A plan with the default option of the part's menu, or 0."""
     menus = [inside.menu for inside in parts_of(part) if has_menu(inside)]
     return {"layer": menus[0].default if menus else 0}
 
 
-def exchange(
+def run_step(
     part: Any,
     tensors: Sequence[Tensor],
     states: Sequence[Any] | None = None,
@@ -30,7 +30,7 @@ def exchange(
     reduce: Reduce | None = None,
     meters: Sequence[Meter] | None = None,
 ) -> list[Any]:
-    """What each rank gets for its tensor."""
+    """Run one step and return what each rank's `reduce` returns. `reduce` replaces the part's own."""
     spec, size = TensorSpec.of("layer", tensors[0]), len(tensors)
     states = [part.init(spec, KEY) for _ in tensors] if states is None else states
     contexts = [Context(step, World(rank, size), seed, make_default_plan(part)) for rank in range(size)]
@@ -39,15 +39,15 @@ def exchange(
 
 
 def sent_bytes(part: Any, tensors: Sequence[Tensor]) -> float:
-    """By the first rank, headers aside."""
+    """Bytes that rank 0 sends in one step, without headers."""
     meters = [Meter() for _ in tensors]
-    exchange(part, tensors, meters=meters)
+    run_step(part, tensors, meters=meters)
     return sum(traffic.sent_bytes for where, traffic in meters[0].rows.items() if where.layer == "layer")
 
 
-def exchanges(part: Any, steps: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
-    """What each rank gets at each step."""
+def run_steps(part: Any, steps: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
+    """Run steps one after the other and return each step's results."""
     outs: list[list[Any]] = []
     for step, tensors in enumerate(steps):
-        outs.append(exchange(part, tensors, [out.state for out in outs[-1]] if outs else None, step))
+        outs.append(run_step(part, tensors, [out.state for out in outs[-1]] if outs else None, step))
     return outs
