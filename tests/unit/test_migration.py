@@ -68,7 +68,7 @@ def test_every_renamed_setting_is_translated_in_texts(old):
 
 
 def test_texts_of_a_handle_are_translated():
-    old = 'switch(ef(topk(k=1), residual="bf16"), controller=lgreco(steps=9, observed="gradient", errors_from="rank0"))'
+    old = 'switch(ef(topk(k=1), residual="bf16"), by=lgreco(steps=9, look_at="pure", statistics="one"))'
     new = 'switch(ef(topk(k=1), residual_dtype="bf16"), controller=lgreco(error_levels=9, observed="gradient", errors_from="rank0"))'
     state = {"world_size": 2, "composition": {"w": old, "v": "greedy(k=2, weights='normalised')", "u": "no (text"}}
     texts = checkpoint.migrate(state)["composition"]
