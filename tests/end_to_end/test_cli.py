@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from thinwire.cli.main import main
-from thinwire_lab.published.descent import Stop
+from thinwire_lab.published.descent import StopRule
 
 
 def thinwire(*arguments, folder):
@@ -18,10 +18,10 @@ def test_a_run_leaves_tables_a_result_and_a_report(tmp_path, monkeypatch, capsys
     quadratic = importlib.import_module("thinwire_lab.published.importance_quadratic")
     monkeypatch.setattr(quadratic, "ROWS", quadratic.ROWS[:3])  # dense, TopK, RandK: all of it would take a minute
     whole = quadratic.build_plan
-    monkeypatch.setattr(quadratic, "build_plan", lambda full, data: whole(full, data, Stop(1e-1, 200)))
+    monkeypatch.setattr(quadratic, "build_plan", lambda full, data: whole(full, data, StopRule(1e-1, 200)))
     assert main(["run", "e1c", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "figures.json")]) == 0
     printed = capsys.readouterr().out
-    assert "TopK" in printed and "dense and Top-k descend without exploding" in printed
+    assert "TopK" in printed and "dense and Top-k descend without diverging" in printed
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     (table,) = json.loads((tmp_path / "figures.json").read_text())["tables"]
     assert result["tables"] == [table] and [row[0] for row in table["rows"]] == ["dense", "TopK", "RandK, plain"]

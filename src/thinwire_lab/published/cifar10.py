@@ -1,4 +1,4 @@
-"""CIFAR-10 at two sizes, one worker: what E2 and E3 share."""
+"""The CIFAR-10 setup of importance-cifar10 and impk-cifar10: one worker, two sizes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from ..configuration.config import Experiment, Method, OptimizerConfig, RunGroup
 BATCH = 128
 
 
-def steps_of_an_epoch(full: bool) -> int:
-    return -(-_images(full) // BATCH)
+def steps_per_epoch(full: bool) -> int:
+    """Return the number of optimizer steps in one pass over the images."""
+    return -(-num_images(full) // BATCH)
 
 
-def on_cifar10(
+def build_cifar10_experiment(
     name: str,
     title: str,
     about: str | None,
@@ -22,9 +23,12 @@ def on_cifar10(
     full: bool,
     seeds: tuple[int, ...] = Experiment.seeds,
 ) -> Experiment:
-    """A slim ResNet on 10,000 images or, if full, ResNet-18 on all. `about` is the caller's own description."""
-    size = {"model": "resnet18" if full else "slim", "images": _images(full), "batch": BATCH}
-    epoch = steps_of_an_epoch(full)
+    """Build an experiment: a slim ResNet on 10,000 images or, with `full`, ResNet-18 on all.
+
+    `about` is the caller's module docstring; its paragraphs after the first line describe the experiment.
+    """
+    size = {"model": "resnet18" if full else "slim", "images": num_images(full), "batch": BATCH}
+    epoch = steps_per_epoch(full)
     return Experiment(
         name=name,
         title=title,
@@ -41,5 +45,6 @@ def on_cifar10(
     )
 
 
-def _images(full: bool) -> int:
+def num_images(full: bool) -> int:
+    """Return the number of training images."""
     return 50_000 if full else 10_000

@@ -1,4 +1,4 @@
-"""What was published beside what was measured: tables that the published experiments share."""
+"""Claims of a publication beside what was measured, and tables that the published experiments share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Claim:
-    """A published outcome, whether it holds here, and the figures that tell."""
+    """A published claim, whether it holds here, and the figures it is judged by."""
 
     text: str
     holds: bool
@@ -18,12 +18,13 @@ class Claim:
 
     @property
     def verdict(self) -> str:
+        """yes or no."""
         return "yes" if self.holds else "no"
 
 
 @dataclass(frozen=True)
 class RangeClaim:
-    """A published range, and the figures that are to lie in it: what is above it does not confirm it either."""
+    """A published range and the figures that should lie in it; a figure above the range does not confirm it."""
 
     text: str
     low: float
@@ -32,7 +33,7 @@ class RangeClaim:
 
     @property
     def verdict(self) -> str:
-        """yes: all figures are in the range. Else how many are, and on which side of it the others lie."""
+        """yes if all figures are in the range; else how many are, and on which side the others lie."""
         sides = ["below" if v < self.low else "above" if v > self.high else "" for v in self.figures.values()]
         if any(math.isnan(value) for value in self.figures.values()):
             return "no: not a number"
@@ -41,28 +42,32 @@ class RangeClaim:
         return f"{share}: {' and '.join(outside)} the range" if outside else "yes"
 
 
-def claims_table(title: str, claims: Sequence[Claim | RangeClaim], digits: int = 2, note: str = "") -> dict[str, Any]:
+def build_claims_table(
+    title: str, claims: Sequence[Claim | RangeClaim], digits: int = 2, note: str = ""
+) -> dict[str, Any]:
+    """Return a table of claims with verdicts and figures."""
     rows = [
         [claim.text, claim.verdict, "; ".join(f"{k} {v:.{digits}f}" for k, v in claim.figures.items())]
         for claim in claims
     ]
-    note = " ".join(filter(None, ("Small differences are within what another seed changes.", note)))
+    note = " ".join(filter(None, ("Differences between seeds are of the size of small differences.", note)))
     return {"title": title, "note": note, "columns": ["claim", "holds", "figures"], "rows": rows}
 
 
-def final_of(run: Mapping[str, Any], measure: str) -> float:
-    """Not a number where a run has none."""
+def final_value(run: Mapping[str, Any], measure: str) -> float:
+    """Return the last value of a measure; NaN where the run has none."""
     value = run["final"].get(measure)
     return math.nan if value is None else float(value)
 
 
-def best_of(run: Mapping[str, Any], measure: str) -> float:
+def best_value(run: Mapping[str, Any], measure: str) -> float:
+    """Return the best value of a measure; NaN where the run has none."""
     value = run["best"].get(measure)
     return math.nan if value is None else float(value)
 
 
-def share_of_solver(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Clock readings of the runs that look for w."""
+def build_solver_time_table(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the time that runs with an importance vector w spent in its solver."""
     rows = []
     for run in runs:
         times = {name: seconds for name, seconds in run["times"].items() if name != "measure"}
@@ -70,8 +75,8 @@ def share_of_solver(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             total = sum(times.values())
             rows.append([run["label"], round(total, 1), round(times["solver"], 1), times["solver"] / total])
     return {
-        "title": "Time spent on finding w",
-        "note": "Seconds of computing, encoding and solving, while other runs shared the machine.",
+        "title": "Time spent on solving for w",
+        "note": "Seconds of computing, encoding and solving; other runs shared the machine.",
         "columns": ["method", "seconds", "of these in the solver", "share"],
         "rows": rows,
     }

@@ -1,4 +1,7 @@
-"""Gradient descent of one worker until its gradient is small, with S0's bits beside honest bytes: E1 and its kin."""
+"""Gradient descent of one worker with compressed gradients: legacy bits beside payload bytes.
+
+Legacy bits are counted as in Khafizov & Beznosikov (2024). The importance experiments share this module.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +21,30 @@ from thinwire.exchange import Exchanger
 from thinwire.importance import ImportanceSolver, Point, Refresher
 
 LAYER = "weights"
-Tell = Callable[[int], None]
+Progress = Callable[[int], None]
 
 
-def telling(tell: Callable[[Any], None], steps: int, before: int = 0) -> Tell:
-    """What a descent tells, as a job does: at most once a second, since it speaks at every step."""
+def throttle_progress(tell: Callable[[Any], None], steps: int, before: int = 0) -> Progress:
+    """Return a function that reports the step number to `tell`, at most once a second."""
     last = time.monotonic()
 
-    def told(done: int) -> None:
+    def report(done: int) -> None:
         nonlocal last
         if time.monotonic() - last > 1:
             last = time.monotonic()
             tell({"step": before + done, "steps": steps})
 
-    return told
+    return report
 
 
 class Problem(Protocol):
+    """A function to minimize, given by its gradient."""
+
     def gradient(self, weights: Tensor) -> Tensor: ...
 
 
 class GradientOnly:
-    """What a solver that keeps its last w asks for. It looks at no loss, so that none is computed."""
+    """The objective of a solver with keep="last", which needs gradients only; no loss is computed."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -52,26 +57,29 @@ class GradientOnly:
 
 
 @dataclass(frozen=True)
-class Stop:
-    """When a descent ends: at this relative gradient norm, after so many messages or legacy bits, or in explosion."""
+class StopRule:
+    """When a descent ends: at a relative gradient norm, after a number of messages or legacy bits, or on divergence."""
 
     tolerance: float = 1e-6
     messages: int = 3000
     bits: int | None = None
-    explosion: float = 1e3
+    divergence: float = 1e3
 
 
-def legacy_bits(sent: Tensor) -> int:
-    """S0's count, the sum of ceil(log2(p + 1)) over the values 2^-p that were sent: no sign, no position, no scale."""
+def count_legacy_bits(sent: Tensor) -> int:
+    """Return the sum of ceil(log2(p + 1)) over the sent values 2^-p (Khafizov & Beznosikov, 2024).
+
+    Signs, positions and scales are not counted.
+    """
     powers = -sent[sent != 0].abs().log2().round().clamp(max=0)
     return sum(math.ceil(math.log2(p + 1)) for p in powers.tolist())
 
 
 @dataclass
-class Trace:
-    """What a descent leaves: relative gradient norms, legacy bits and payload bytes before each message, and after all.
+class DescentTrace:
+    """Relative gradient norms, legacy bits and payload bytes before each message and after the last one.
 
-    `seconds` are measured with a clock and are no part of what two equal runs share.
+    `seconds` are clock readings, which differ between equal runs.
     """
 
     norms: list[float]
@@ -83,19 +91,19 @@ class Trace:
 
     @property
     def iterations(self) -> int:
-        """The number of the last message, counted from 0 as S0 does."""
+        """The number of the last message, counted from 0 as in the paper."""
         return len(self.norms) - 2
 
-    def figures(self) -> dict[str, Any]:
-        """The end of it, without any clock."""
+    def final_figures(self) -> dict[str, Any]:
+        """Return the final figures, without clock readings."""
         return {
             "reached": self.reached, "iterations": self.iterations, "norm": self.norms[-1],
             "legacy_bits": self.bits[-1], "payload_bytes": self.payload_bytes[-1],
         }  # fmt: skip
 
-    def thinned(self, most: int = 200) -> dict[str, list[Any]]:
-        """The curves in at most about so many points, the last one among them."""
-        every = max(1, len(self.norms) // most)
+    def sample_curves(self, max_points: int = 200) -> dict[str, list[Any]]:
+        """Return the curves in about `max_points` points, including the last one."""
+        every = max(1, len(self.norms) // max_points)
         at = [*range(0, len(self.norms) - 1, every), len(self.norms) - 1]
         columns: dict[str, list[Any]] = {
             "norm": self.norms,
@@ -110,46 +118,45 @@ def descend(
     composition: str,
     start: Tensor,
     step_size: float,
-    stop: Stop,
+    stop: StopRule,
     solver: ImportanceSolver | None = None,
-    judge: Problem | None = None,
-    tell: Tell = lambda done: None,
-) -> Trace:
-    """Descend with a fixed step along what the composition lets through.
+    solver_problem: Problem | None = None,
+    tell: Progress = lambda done: None,
+) -> DescentTrace:
+    """Run gradient descent with a fixed step size on gradients that pass through the composition.
 
-    A solver finds w before each message, or as often as it says, asking `judge` for gradients: a quicker form of the
-    problem, if there is one.
-    Legacy bits count what was sent, so they mean something only for values that are powers of two.
+    A solver computes w before each message, or at its own interval, from gradients of `solver_problem`, which may be
+    a faster form of the problem. Legacy bits are meaningful only where sent values are powers of two.
     """
     spec = TensorSpec(LAYER, tuple(start.shape), start.dtype)
-    meter, trace = Meter(keep_steps=1), Trace([], [], [])
+    meter, trace = Meter(keep_steps=1), DescentTrace([], [], [])
     exchanger = Exchanger([spec], parse(composition))
     refresher = None if solver is None else Refresher(solver, exchanger.importance)
-    objective = GradientOnly(judge or problem)
+    objective = GradientOnly(solver_problem or problem)
 
     def program() -> Program[None]:
         weights, bits = start, 0
         gradient = problem.gradient(weights)
         first = float(gradient.norm())
 
-        def look() -> float:
+        def record() -> float:
             trace.norms.append(float(gradient.norm()) / first)
             trace.bits.append(bits)
             trace.payload_bytes.append(int(meter.total().payload_bytes))
             return trace.norms[-1]
 
-        look()
+        record()
         for message in range(stop.messages):
             if refresher is not None and refresher.is_due(message):
                 yield from refresher.refresh(objective, {LAYER: weights}, {LAYER: gradient}, step_size)
-            agreed = yield from exchanger.run_step({LAYER: gradient}, message, World(0, 1))
-            bits += legacy_bits(agreed[LAYER])
-            weights = weights - step_size * agreed[LAYER]
+            averaged = yield from exchanger.run_step({LAYER: gradient}, message, World(0, 1))
+            bits += count_legacy_bits(averaged[LAYER])
+            weights = weights - step_size * averaged[LAYER]
             gradient = problem.gradient(weights)
-            norm = look()
+            norm = record()
             tell(message + 1)
             trace.reached = norm <= stop.tolerance
-            if trace.reached or not norm <= stop.explosion or (stop.bits is not None and bits >= stop.bits):
+            if trace.reached or not norm <= stop.divergence or (stop.bits is not None and bits >= stop.bits):
                 return
 
     begun = time.perf_counter()

@@ -12,7 +12,7 @@ from typing import Any
 from ..configuration.config import Experiment, Method, OptimizerConfig, RunGroup, TargetMetric, TaskConfig
 from ..configuration.run_plan import RunPlan
 from ..running.build_jobs import build_run_plan
-from .claims import best_of, final_of
+from .claims import best_value, final_value
 
 OUTER = "outer=nesterov(lr=0.7, momentum=0.9)"
 METHODS = (
@@ -53,7 +53,7 @@ def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
     dense = next(run for run in runs if run["label"] == METHODS[0].label)
     rows = [
-        [run["label"], round(final_of(run, "loss"), 3), round(best_of(run, "loss"), 3),
+        [run["label"], round(final_value(run, "loss"), 3), round(best_value(run, "loss"), 3),
          round(run["final"]["wire_bytes"] / 1e6, 3), dense["final"]["wire_bytes"] / run["final"]["wire_bytes"]]
         for run in runs
     ]  # fmt: skip

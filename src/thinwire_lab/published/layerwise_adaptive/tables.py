@@ -8,7 +8,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from .. import sensitivity
-from ..claims import Claim, claims_table, final_of
+from ..claims import Claim, build_claims_table, final_value
 from .step_times import ALONE
 
 Runs = Sequence[Mapping[str, Any]]
@@ -48,7 +48,7 @@ def measure_of(runs: Runs) -> str:
 
 
 def average(some: Runs, measure: str) -> float:
-    values = [final_of(run, measure) for run in some]
+    values = [final_value(run, measure) for run in some]
     return mean(values) if values else math.nan
 
 
@@ -69,7 +69,7 @@ def quality(runs: Runs, group: str) -> dict[str, Any]:
     dense, rows = sent(of(here, group, "dense")), []
     for label in dict.fromkeys(run["label"] for run in here):
         some = of(here, group, label)
-        values = [final_of(run, measure) for run in some]
+        values = [final_value(run, measure) for run in some]
         worse = worse_by(here, group, label)
         coding = mean(run["times"].get("encode", 0.0) for run in some)
         everything = coding + mean(run["times"].get("compute", 0.0) for run in some)
@@ -108,7 +108,7 @@ def verdicts(runs: Runs, tasks: Sequence[str]) -> dict[str, Any]:
             )
         claims.append(_best(runs, group))
     claims += [_against(runs, group) for group in tasks]
-    return claims_table("Expected, and as measured", claims)
+    return build_claims_table("Expected, and as measured", claims)
 
 
 def _best(runs: Runs, group: str) -> Claim:

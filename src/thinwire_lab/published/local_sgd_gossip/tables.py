@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from ..claims import Claim, RangeClaim, claims_table, final_of
+from ..claims import Claim, RangeClaim, build_claims_table, final_value
 
 Runs = Sequence[Mapping[str, Any]]
 Found = dict[tuple[str, str], Mapping[str, Any]]  # by group and the number before a label's colon
@@ -54,7 +54,7 @@ def _percent(run: Mapping[str, Any] | None) -> float | str | None:
     """Marked where it is not of the run that is shown."""
     if run is None:
         return None
-    value = round(100 * final_of(run, "accuracy"), 1)
+    value = round(100 * final_value(run, "accuracy"), 1)
     return f"{value:.1f} †" if "origin" in run else value
 
 
@@ -77,12 +77,12 @@ def findings(runs: Runs) -> dict[str, Any]:
     if parts:
         notes.append(f"Of rows marked †, which were not run again, are {', '.join(parts)}.")
     claims = [*(_of_crowds(found, telling) if telling else ()), *_of_clocks(found, fast, thin)]
-    return claims_table("Tolstobrov's findings, as measured", claims, note=" ".join(notes))
+    return build_claims_table("Tolstobrov's findings, as measured", claims, note=" ".join(notes))
 
 
 def told_apart(found: Found, crowds: Sequence[str]) -> tuple[list[str], list[str]]:
     """Groups whose no. 1 ends at least MARGIN above chance, and the others, where nothing is learned or lost."""
-    above = {g: final_of(found[g, "1"], "accuracy") - CHANCE[g.partition(",")[0]] for g in crowds}
+    above = {g: final_value(found[g, "1"], "accuracy") - CHANCE[g.partition(",")[0]] for g in crowds}
     return [g for g in crowds if above[g] >= MARGIN], [g for g in crowds if not above[g] >= MARGIN]
 
 
@@ -94,7 +94,7 @@ def _of_crowds(found: Found, crowds: Sequence[str]) -> list[Claim | RangeClaim]:
     def loss(number: str, than: str, where: Sequence[str] = crowds) -> float:
         """Points of accuracy lost, mean over groups."""
         return mean(
-            100 * (final_of(found[g, than], "accuracy") - final_of(found[g, number], "accuracy")) for g in where
+            100 * (final_value(found[g, than], "accuracy") - final_value(found[g, number], "accuracy")) for g in where
         )
 
     def losses(*pairs: tuple[int, str, str], where: Sequence[str] = crowds) -> dict[str, float]:

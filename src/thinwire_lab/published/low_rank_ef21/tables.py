@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
 from typing import Any
 
-from ..importance_mushrooms.tables import short
+from ..importance_mushrooms.tables import round_norm
 
 Run = dict[str, Any]  # one entry of the result's "runs"
 
@@ -46,7 +46,7 @@ def verdicts(runs: Sequence[Run], labels: Sequence[str], worlds: Sequence[str]) 
             cells: list[Any] = [label, world]
             for run in (look(label), look(_fed(label))):
                 norm, accuracy = run["final"]["grad_norm"], run["final"]["accuracy"]
-                cells += [verdict(run["curve"]["grad_norm"], dense), short(norm), f"{100 * accuracy:.2f} %"]
+                cells += [verdict(run["curve"]["grad_norm"], dense), round_norm(norm), f"{100 * accuracy:.2f} %"]
             bare = look(label)
             rows.append([*cells, round(bare["final"]["payload_bytes"] / bare["curve"]["step"][-1])])
     return {

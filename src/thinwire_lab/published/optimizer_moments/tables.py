@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..claims import Claim, claims_table, final_of
+from ..claims import Claim, build_claims_table, final_value
 
 Row = Mapping[str, Any]
 NAMES = {"wikitext2": "WikiText-2", "shakespeare": "tiny-shakespeare"}
@@ -126,7 +126,7 @@ def end_to_end(runs: Sequence[Row]) -> dict[str, Any]:
     for label in dict.fromkeys(run["label"] for run in runs):
         run = found[first, label]
         extra = None if own is None else run["final"]["wire_bytes"] - own["final"]["wire_bytes"]
-        cells: list[Any] = [label, round(final_of(run, "loss"), 3), round(run["final"]["wire_bytes"] / 1e6, 2),
+        cells: list[Any] = [label, round(final_value(run, "loss"), 3), round(run["final"]["wire_bytes"] / 1e6, 2),
                             None if extra is None else round(extra / 1e6, 2)]  # fmt: skip
         rows.append([*cells, *(_round_ms(found.get((group, label))) for group in groups)])
     return {
@@ -183,7 +183,7 @@ def claims(measured: Sequence[Row]) -> dict[str, Any]:
         judged = [(one["task"], *judge(one)) for one in measured]
         figures = {f"{NAMES[task]}: {name}": value for task, _, values in judged for name, value in values.items()}
         found.append(Claim(text, all(holds for _, holds, _ in judged), figures))
-    return claims_table("S2's claims, as measured", found, 3)
+    return build_claims_table("S2's claims, as measured", found, 3)
 
 
 Judged = tuple[bool, dict[str, float]]
