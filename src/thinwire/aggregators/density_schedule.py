@@ -88,9 +88,9 @@ class DensitySchedule:
         return memory_items(self.inner, state, spec)
 
     def adopt(
-        self, state: Any, spec: TensorSpec, held: Sequence[MemoryItem], ctx: Context
+        self, state: Any, spec: TensorSpec, items: Sequence[MemoryItem], ctx: Context
     ) -> tuple[Any, list[MemoryItem]]:
-        return adopt_into(self.inner, state, spec, held, ctx)
+        return adopt_into(self.inner, state, spec, items, ctx)
 
     def merge(self, states: Sequence[Any], spec: TensorSpec) -> Any:
         return merge_memories(self.inner, states, spec)

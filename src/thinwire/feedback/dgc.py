@@ -101,10 +101,10 @@ class DGC(ResidualMemory):
         return [unsent, MemoryItem("velocity", self, state.velocity, lost), *inside]
 
     def adopt(
-        self, state: DGCState, spec: TensorSpec, held: Sequence[MemoryItem], ctx: Context
+        self, state: DGCState, spec: TensorSpec, items: Sequence[MemoryItem], ctx: Context
     ) -> tuple[DGCState, list[MemoryItem]]:
-        """Add all residuals and velocities of `held` to the own ones; return the new state and what was not used."""
-        velocities, rest = split_kind(held, "velocity")
+        """Add all residuals and velocities of `items` to the own ones; return the new state and what was not used."""
+        velocities, rest = split_kind(items, "velocity")
         velocity = state.velocity
         for item in velocities:
             velocity = saturate(velocity + item.value)

@@ -86,10 +86,10 @@ class EF21:
         return [estimates, *memory_items(self.inner, state.inner, spec)]
 
     def adopt(
-        self, state: EF21State, spec: TensorSpec, held: Sequence[MemoryItem], ctx: Context
+        self, state: EF21State, spec: TensorSpec, items: Sequence[MemoryItem], ctx: Context
     ) -> tuple[EF21State, list[MemoryItem]]:
         """Take one estimate: two cannot be added. All ranks take the same one, so h stays the mean of all h_i."""
-        (*estimates,), rest = split_kind(held, "estimate")
+        (*estimates,), rest = split_kind(items, "estimate")
         own, mean = estimates.pop(0).value if estimates else (state.own_estimate, state.mean_estimate)
         inner, rest = adopt_into(self.inner, state.inner, spec, [*estimates, *rest], ctx)
         return EF21State(own, mean, inner), rest

@@ -111,10 +111,10 @@ class ResidualMemory:
         return [unsent, *memory_items(self.inner, state.inner, spec)]
 
     def adopt(
-        self, state: Any, spec: TensorSpec, held: Sequence[MemoryItem], ctx: Context
+        self, state: Any, spec: TensorSpec, items: Sequence[MemoryItem], ctx: Context
     ) -> tuple[Any, list[MemoryItem]]:
-        """Add all residuals of `held` to the own one; return the new state and what was not used."""
-        residuals, rest = split_kind(held, "residual")
+        """Add all residuals of `items` to the own one; return the new state and what was not used."""
+        residuals, rest = split_kind(items, "residual")
         inner, rest = adopt_into(self.inner, state.inner, spec, rest, ctx)
         if not residuals:
             return state._replace(inner=inner), rest
