@@ -23,13 +23,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from thinwire_lab.measuring.result_format import upgrade_result
 from thinwire_lab.published import ALIASES, import_experiment
 from thinwire_lab.reporting import write_figures, write_markdown
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 MAX_BYTES = 200_000
 HEAD = (
-    "name", "title", "about", "command", "versions", "machine", "started", "task", "target", "checks", "tables",
+    "name", "title", "description", "command", "versions", "machine", "started", "task", "target", "checks", "tables",
     "figures", "modelled",
 )  # fmt: skip
 RUN = (
@@ -56,14 +57,14 @@ def with_verdicts(result: Mapping[str, Any]) -> dict[str, Any]:
     if summarize is None or list(inspect.signature(summarize).parameters) != ["runs"] or not result.get("runs"):
         return dict(result)
     experiment = module.build_experiment()
-    return {**result, "title": experiment.title, "about": experiment.about, **summarize(result["runs"])}
+    return {**result, "title": experiment.title, "description": experiment.description, **summarize(result["runs"])}
 
 
 def read(source: Path) -> dict[str, Any]:
     """Return the result of a run's folder or of a compact file, with the experiment's present name."""
     if source.is_dir():
-        return with_present_name(json.loads((source / "result.json").read_text()))
-    return with_present_name(json.loads(lzma.decompress(source.read_bytes())))
+        return with_present_name(upgrade_result(json.loads((source / "result.json").read_text())))
+    return with_present_name(upgrade_result(json.loads(lzma.decompress(source.read_bytes()))))
 
 
 def with_present_name(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def _marked(result: Mapping[str, Any]) -> dict[str, Any]:
     origins = list(dict.fromkeys(run["origin"] for run in runs if "origin" in run))
     if not origins:
         return dict(result)
-    return {**result, "runs": runs, "about": f"{result.get('about', '').strip()} † {'; '.join(origins)}."}
+    return {**result, "runs": runs, "description": f"{result.get('description', '').strip()} † {'; '.join(origins)}."}
 
 
 def _draw(result: Mapping[str, Any], endings: Sequence[str], into: Path) -> list[Path]:

@@ -99,7 +99,14 @@ FLAGS: dict[str, str] = {  # of commands: "serve --down" -> "--downlink-compress
     "bench ddp --no-peers": "--no-baselines",
 }
 COMMANDS: dict[str, str] = {"operators": "parts"}  # of the program
-KEYS: dict[str, str] = {}  # of the laboratory's files: "record_every" -> "log_every"; "task.x" in a table
+KEYS: dict[str, str] = {  # of the laboratory's files: "record_every" -> "log_every"; "task.x" in a table
+    "about": "description",
+    "record_every": "log_every",
+    "small": "dense_below",
+    "groups.labels": "methods",
+    "groups.record_every": "log_every",
+    "target.measure": "metric",
+}
 
 
 def hint(table: dict[str, str], name: str) -> str:

@@ -1,4 +1,4 @@
-"""Tables of a config file made into dataclasses: unknown keys and wrong types are refused by name."""
+"""Make dataclasses from the tables of a config file; errors name the key, the value and what would be valid."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 class ConfigError(ThinwireError, ValueError):
-    """A config is wrong: the text has the key, the value and what would do. Nothing has started."""
+    """A config is wrong. The text names the key, the value and what would be valid. Raised before anything starts."""
 
 
 class ConfigTable:
-    """A mapping of which keys are taken one by one; what is left is for somebody else."""
+    """A mapping whose keys are taken one by one; `rest` has those that were not taken."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         if not isinstance(values, Mapping):
-            raise ConfigError(f"a config is a table of keys and values, got a {type(values).__name__}")
+            raise ConfigError(f"a config must be a table of keys and values, got a {type(values).__name__}")
         self._values = dict(values)
 
     def take(self, key: str, default: Any = None) -> Any:
@@ -31,7 +31,7 @@ class ConfigTable:
     def take_table(self, key: str) -> Mapping[str, Any]:
         value = self.take(key)
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{key}: a table is needed, got {value!r}")
+            raise ConfigError(f"{key}: must be a table, got {value!r}")
         return value
 
     def take_some(self, keys: Iterable[str]) -> dict[str, Any]:
@@ -42,10 +42,20 @@ class ConfigTable:
 
 
 def build(cls: type[T], values: Any, where: str, **given: Any) -> T:
-    """A dataclass out of a table; `given` fields are set already and may not be in it."""
+    """Make a dataclass from a table.
+
+    Args:
+        cls: the dataclass; its fields are the keys.
+        values: the table.
+        where: prefix of errors, such as "optimizer".
+        given: fields that are set by the caller and may not be in the table.
+
+    Raises:
+        ConfigError: a key is unknown, renamed or missing, or a value has the wrong type.
+    """
     inside = f"{where}: " if where else ""
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{inside}a table is needed, got {values!r}")
+        raise ConfigError(f"{inside}must be a table, got {values!r}")
     hints = typing.get_type_hints(cls)
     free = {f.name: f for f in fields(cls) if f.name not in given}  # type: ignore[arg-type]
     for key in values:
@@ -56,42 +66,45 @@ def build(cls: type[T], values: Any, where: str, **given: Any) -> T:
     for name, f in free.items():
         if name not in values and f.default is MISSING and f.default_factory is MISSING:
             raise ConfigError(f"{inside}{name}: missing")
-    read = {key: _read(value, hints[key], f"{inside}{key}") for key, value in values.items()}
+    converted = {key: _convert(value, hints[key], f"{inside}{key}") for key, value in values.items()}
     try:
-        return cls(**read, **given)
-    except ConfigError as complaint:
-        raise ConfigError(f"{inside}{str(complaint).removeprefix(inside)}") from complaint
+        return cls(**converted, **given)
+    except ConfigError as error:
+        raise ConfigError(f"{inside}{str(error).removeprefix(inside)}") from error
 
 
 def check_one_of(key: str, value: Any, allowed: Sequence[str]) -> None:
+    """Raise ConfigError unless the value is allowed."""
     if value not in allowed:
         meant = did_you_mean(str(value), allowed)
-        raise ConfigError(f"{key}: one of {', '.join(allowed)} is needed, got {value!r}{meant}")
+        raise ConfigError(f"{key}: must be one of {', '.join(allowed)}, got {value!r}{meant}")
 
 
 def check_positive(key: str, value: float) -> None:
+    """Raise ConfigError unless the value is above 0."""
     if not value > 0:
         raise ConfigError(f"{key}: must be above 0, got {value}")
 
 
 def check_not_negative(key: str, value: float) -> None:
+    """Raise ConfigError if the value is below 0."""
     if not value >= 0:
         raise ConfigError(f"{key}: must not be negative, got {value}")
 
 
-def _read(value: Any, hint: Any, key: str) -> Any:
-    """The value, lists as tuples; an error if it is of another type."""
+def _convert(value: Any, hint: Any, key: str) -> Any:
+    """The value with lists as tuples; ConfigError if it has another type."""
     for kind in union_members(hint):
         if typing.get_origin(kind) is tuple and isinstance(value, list | tuple):
             inner = typing.get_args(kind)[0]
-            return tuple(_read(item, inner, f"{key}[{at}]") for at, item in enumerate(value))
+            return tuple(_convert(item, inner, f"{key}[{at}]") for at, item in enumerate(value))
     if not has_type(value, hint):
-        raise ConfigError(f"{key}: {type_in_words(hint)} is needed, got {value!r}")
+        raise ConfigError(f"{key}: must be {type_in_words(hint)}, got {value!r}")
     return value
 
 
 def has_type(value: Any, hint: Any) -> bool:
-    """Whether a plain value is of a type such as int, float | None or Literal["a", "b"]. No bool is a number."""
+    """Whether a value has a type such as int, float | None or Literal["a", "b"]. A bool is not a number."""
     if len(union_members(hint)) > 1:
         return any(has_type(value, kind) for kind in union_members(hint))
     if typing.get_origin(hint) is typing.Literal:
@@ -103,7 +116,7 @@ def has_type(value: Any, hint: Any) -> bool:
 
 
 def type_in_words(hint: Any) -> str:
-    """The type in words."""
+    """The type in words, for errors."""
     if len(union_members(hint)) > 1:
         shown = [kind for kind in union_members(hint) if kind is not type(None) and not _is_part(kind)]
         return " or ".join(map(type_in_words, shown))
@@ -115,6 +128,6 @@ def type_in_words(hint: Any) -> str:
 
 
 def _is_part(kind: Any) -> bool:
-    """Whether it is an object, which only Python can give."""
+    """Whether the type is an object, which a config file cannot contain."""
     origin = typing.get_origin(kind) or kind
     return is_dataclass(origin) or bool(getattr(origin, "_is_protocol", False))

@@ -61,7 +61,7 @@ def test_the_version_is_told(capsys):
 
 SMALL = """
 steps = 6
-record_every = 2
+log_every = 2
 workers = 2
 seeds = [1, 2]
 task = "logistic"

@@ -21,7 +21,7 @@ def test_real_processes_and_lockstep_give_equal_figures():
 
 
 def test_feedback_reaches_what_plain_topk_misses_on_label_sorted_workers():
-    few = replace(TOUR.groups[0], labels=("dense", "Top-k 10 %", "EF(Top-k 10 %)"))
+    few = replace(TOUR.groups[0], methods=("dense", "Top-k 10 %", "EF(Top-k 10 %)"))
     result = run_here(replace(TOUR, groups=(few,)))
     dense, plain, feedback = (run["final"]["loss"] for run in result["runs"])
     assert feedback < 1.1 * dense < plain

@@ -9,7 +9,7 @@ from thinwire_lab.measuring.folder import RunFolder
 from thinwire_lab.running.build_jobs import build_run_plan
 from thinwire_lab.running.run_jobs import import_object, run_jobs
 
-TIMES = ("seconds", "times", "trace", "adapting")  # what two equal runs need not share
+TIMES = ("seconds", "times", "trace", "controller")  # what two equal runs need not share
 
 
 def run_plan(plan, folder=None, max_parallel=1, reporter=None):

@@ -103,5 +103,5 @@ def make_learner(options: argparse.Namespace, rank: int = 0, size: int = 1) -> t
 
     task, split = make_task(options.task, {}, options.data), Split.parse("iid")
     task.prepare(size, split)
-    examples = shard_sizes(int(task.about().get("examples", size)), size)[rank]
+    examples = shard_sizes(int(task.describe().get("examples", size)), size)[rank]
     return task.learner(rank, size, split, options.seed), examples

@@ -38,11 +38,12 @@ def add_to(commands: SubParsers) -> None:
 
 def _read_result(path: Path) -> dict[str, Any]:
     from thinwire_lab.measuring.folder import RunFolder, RunFolderError
+    from thinwire_lab.measuring.result_format import upgrade_result
 
     folder = RunFolder.open(path)
     if not (path / "result.json").is_file():
         raise RunFolderError(f"{path} has no result yet; continue the run with: thinwire resume {path}")
-    return folder.read("result.json")
+    return upgrade_result(folder.read("result.json"))
 
 
 @requires_lab("show")

@@ -1,1 +1,1 @@
-"""Configs of experiments: plain values out of TOML files or Python, checked before anything starts."""
+"""Configs of experiments: plain values from TOML files or Python, checked before anything starts."""

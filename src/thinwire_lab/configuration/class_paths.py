@@ -1,4 +1,4 @@
-"""Parts and tasks from outside this package, for worker processes: where each class is, and how it is found again."""
+"""Parts and tasks of other packages: their class paths are stored in the config, so that processes can import them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..tasks import TASKS, register_task
 
 
 def composition_text(part: Any, where: str) -> str:
-    """The text of a part or of `Local` settings; classes that have no name are registered under that of the class."""
+    """The text of a part or of `Local` settings; unregistered classes are registered under their class names."""
     try:
         if isinstance(part, Local):
             return sync_text(part, lambda inside: composition_text(inside, where))
@@ -34,7 +34,7 @@ def composition_text(part: Any, where: str) -> str:
 
 
 def collect_class_paths(methods: Iterable[Local], tasks: Iterable[str]) -> dict[str, dict[str, str]]:
-    """`parts` and `tasks` for a config: where the classes are that are not this package's, by name."""
+    """The tables `parts` and `tasks` of a config: name -> path of each class that is not built in."""
     own = {entry.cls for entry in BUILT_IN}
     classes = {type(part) for method in methods for part in _all_parts(method.exchange)} - own
     names = {name: cls for cls in classes if (name := REGISTRY.name_of(cls)) is not None}
@@ -47,10 +47,10 @@ def collect_class_paths(methods: Iterable[Local], tasks: Iterable[str]) -> dict[
 
 
 def register_class_paths(parts: Mapping[str, Any], tasks: Mapping[str, Any]) -> None:
-    """Register what a config names: `parts` and `tasks`, tables of names and "module:Class" or "FILE.py:Class"."""
+    """Register the classes of a config's tables `parts` and `tasks`: name -> "module:Class" or "FILE.py:Class"."""
     for what, paths in (("parts", parts), ("tasks", tasks)):
         if not isinstance(paths, Mapping):
-            raise ConfigError(f'{what}: a table is needed, such as my_topk = "my_package.parts:MyTopK", got {paths!r}')
+            raise ConfigError(f'{what}: must be a table such as my_topk = "my_package.parts:MyTopK", got {paths!r}')
         for name, path in paths.items():
             cls = load_class(path, f"{what}: {name}")  # importing it may have registered it
             try:
@@ -63,7 +63,7 @@ def register_class_paths(parts: Mapping[str, Any], tasks: Mapping[str, Any]) -> 
 
 
 def get_class_path(cls: type[Any], where: str) -> str:
-    """ "module:Class", or "FILE.py:Class" of a script; an error where no other process could find it."""
+    """The path "module:Class", or "FILE.py:Class" for a script; ConfigError if other processes cannot import it."""
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)
     if "<" in cls.__qualname__ or file is None:
@@ -76,10 +76,10 @@ def get_class_path(cls: type[Any], where: str) -> str:
 
 
 def load_class(path: Any, where: str) -> type[Any]:
-    """The class at "module:Class" or "FILE.py:Class"."""
+    """Import the class with the path "module:Class" or "FILE.py:Class"."""
     place, _, name = path.rpartition(":") if isinstance(path, str) else ("", "", "")
     if not place or not name:
-        raise ConfigError(f'{where}: a path such as "my_package.parts:MyTopK" is needed, got {path!r}')
+        raise ConfigError(f'{where}: must be a path such as "my_package.parts:MyTopK", got {path!r}')
     try:
         found: Any = import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
         for step in name.split("."):
@@ -90,13 +90,13 @@ def load_class(path: Any, where: str) -> type[Any]:
 
 
 def import_file(path: Path) -> Any:
-    """The module that a file is, under the file's name; the same one the next time."""
+    """Import a Python file as a module named after the file; the second time the same module is returned."""
     known = sys.modules.get(path.stem)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return known
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{path}: a Python file is needed")
+        raise ConfigError(f"{path}: must be a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # dataclasses look up the types of their fields there
     try:
@@ -108,7 +108,7 @@ def import_file(path: Path) -> Any:
 
 
 def _all_parts(part: Any) -> Iterator[Any]:
-    """The part and all that its settings hold, second stages included."""
+    """The part and all parts in its settings."""
     if isinstance(part, tuple):
         for each in part:
             yield from _all_parts(each)
@@ -118,4 +118,4 @@ def _all_parts(part: Any) -> Iterator[Any]:
             if field.repr:
                 yield from _all_parts(getattr(part, field.name))
     elif part is not None and not isinstance(part, str | int | float | dict):
-        yield part  # no dataclass: registering it says what it needs
+        yield part  # not a dataclass: registering it raises an error that says what is needed

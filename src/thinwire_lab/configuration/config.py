@@ -1,4 +1,4 @@
-"""What an experiment is: plain values out of a TOML file or a Python function, checked before anything starts."""
+"""The config of an experiment: plain values from a TOML file or from Python, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -7,92 +7,39 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from thinwire.core import Aggregator, CompositionError, Compressor, IncompatibleParts, topology_of
-from thinwire.importance import ImportanceSolver
-from thinwire.optimizer_state import MomentsConfig, parse_moments
-from thinwire.sync import Local, parse_sync
+from thinwire.core import Aggregator, Compressor
+from thinwire.sync import Local
 
 from ..tables import ConfigError, ConfigTable, build, check_not_negative, check_one_of, check_positive
 from ..testbed.network import rate_bits
-from .class_paths import collect_class_paths, composition_text, register_class_paths
+from .class_paths import collect_class_paths, register_class_paths
 from .learning_rates import check_learning_rate
+from .method import Method
+
+__all__ = ["METRICS", "Experiment", "Method", "OptimizerConfig", "RunGroup", "TargetMetric", "TaskConfig"]
 
 DRIVERS = ("lockstep", "processes")
-_OF_GROUPS = (
-    "title",
-    "labels",
-    "task",
-    "optimizer",
-    "steps",
-    "record_every",
-)  # what a config without groups says of all runs
+_NOT_COMMON = ("title", "methods", "task", "optimizer", "steps", "log_every")  # a file without groups has its own
 OPTIMIZERS = ("sgd", "adamw", "cadamw")
 SCHEDULES = ("constant", "cosine")
 METRICS = ("loss", "train_loss", "accuracy", "perplexity", "grad_norm")
 
 
 @dataclass(frozen=True)
-class Method:
-    """One composition under the name that tables and legends show; what is set here counts instead of the common.
-
-    A composition alone takes gradients at every step; local(every=16, exchange=...) is local training. In Python it may
-    be a part, or `Local` settings; it is kept as its text, so that a run's folder shows what was run.
-    """
-
-    label: str
-    composition: str | Aggregator[Any] | Compressor | Local
-    lr: float | str | None = None
-    importance: Mapping[str, Any] | None = None  # settings of the ImportanceSolver; without, parts like impk have w = 1
-    moments: str | None = None  # what Adam's moments are averaged through with each round of local training
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.composition, str):
-            object.__setattr__(self, "composition", composition_text(self.composition, f"methods: {self.label}"))
-        try:
-            sync, moments = self.sync(), self.averaged()
-        except (CompositionError, IncompatibleParts) as error:
-            raise ConfigError(f"methods: {self.label}: {error}") from error
-        if self.lr is not None:
-            check_learning_rate(self.lr, f"methods: {self.label}: lr")
-        self.solver()
-        if self.importance is not None and sync.payload != "gradients":
-            raise ConfigError(
-                f"methods: {self.label}: importance: w is found for gradients at every step, and local(...) sends "
-                f"{sync.payload}; leave importance out"
-            )
-        if moments is not None and (sync.payload == "gradients" or topology_of(sync.exchange) is not None):
-            raise ConfigError(
-                f"methods: {self.label}: moments are averaged with rounds of all workers; use local(every=16) without "
-                "gossip, or leave moments out"
-            )
-
-    def sync(self) -> Local:
-        return parse_sync(str(self.composition))
-
-    @property
-    def text(self) -> str:
-        """All of it, for tables."""
-        return f"{self.composition}" if self.moments is None else f"{self.composition}, moments by {self.moments}"
-
-    def averaged(self) -> MomentsConfig | None:
-        return None if self.moments is None else parse_moments(self.moments)
-
-    def solver(self) -> ImportanceSolver | None:
-        if self.importance is None:
-            return None
-        where = f"methods: {self.label}: importance"
-        try:
-            return build(ImportanceSolver, self.importance, where)
-        except CompositionError as error:
-            raise ConfigError(f"{where}: {error}") from error
-
-
-@dataclass(frozen=True)
 class RunGroup:
-    """Runs that belong into one table: the same workers, split, driver and link.
+    """Runs that share one table of the report: the same workers, split, driver and link.
 
-    task, optimizer, steps and record_every, if given, count here instead of the experiment's; of task and optimizer,
-    those settings that are named. A task of another name has the experiment's settings only if it is given none.
+    Args:
+        title: of the table; "": made from the other settings.
+        workers: number of ranks.
+        split: how examples are distributed: "iid", "label-sorted" or "dirichlet(ALPHA)".
+        driver: "lockstep" (all ranks in one process) or "processes" (one process per rank, timed).
+        link: rate of the links in the testbed, such as "100mbit"; "none": not shaped. Needs driver "processes".
+        methods: labels of the methods that run in this group; empty: all.
+        task: settings that replace the experiment's. With another name, the experiment's settings apply only if no
+            other setting is given.
+        optimizer: settings that replace the experiment's.
+        steps, log_every: replace the experiment's; 0: the experiment's.
     """
 
     title: str = ""
@@ -100,15 +47,15 @@ class RunGroup:
     split: str = "iid"
     driver: str = "lockstep"
     link: str = "none"
-    labels: tuple[str, ...] = ()  # of the methods that run here; none named: all of them
+    methods: tuple[str, ...] = ()
     task: Mapping[str, Any] | None = None
     optimizer: Mapping[str, Any] | None = None
     steps: int = 0
-    record_every: int = 0
+    log_every: int = 0
 
     def __post_init__(self) -> None:
         check_positive("workers", self.workers)
-        for name in ("steps", "record_every"):
+        for name in ("steps", "log_every"):
             if getattr(self, name):
                 check_positive(name, getattr(self, name))
         check_one_of("driver", self.driver, DRIVERS)
@@ -117,9 +64,11 @@ class RunGroup:
         except ValueError as error:
             raise ConfigError(f"link: {error}") from error
         if self.link != "none" and self.driver == "lockstep":
-            raise ConfigError(f'link: {self.link!r} needs real processes: driver = "processes", or link = "none"')
+            raise ConfigError(
+                f'link: {self.link!r} needs driver = "processes"; with "lockstep" only link = "none" works'
+            )
         if self.driver == "processes" and self.workers < 2:
-            raise ConfigError(f"workers: real processes need 2 or more, got {self.workers}")
+            raise ConfigError(f'workers: driver = "processes" needs 2 or more, got {self.workers}')
         if not self.title:
             where = "lockstep" if self.driver == "lockstep" else f"processes, link {self.link}"
             object.__setattr__(self, "title", f"{self.workers} workers, {self.split}, {where}")
@@ -127,7 +76,7 @@ class RunGroup:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """What every worker does with the average: lr is a number, or "1/L" where the task knows its smoothness L."""
+    """The optimizer of every replica. lr: a number, or text such as "1/L" for tasks with a known smoothness L."""
 
     name: str = "sgd"
     lr: float | str = 0.1
@@ -142,29 +91,29 @@ class OptimizerConfig:
         check_one_of("optimizer.schedule", self.schedule, SCHEDULES)
         check_learning_rate(self.lr, "optimizer.lr")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ConfigError(f"optimizer.betas: two numbers in [0, 1) are needed, got {list(self.betas)}")
+            raise ConfigError(f"optimizer.betas: must be two numbers in [0, 1), got {list(self.betas)}")
         for name in ("momentum", "weight_decay", "warmup_steps"):
             check_not_negative(f"optimizer.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True)
 class TargetMetric:
-    """A run is marked where it first gets this far; with `stop` it ends there."""
+    """A value of a metric; tables show after how many steps a run reaches it. stop: end the run there."""
 
-    measure: str
+    metric: str
     value: float
     stop: bool = False
 
     def __post_init__(self) -> None:
-        check_one_of("target.measure", self.measure, METRICS)
+        check_one_of("target.metric", self.metric, METRICS)
 
-    def reached(self, value: float) -> bool:
-        return value >= self.value if self.measure == "accuracy" else value <= self.value
+    def is_reached(self, value: float) -> bool:
+        return value >= self.value if self.metric == "accuracy" else value <= self.value
 
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """A task's name and its own settings, which it checks itself."""
+    """The name of a task and its settings, which the task checks."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -172,44 +121,60 @@ class TaskConfig:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Every method in every group with every seed: the same task, optimizer and number of steps."""
+    """Every method runs in every group with every seed.
+
+    Args:
+        name: default name of the run's folder.
+        task, methods, groups, optimizer: see their classes.
+        title, description: shown at the top of the report.
+        steps: optimizer steps of each run; or epochs: passes of all workers together over the examples.
+        seeds: one run each; a seed sets the split, batches, initial weights and random choices of parts.
+        log_every: steps between two measurements.
+        checkpoint_every: steps between two checkpoints.
+        bucket_mb: size of the buckets in which gradients are exchanged.
+        dense_below: vectors and layers with fewer elements are sent dense; 0: all layers are compressed.
+        target: a value of a metric to reach.
+        trace_steps: number of last steps in the trace of a run on processes.
+    """
 
     name: str
     task: TaskConfig
     methods: tuple[Method, ...]
     groups: tuple[RunGroup, ...] = (RunGroup(),)
     title: str = ""
-    about: str = ""
+    description: str = ""
     optimizer: OptimizerConfig = OptimizerConfig()
     steps: int = 0
-    epochs: float = 0.0  # instead of steps
+    epochs: float = 0.0
     seeds: tuple[int, ...] = (1,)
-    record_every: int = 5
+    log_every: int = 5
     checkpoint_every: int = 100
     bucket_mb: float = 25.0
-    small: int = 0  # vectors, and layers of fewer elements, travel dense, as with `attach`; 0: all are compressed
+    dense_below: int = 0
     target: TargetMetric | None = None
-    trace_steps: int = 2  # of a run on real processes, the last ones
+    trace_steps: int = 2
 
     def __post_init__(self) -> None:
         if bool(self.steps) == bool(self.epochs):
-            raise ConfigError(f"steps, epochs: one of them is needed, got steps={self.steps}, epochs={self.epochs}")
-        for name in ("record_every", "checkpoint_every", "bucket_mb", "steps" if self.steps else "epochs"):
+            raise ConfigError(
+                f"steps, epochs: exactly one of them must be set, got steps = {self.steps}, epochs = {self.epochs}"
+            )
+        for name in ("log_every", "checkpoint_every", "bucket_mb", "steps" if self.steps else "epochs"):
             check_positive(name, getattr(self, name))
-        for name in ("small", "trace_steps"):
+        for name in ("dense_below", "trace_steps"):
             check_not_negative(name, getattr(self, name))
         if odd := [seed for seed in self.seeds if not 0 <= seed < 1 << 32]:
             raise ConfigError(f"seeds: each must be in [0, 2^32), got {odd[0]}")
         if not re.fullmatch(r"[\w.-]+", self.name):
-            raise ConfigError(f"name: letters, digits, '.', '-' and '_' make a folder's name, got {self.name!r}")
+            raise ConfigError(f"name: may contain letters, digits, '.', '-' and '_', got {self.name!r}")
         for name in ("methods", "groups", "seeds"):
             if not getattr(self, name):
-                raise ConfigError(f"{name}: at least one is needed")
+                raise ConfigError(f"{name}: must not be empty")
         self._check_names()
-        averaged = next((method.label for method in self.methods if method.moments is not None), None)
-        if averaged is not None and self.optimizer.name == "sgd":
+        method_with_moments = next((method.label for method in self.methods if method.moments is not None), None)
+        if method_with_moments is not None and self.optimizer.name == "sgd":
             raise ConfigError(
-                f'methods: {averaged}: moments are Adam\'s; optimizer.name = "adamw" has some, "sgd" none'
+                f'methods: {method_with_moments}: moments: optimizer.name = "sgd" has no moments of Adam; use "adamw"'
             )
 
     def _check_names(self) -> None:
@@ -219,17 +184,17 @@ class Experiment:
             ("seeds", [str(seed) for seed in self.seeds]),
         ):
             if twice := sorted({name for name in names if names.count(name) > 1}):
-                raise ConfigError(f"{what}: {twice[0]!r} is there twice")
+                raise ConfigError(f"{what}: {twice[0]!r} occurs twice")
         known = {method.label for method in self.methods}
         for group in self.groups:
             self.optimizer_of(group)
-            if unknown := [label for label in group.labels if label not in known]:
+            if unknown := [label for label in group.methods if label not in known]:
                 raise ConfigError(
-                    f"groups: {group.title}: no method is called {unknown[0]!r}; there are {sorted(known)}"
+                    f"groups: {group.title}: methods: there is no method {unknown[0]!r}; there are {sorted(known)}"
                 )
 
     def methods_of(self, group: RunGroup) -> tuple[Method, ...]:
-        return tuple(method for method in self.methods if not group.labels or method.label in group.labels)
+        return tuple(method for method in self.methods if not group.methods or method.label in group.methods)
 
     def task_of(self, group: RunGroup) -> TaskConfig:
         own = dict(group.task or {})
@@ -247,7 +212,7 @@ class Experiment:
         return replace(self, seeds=seeds)
 
     def to_dict(self) -> dict[str, Any]:
-        """As a config file has it: what equals the default is left out."""
+        """The keys and values of a config file, without those that equal the defaults."""
         config = _without_defaults(self)
         config["task"] = {"name": self.task.name, **self.task.settings}
         config["methods"] = {
@@ -262,20 +227,24 @@ class Experiment:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], name: str = "") -> Experiment:
-        """Out of a TOML or JSON file. Unknown keys, missing ones and wrong types are a ConfigError."""
+        """Make an experiment from the keys and values of a TOML or JSON file.
+
+        Raises:
+            ConfigError: a key is unknown, renamed or missing, or a value is wrong.
+        """
         table = ConfigTable(config)
         register_class_paths(table.take("parts", {}), table.take("tasks", {}))
-        common = table.take_some([f.name for f in fields(RunGroup) if f.name not in _OF_GROUPS])
+        common = table.take_some([f.name for f in fields(RunGroup) if f.name not in _NOT_COMMON])
         if common and "groups" in config:
-            raise ConfigError(f"{next(iter(common))}: belongs into the groups, since there are some")
+            raise ConfigError(f"{next(iter(common))}: must be set in [[groups]], because the file has groups")
         if "methods" not in config:
-            raise ConfigError('methods: missing; a table such as [methods] "Top-k" = "ef(topk(density=0.01))"')
+            raise ConfigError('methods: missing; example: [methods] "Top-k" = "ef(topk(density=0.01))"')
         if "task" not in config:
-            raise ConfigError('task: missing; a table such as [task] name = "logistic"')
+            raise ConfigError('task: missing; example: [task] name = "logistic"')
         values: dict[str, Any] = {
-            "task": _task(table.take("task")),
-            "methods": tuple(_method(label, value) for label, value in table.take_table("methods").items()),
-            "groups": tuple(build(RunGroup, group, "groups") for group in table.take("groups", [common])),
+            "task": _read_task(table.take("task")),
+            "methods": tuple(_read_method(label, value) for label, value in table.take_table("methods").items()),
+            "groups": _read_groups(table.take("groups", [common])),
         }
         if "optimizer" in config:
             values["optimizer"] = build(OptimizerConfig, table.take_table("optimizer"), "optimizer")
@@ -285,15 +254,23 @@ class Experiment:
         return build(cls, {**rest, **table.rest()}, "", **values)
 
 
-def _task(value: Any) -> TaskConfig:
+def _read_groups(value: Any) -> tuple[RunGroup, ...]:
+    """[[groups]], or one table [groups]."""
+    tables = [value] if isinstance(value, Mapping) else value
+    if not isinstance(tables, list | tuple):
+        raise ConfigError(f"groups: must be a list of tables ([[groups]]), got {value!r}")
+    return tuple(build(RunGroup, group, "groups") for group in tables)
+
+
+def _read_task(value: Any) -> TaskConfig:
     if isinstance(value, str):
         return TaskConfig(value)
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-        raise ConfigError(f"task: a name, or a table with a name, is needed, got {value!r}")
+        raise ConfigError(f"task: must be a name or a table with a name, got {value!r}")
     return TaskConfig(value["name"], {key: setting for key, setting in value.items() if key != "name"})
 
 
-def _method(label: str, value: Any) -> Method:
+def _read_method(label: str, value: Any) -> Method:
     if isinstance(value, str | Aggregator | Compressor | Local):
         return Method(label, value)
     return build(Method, value, f"methods: {label}", label=label)
@@ -301,4 +278,4 @@ def _method(label: str, value: Any) -> Method:
 
 def _without_defaults(value: Any) -> dict[str, Any]:
     default = {f.name: f.default for f in fields(value)}
-    return {key: held for key, held in asdict(value).items() if getattr(value, key) != default[key]}
+    return {key: item for key, item in asdict(value).items() if getattr(value, key) != default[key]}

@@ -42,8 +42,8 @@ class Selection:
         unknown = [text for text in self.groups if not any(text in title for title in titles)]
         _check_known("--groups", unknown, titles)
         kept = {method.label for method in methods}
-        narrowed = [replace(g, labels=tuple(label for label in g.labels if label in kept)) for g in groups]
-        selected = [new for new, old in zip(narrowed, groups, strict=True) if new.labels or not old.labels]
+        narrowed = [replace(g, methods=tuple(label for label in g.methods if label in kept)) for g in groups]
+        selected = [new for new, old in zip(narrowed, groups, strict=True) if new.methods or not old.methods]
         if not selected:
             raise ConfigError(
                 f"--methods, --groups: no method of {sorted(kept)} runs in the groups {[g.title for g in groups]}"

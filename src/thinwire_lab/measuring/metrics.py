@@ -72,8 +72,8 @@ class MetricsRecorder:
             row["seconds"] = self.replica.clock.elapsed()
         for name, value in row.items():
             self.columns.setdefault(name, []).append(value)
-        value = row.get(self.target.measure) if self.target is not None else None
-        self.reached = self.target is not None and value is not None and self.target.reached(value)
+        value = row.get(self.target.metric) if self.target is not None else None
+        self.reached = self.target is not None and value is not None and self.target.is_reached(value)
 
     def record_step(self) -> None:
         """Add the gradient norm and the errors of the step that was just measured."""
@@ -111,7 +111,7 @@ class MetricsRecorder:
             "bytes_by_bucket": self._bytes_by_bucket(counted),
             "plans": make_plan_history(replica.exchanger, replica.world.size),
             "plan": option_texts(replica.exchanger, replica.exchanger.plan),
-            "adapting": report_controller_cost(replica.exchanger, replica.meter),
+            "controller": report_controller_cost(replica.exchanger, replica.meter),
             "skipped_steps": replica.exchanger.skipped_steps,
             "steps_to_target": self._steps_to_target(),
             "heatmap": self._heatmap(),
@@ -124,10 +124,10 @@ class MetricsRecorder:
         return [sum(layers.get(name, 0.0) for name in names) for names in self.replica.buckets]
 
     def _steps_to_target(self) -> int | None:
-        if self.target is None or self.target.measure not in self.columns:
+        if self.target is None or self.target.metric not in self.columns:
             return None
-        pairs = zip(self.columns["step"], self.columns[self.target.measure], strict=True)
-        return next((int(s) for s, v in pairs if s is not None and v is not None and self.target.reached(v)), None)
+        pairs = zip(self.columns["step"], self.columns[self.target.metric], strict=True)
+        return next((int(s) for s, v in pairs if s is not None and v is not None and self.target.is_reached(v)), None)
 
     def _heatmap(self) -> dict[str, Any]:
         if not self.layer_errors:

@@ -14,7 +14,7 @@ from thinwire.exchange import Exchanger
 
 
 def make_plan_history(exchanger: Exchanger, size: int) -> list[dict[str, Any]]:
-    """[{"step", "layers": {name: {"entry": text, "bytes": expected of a rank, "saving"}}}], from the first plan on."""
+    """[{"step", "layers": {name: {"option": text, "bytes": expected of a rank, "saving"}}}], from the first plan on."""
     if not exchanger.menus:
         return []
     first, _ = exchanger.controller.init(list(exchanger.layers.values()))
@@ -27,7 +27,7 @@ def make_plan_history(exchanger: Exchanger, size: int) -> list[dict[str, Any]]:
         history.append({
             "step": step,
             "layers": {
-                name: {"entry": text, "bytes": sent[name], "saving": _saving(dense[name], sent[name])}
+                name: {"option": text, "bytes": sent[name], "saving": _saving(dense[name], sent[name])}
                 for name, text in texts.items()
             },
         })  # fmt: skip

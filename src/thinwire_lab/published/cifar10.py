@@ -32,7 +32,7 @@ def build_cifar10_experiment(
     return Experiment(
         name=name,
         title=title,
-        about=(about or "").partition("\n\n")[2].replace("\n", " "),
+        description=(about or "").partition("\n\n")[2].replace("\n", " "),
         task=TaskConfig("cifar10", size | {"test_images": 10_000 if full else 2_000}),
         methods=methods,
         groups=(RunGroup("one worker", workers=1),),
@@ -40,7 +40,7 @@ def build_cifar10_experiment(
         epochs=epochs,
         seeds=seeds,
         target=TargetMetric("accuracy", target),
-        record_every=epoch if full else epoch // 2,
+        log_every=epoch if full else epoch // 2,
         checkpoint_every=epoch,
     )
 

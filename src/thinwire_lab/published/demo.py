@@ -23,7 +23,7 @@ REMEMBERED = ("dense", "Top-k 1 %", "EF(Top-k 1 %)", "EF21(Top-k 1 %)", "Random-
 DEMO = Experiment(
     name="demo",
     title="Training over a thin wire",
-    about=(
+    description=(
         "An MLP of 85,000 weights learns handwritten 8 × 8 digits. First on two real processes: bytes are those "
         "that were sent, and the last table says what a step would take on a thin and on a fast link. The same runs "
         "in one process give the same figures to the last bit. Then eight workers that see two or three digits each: "
@@ -32,14 +32,14 @@ DEMO = Experiment(
     task=TaskConfig("digits", {"width": 256, "batch": 32}),
     methods=METHODS,
     groups=(
-        RunGroup("2 workers, real processes", 2, driver="processes", labels=REAL),
-        RunGroup("2 workers, one process", 2, labels=REAL),
-        RunGroup("8 workers, digits sorted", 8, "label-sorted", labels=REMEMBERED),
+        RunGroup("2 workers, real processes", 2, driver="processes", methods=REAL),
+        RunGroup("2 workers, one process", 2, methods=REAL),
+        RunGroup("8 workers, digits sorted", 8, "label-sorted", methods=REMEMBERED),
     ),
     optimizer=OptimizerConfig(lr=0.05, momentum=0.9),
     steps=150,
     target=TargetMetric("accuracy", 0.95),
-    record_every=10,
+    log_every=10,
     checkpoint_every=100,
 )
 

@@ -34,14 +34,14 @@ def build_experiment(full: bool = False) -> Experiment:
     return Experiment(
         name="diloco",
         title="DiLoCo: loss against bytes",
-        about=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
+        description=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
         task=TaskConfig("shakespeare", large if full else small),
         methods=METHODS,
         groups=(RunGroup("4 workers", 4),),
         optimizer=OptimizerConfig("adamw", lr=3e-3, weight_decay=0.01, schedule="cosine", warmup_steps=50),
         steps=5000 if full else 800,
         target=TargetMetric("loss", 1.5 if full else 2.0),
-        record_every=32,
+        log_every=32,
         checkpoint_every=160,
     )
 

@@ -37,7 +37,7 @@ def one(driver: object, argument: dict[str, Any], tell: Callable[[Any], None]) -
 def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
     crowd = {"clients": 64, "dropout": 0.2, "malformed": 0.05, "sampled": 64 if full else 32}
     rounds = 200 if full else 50
-    head = {"title": "Federated rounds with unreliable clients", "about": (__doc__ or "").replace("\n", " "),
+    head = {"title": "Federated rounds with unreliable clients", "description": (__doc__ or "").replace("\n", " "),
             "config": crowd | {"rounds": rounds, "cases": list(CASES)}}  # fmt: skip
     jobs = [
         Job(f"case{at}", f"{__name__}:one", {"case": case, "crowd": crowd, "rounds": rounds}, case)

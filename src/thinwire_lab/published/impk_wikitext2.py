@@ -47,14 +47,14 @@ def build_experiment(full: bool = False) -> Experiment:
     return Experiment(
         name="impk-wikitext2",
         title="impk-wikitext2: a GPT on WikiText-2, 1 % kept, with EF and SCAM",
-        about=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
+        description=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
         task=TaskConfig("wikitext2", FULL if full else SMALL),
         methods=build_methods(full, epoch // 4 + 1),
         groups=(RunGroup("one worker", workers=1),),
         optimizer=OptimizerConfig("adamw", weight_decay=0.01, **rates),
         steps=50 * epoch if full else epoch,
         target=TargetMetric("perplexity", 100.0 if full else 600.0),
-        record_every=epoch // 8,
+        log_every=epoch // 8,
         checkpoint_every=epoch // 4,
     )
 

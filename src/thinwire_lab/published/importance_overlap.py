@@ -138,7 +138,7 @@ def build_plan(full: bool = False, data: str | None = None, points: int = POINTS
     ]  # fmt: skip
     head = {
         "title": "importance-overlap: the importance vector and the gradient",
-        "about": (__doc__ or "").partition("\n\n")[2].replace("\n", " "),
+        "description": (__doc__ or "").partition("\n\n")[2].replace("\n", " "),
         "config": {"solver": asdict(FROM_SQUARES), "points": points, "messages": messages},
     }  # fmt: skip
 

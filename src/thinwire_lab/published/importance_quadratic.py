@@ -64,9 +64,13 @@ def build_plan(full: bool = False, data: str | None = None, stop: StopRule = STO
         Job(slugify(op.label), f"{__name__}:run_job", {"method": asdict(op), "stop": asdict(stop)}, op.label)
         for op in ROWS
     ]
-    about = (__doc__ or "").partition("\n\n")[2].replace("\n", " ")
+    description = (__doc__ or "").partition("\n\n")[2].replace("\n", " ")
     config = {"dim": DIM, "mu": SMALLEST, "L": LARGEST, "k": KEPT, "every": EVERY, "stop": asdict(stop)}
-    head = {"title": "importance-quadratic: importance operators on a quadratic", "about": about, "config": config}
+    head = {
+        "title": "importance-quadratic: importance operators on a quadratic",
+        "description": description,
+        "config": config,
+    }
 
     def summarize(found: list[dict[str, Any]]) -> dict[str, Any]:
         tables, figures = [build_outcome_table(found, stop)], [build_figures(found)]

@@ -188,6 +188,6 @@ def everything(driver: object, argument: dict[str, Any], tell: Callable[[Any], N
 
 def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
     config = {"numel": NUMEL, "workers": WORKERS, "densities": DENSITIES, "supports": list(OVERLAPS), "ways": WAYS}
-    head = {"title": "When a sketch pays", "about": (__doc__ or "").replace("\n", " "), "config": config}
+    head = {"title": "When a sketch pays", "description": (__doc__ or "").replace("\n", " "), "config": config}
     jobs = [Job("all", f"{__name__}:everything", {}, "sketches against their rivals")]
     return RunPlan("sketch", head, jobs, lambda results: results[0])

@@ -72,20 +72,20 @@ def _labels(methods: tuple[Method, ...]) -> tuple[str, ...]:
 TOUR = Experiment(
     name="tour",
     title="Every way of sending, on a logistic regression",
-    about=(
+    description=(
         "Mushrooms (8124 × 112), edible or not. In the first three tables each of ten workers sees one label only, and "
         "methods that forget what they did not send are left behind. All methods take the same number of steps of the "
         "same length; what differs is what they send. The layer is tiny, so headers weigh more than in real models."
     ),
     task=TaskConfig("logistic"),
     groups=(
-        RunGroup("10 label-sorted workers: sparse", 10, "label-sorted", labels=_labels(SPARSE)),
-        RunGroup("10 label-sorted workers: quantised", 10, "label-sorted", labels=_labels(QUANTISED)),
-        RunGroup("10 label-sorted workers: with memory", 10, "label-sorted", labels=_labels(REMEMBERED)),
-        RunGroup("10 label-sorted workers: factorised", 10, "label-sorted", labels=_labels(FACTORED)),
-        RunGroup("4 workers: with whom", 4, labels=(*_labels(EXCHANGED), "EF(Top-k 10 %)", "QSGD 4 bits")),
-        RunGroup("2 workers, lockstep", 2, labels=FEW),
-        RunGroup("2 workers, real processes", 2, driver="processes", labels=FEW),
+        RunGroup("10 label-sorted workers: sparse", 10, "label-sorted", methods=_labels(SPARSE)),
+        RunGroup("10 label-sorted workers: quantised", 10, "label-sorted", methods=_labels(QUANTISED)),
+        RunGroup("10 label-sorted workers: with memory", 10, "label-sorted", methods=_labels(REMEMBERED)),
+        RunGroup("10 label-sorted workers: factorised", 10, "label-sorted", methods=_labels(FACTORED)),
+        RunGroup("4 workers: with whom", 4, methods=(*_labels(EXCHANGED), "EF(Top-k 10 %)", "QSGD 4 bits")),
+        RunGroup("2 workers, lockstep", 2, methods=FEW),
+        RunGroup("2 workers, real processes", 2, driver="processes", methods=FEW),
     ),
     methods=(Method("dense", "dense()"), *SPARSE, *QUANTISED, *REMEMBERED, *FACTORED, *EXCHANGED),
     optimizer=OptimizerConfig(lr="1/L"),

@@ -100,4 +100,4 @@ def _make_picture(plot: Plot, x: str, y: str, name: str, title: str) -> Picture:
 
 def _file_name(text: str) -> str:
     """Return the text as a part of a file name."""
-    return slugify(text, most=40, empty="x").rstrip("-")
+    return slugify(text, max_length=40, empty="x").rstrip("-")

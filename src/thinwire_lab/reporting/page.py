@@ -41,7 +41,7 @@ def render_report(result: Mapping[str, Any]) -> str:
     return environment.from_string(_read_resource("page.html.j2")).render(
         name=result["name"],
         title=result.get("title") or result["name"],
-        about=result.get("about", ""),
+        description=result.get("description", ""),
         task=format_facts(result.get("task")),
         checks=result.get("checks", []),
         tables=[build_table(table) for table in result.get("tables", [])],

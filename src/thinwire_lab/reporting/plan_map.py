@@ -66,13 +66,13 @@ def split_segments(plans: Sequence[Mapping[str, Any]], layer: str, last: float) 
     for at, plan in enumerate(plans):
         end = float(plans[at + 1]["step"]) if at + 1 < len(plans) else last
         chosen = plan["layers"][layer]
-        if before is not None and before.option == chosen["entry"]:
+        if before is not None and before.option == chosen["option"]:
             before = before._replace(end=end)
             continue
         if before is not None and before.end > before.begin:
             yield before
         before = PlanSegment(
-            float(plan["step"]), end, chosen["entry"], to_finite(chosen["bytes"]), to_finite(chosen["saving"])
+            float(plan["step"]), end, chosen["option"], to_finite(chosen["bytes"]), to_finite(chosen["saving"])
         )
     if before is not None:
         yield before

@@ -130,7 +130,7 @@ def build_group_plot(
     ys = {key: axis for key, axis in MEASURES.items() if key in present}
     if not xs or not ys:
         return None
-    return Plot(name, xs, ys, lines, {target.measure: target.value} if target else {})
+    return Plot(name, xs, ys, lines, {target.metric: target.value} if target else {})
 
 
 def choose_measures(plot: Plot) -> list[str]:

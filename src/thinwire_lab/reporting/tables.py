@@ -40,20 +40,20 @@ class ReportTable(NamedTuple):
 
 
 class TargetLevel(NamedTuple):
-    """The measure and value that runs should reach."""
+    """The metric and value that runs should reach."""
 
-    measure: str
+    metric: str
     value: float
 
     def __str__(self) -> str:
-        return f"{100 * self.value:g} %" if self.measure == "accuracy" else format_number(self.value)
+        return f"{100 * self.value:g} %" if self.metric == "accuracy" else format_number(self.value)
 
 
 def read_target(result: Mapping[str, Any]) -> TargetLevel | None:
     """Return the target of a result; results of old versions have a loss only."""
     target = result.get("target")
     if target:
-        return TargetLevel(str(target["measure"]), float(target["value"]))
+        return TargetLevel(str(target["metric"]), float(target["value"]))
     loss = to_finite(result.get("target_loss"))
     return None if loss is None else TargetLevel("loss", loss)
 
@@ -121,7 +121,7 @@ def build_group_table(title: str, members: Mapping[str, Sequence[Run]], target: 
         if target:
             row.append(build_spread_cell(compute_spread([run.get("steps_to_target") for run in runs]), "steps"))
         rows.append(row)
-    measure = target and {key: name for key, name, _ in FINAL}.get(target.measure, target.measure.replace("_", " "))
+    measure = target and {key: name for key, name, _ in FINAL}.get(target.metric, target.metric.replace("_", " "))
     steps = [f"steps to {measure} {target}"] if target else []
     names = [name for _, name, _ in shown] + ["saving"] + (["time"] if timed else []) + steps
     return ReportTable(title, "", [("method", "words"), *((name, "number") for name in names)], rows)

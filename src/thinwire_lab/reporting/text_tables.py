@@ -44,7 +44,7 @@ def write_markdown(result: Mapping[str, Any], path: Path, pictures: Sequence[Pat
 
 
 def _markdown_lines(result: Mapping[str, Any], path: Path, pictures: Sequence[Path]) -> Iterator[str]:
-    yield f"# {result.get('title') or result['name']}\n\n{result.get('about', '')}\n"
+    yield f"# {result.get('title') or result['name']}\n\n{result.get('description', '')}\n"
     versions, machine = _join_facts(result.get("versions")), _join_facts(result.get("machine"))
     yield f"`{result.get('command', '')}`, {versions}; {machine}.\n"
     if cut := (result.get("task") or {}).get("cut"):

@@ -62,10 +62,10 @@ def build_run_plan(
         group_task = make_task(own.name, own.settings, data)
         group_task.prepare(group.workers, Split.parse(group.split))
         check_methods(experiment, group, group_task)
-        steps[group.title] = group.steps or count_steps(experiment, group, group_task.about())
+        steps[group.title] = group.steps or count_steps(experiment, group, group_task.describe())
     head = {
-        "title": experiment.title or experiment.name, "about": experiment.about, "config": experiment.to_dict(),
-        "task": task.about(),
+        "title": experiment.title or experiment.name, "description": experiment.description,
+        "config": experiment.to_dict(), "task": task.describe(),
         "target": None if experiment.target is None else vars(experiment.target) | {},
     }  # fmt: skip
     jobs = [

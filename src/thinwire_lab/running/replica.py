@@ -60,8 +60,8 @@ class Replica:
         self.error_recorder = ErrorRecorder()
         sync = method.sync()
         rules = dict.fromkeys(parameters, sync.exchange)
-        if experiment.small:
-            rules = assign_composition(layers, sync.exchange, experiment.small)
+        if experiment.dense_below:
+            rules = assign_composition(layers, sync.exchange, experiment.dense_below)
         self.rounds: Rounds | None = None
         if sync.payload == "gradients" and not sync.average_every:
             self.exchanger = Exchanger(layers, rules, seed=seed)
@@ -71,7 +71,7 @@ class Replica:
             self.exchanger = self.rounds.exchanger
         self.exchanger.set_layer_callback(self.error_recorder.record)
         self.exchanger.set_clock(now if group.driver == "processes" else None)  # lockstep runs are deterministic
-        moments = method.averaged()
+        moments = method.moments_config()
         self.averaging: MomentsAveraging | None = None
         if moments is not None:
             self.averaging = MomentsAveraging(AdamMoments(self.optimizer, parameters), moments, seed=seed)

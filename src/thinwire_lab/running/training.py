@@ -73,7 +73,7 @@ class Training:
         settings, stopped = self.experiment.optimizer_of(self.group), False
         while self.done < self.steps and not stopped:
             step = self.done
-            measured = step % (self.group.record_every or self.experiment.record_every) == 0
+            measured = step % (self.group.log_every or self.experiment.log_every) == 0
             if measured:
                 stopped = self._measure_and_decide(step, on_progress)
                 if stopped:
@@ -197,5 +197,5 @@ def _describe_run(argument: Mapping[str, Any], training: Training) -> dict[str, 
     return {
         "group": group["title"], "workers": group["workers"], "driver": group["driver"], "link": group["link"],
         "split": group["split"], "label": method.label, "composition": method.text, "seed": argument["seed"],
-        "steps": training.done, "looking_bytes": training.measurement_meter.total().sent_bytes,
+        "steps": training.done, "measurement_bytes": training.measurement_meter.total().sent_bytes,
     }  # fmt: skip

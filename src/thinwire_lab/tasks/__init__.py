@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .base import Task
 
 GROUP = "thinwire.tasks"
-METHODS = ("prepare", "learner", "about", "smoothness")  # of a task; see base.Task
+METHODS = ("prepare", "learner", "describe", "smoothness")  # of a task; see base.Task
 
 TASKS: dict[str, str | type[Any]] = {  # a class, or where it is: "module:class", from here or in full
     "logistic": ".logistic_task:LogisticTask",

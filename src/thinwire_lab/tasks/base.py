@@ -55,7 +55,7 @@ class Task(Protocol):
     def learner(self, rank: int, size: int, split: Split, seed: int) -> Learner:
         """Rank's learner; all ranks start from the same weights, which follow from the seed."""
 
-    def about(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Plain facts for the report: examples, parameters, batch, where the data are from and what was cut."""
 
     @property

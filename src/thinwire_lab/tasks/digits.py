@@ -56,7 +56,7 @@ class Digits:
 
         return ModuleLearner(initialize(lambda: mlp(64, self.width, 10), seed), batch, figures)
 
-    def about(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {
             "task": "digits", "model": f"MLP 64-{self.width}-{self.width}-10",
             "parameters": count_parameters(mlp(64, self.width, 10)), "classes": 10, "examples": 1797 - TEST,

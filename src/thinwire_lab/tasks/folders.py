@@ -52,7 +52,7 @@ class ImageFolder(ImageTask):
         split_rows(self._labels().numpy(), size, split, seed=0)
         import_pillow()
 
-    def about(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         data, measured = self._data, len(self._measured())
         with torch.device("meta"):
             model = self._model()

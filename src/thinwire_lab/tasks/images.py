@@ -107,7 +107,7 @@ class Cifar10(ImageTask):
         )  # with progress; the reader finds it afterwards
         split_rows(self._data.train_labels.numpy(), size, split, seed=0)
 
-    def about(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         data = self._data
         with torch.device("meta"):
             model = self._model()

@@ -62,7 +62,7 @@ class LogisticTask:
         share = select_rows(train, split_rows(train.labels.numpy(), size, split, seed)[rank])
         return LogisticLearner(share, train, test, self.batch, seed, rank)
 
-    def about(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         train, test, origin = self._problems()
         apart = test is not train
         return {

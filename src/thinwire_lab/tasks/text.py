@@ -85,7 +85,7 @@ class WikiText2:
         made = gpt(len(self._text().vocabulary), self.context, self.layers, self.width, self.heads, seed)
         return ModuleLearner(made, batch, self._figures)
 
-    def about(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         text, taken = self._text(), len(self._train())
         with torch.device("meta"):
             model = GPT(len(text.vocabulary), self.context, self.layers, self.width, self.heads)

@@ -35,7 +35,7 @@ class Blobs:
             lambda model: dict(zip(("loss", "accuracy"), evaluate(model, [test]), strict=True)),
         )
 
-    def about(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {
             "task": "blobs",
             "model": "linear",

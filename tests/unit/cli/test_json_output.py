@@ -15,7 +15,7 @@ LAB = {
     "name": "small",
     "task": {"name": "logistic", "batch": 16},
     "steps": 2,
-    "record_every": 1,
+    "log_every": 1,
     "workers": 2,
     "methods": {"dense": "dense()"},
 }

@@ -25,8 +25,11 @@ def method(composition, **settings):
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (DIGITS | {"optimizer": {"lr": "1/L"}}, r"optimizer\.lr: '1/L' needs a task that knows .* give a number"),
-        (DIGITS | method("dense()", lr="0.5/L"), r"methods: a: lr: '0.5/L' needs a task that knows"),
+        (
+            DIGITS | {"optimizer": {"lr": "1/L"}},
+            r"optimizer\.lr: '1/L' needs a task with a known smoothness L, .* use a number",
+        ),
+        (DIGITS | method("dense()", lr="0.5/L"), r"methods: a: lr: '0.5/L' needs a task with a known smoothness"),
         (
             LOGISTIC | method("gossip(identity(), hypercube())"),
             r"methods: a: workers = 3: Hypercube: .* power of two, got 3; exponential\(\) takes any",
@@ -51,7 +54,7 @@ def method(composition, **settings):
         ),
         (
             LOGISTIC | method("impk(density=0.1)", importance={"steps": "many"}),
-            "methods: a: importance: steps: a whole number is needed, got 'many'",
+            "methods: a: importance: steps: must be a whole number, got 'many'",
         ),
         (
             LOGISTIC | method("impk(density=0.1)", importance={"eta": 0.0}),
@@ -61,12 +64,15 @@ def method(composition, **settings):
             LOGISTIC | method("topk(density=0.1)", importance={"steps": 3}),
             r"methods: a: importance: no part of topk\(density=0.1\) takes one; use impk",
         ),
-        (DIGITS | {"optimizer": {"name": "adamw", "betas": [0.9]}}, r"optimizer.betas: two numbers in \[0, 1\)"),
+        (
+            DIGITS | {"optimizer": {"name": "adamw", "betas": [0.9]}},
+            r"optimizer.betas: must be two numbers in \[0, 1\)",
+        ),
         (DIGITS | {"optimizer": {"name": "adamw", "betas": [1.5, 0.9]}}, "optimizer.betas: .* got"),
         (DIGITS | {"optimizer": {"momentum": -1.0}}, "optimizer.momentum: must not be negative, got -1.0"),
         (DIGITS | {"seeds": [1, -1]}, r"seeds: each must be in \[0, 2\^32\), got -1"),
         (DIGITS | {"trace_steps": -1}, "trace_steps: must not be negative, got -1"),
-        (DIGITS | {"small": -3}, "small: must not be negative, got -3"),
+        (DIGITS | {"dense_below": -3}, "dense_below: must not be negative, got -3"),
         (DIGITS | {"optimizer": {"warmup_steps": -1}}, "optimizer.warmup_steps: must not be negative, got -1"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -89,7 +95,7 @@ def test_the_group_of_a_refused_method_is_named():
 
 
 def test_methods_that_a_group_does_not_run_are_not_put_together_for_it():
-    groups = [{"workers": 4, "title": "four"}, {"workers": 3, "title": "three", "labels": ["b"]}]
+    groups = [{"workers": 4, "title": "four"}, {"workers": 3, "title": "three", "methods": ["b"]}]
     config = LOGISTIC | {"methods": {"a": "gossip(identity(), hypercube())", "b": "dense()"}, "groups": groups}
     del config["workers"]
     assert len(build_run_plan(Experiment.from_dict(config)).jobs) == 3

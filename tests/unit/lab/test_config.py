@@ -9,7 +9,7 @@ from thinwire_lab.tables import ConfigError
 
 GOOD = {
     "name": "mine", "task": {"name": "logistic"}, "steps": 10, "seeds": [1, 2], "workers": 3, "split": "label-sorted",
-    "optimizer": {"lr": "1/L", "schedule": "cosine"}, "target": {"measure": "loss", "value": 0.1},
+    "optimizer": {"lr": "1/L", "schedule": "cosine"}, "target": {"metric": "loss", "value": 0.1},
     "methods": {"dense": "dense()", "importance": {"composition": "impk(k=9)", "lr": 0.1, "importance": {"steps": 5}}},
 }  # fmt: skip
 
@@ -24,18 +24,18 @@ def changed(**changes):
     [
         (changed(stepps=3), ["stepps", "did you mean 'steps'"]),
         (changed(steps="many"), ["steps", "a whole number", "'many'"]),
-        (changed(steps=None), ["steps, epochs", "one of them"]),
-        (changed(epochs=1.0), ["steps, epochs", "one of them"]),
+        (changed(steps=None), ["steps, epochs", "exactly one"]),
+        (changed(epochs=1.0), ["steps, epochs", "exactly one"]),
         (changed(steps=-1), ["steps", "above 0", "-1"]),
-        (changed(seeds=[]), ["seeds", "at least one"]),
+        (changed(seeds=[]), ["seeds", "must not be empty"]),
         (changed(seeds=[1, 1]), ["seeds", "twice"]),
         (changed(seeds=[1, "two"]), ["seeds[1]", "whole number", "two"]),
         (changed(workers=0), ["workers", "above 0"]),
         (changed(driver="mpi"), ["driver", "lockstep, processes", "'mpi'"]),
         (changed(link="fast"), ["link", "fast"]),
-        (changed(link="100mbit"), ["link", "real processes"]),
+        (changed(link="100mbit"), ["link", "needs driver"]),
         (changed(driver="processes", workers=1), ["workers", "2 or more"]),
-        (changed(methods={}), ["methods", "at least one"]),
+        (changed(methods={}), ["methods", "must not be empty"]),
         (changed(methods=None), ["methods", "missing"]),
         (changed(methods={"x": "topk(density=2)"}), ["methods: x", "density", "2"]),
         (changed(methods={"x": "nonsense()"}), ["methods: x", "nonsense"]),
@@ -45,12 +45,12 @@ def changed(**changes):
         (changed(optimizer={"name": "adam"}), ["optimizer", "sgd, adamw, cadamw", "'adam'"]),
         (changed(optimizer={"lr": 0.0}), ["optimizer", "lr", "above 0"]),
         (changed(optimizer={"momentum": "much"}), ["optimizer", "momentum", "'much'"]),
-        (changed(target={"measure": "beauty", "value": 1}), ["target", "measure", "beauty"]),
+        (changed(target={"metric": "beauty", "value": 1}), ["target", "metric", "beauty"]),
         (changed(task=None), ["task", "missing"]),
         (changed(task=7), ["task", "7"]),
-        (changed(groups=[{"workers": 2}]), ["workers", "belongs into the groups"]),
+        (changed(groups=[{"workers": 2}]), ["workers", "must be set in [[groups]]"]),
         (changed(name="a/b"), ["name", "a/b"]),
-        (changed(record_every=0), ["record_every", "above 0"]),
+        (changed(log_every=0), ["log_every", "above 0"]),
     ],
 )
 def test_what_is_wrong_is_named(config, words):

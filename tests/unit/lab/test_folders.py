@@ -224,11 +224,11 @@ def test_more_workers_than_images_are_refused(place):
 
 def test_measuring_takes_images_of_every_class_and_the_middle_without_augmentation(place):
     task = make_task("image_folder", {"pixels": 32, "test_images": 6, "augment": False}, place)
-    assert task._test_labels().tolist() == [0, 0, 1, 1, 2, 2] and task.about()["test_examples"] == 6
+    assert task._test_labels().tolist() == [0, 0, 1, 1, 2, 2] and task.describe()["test_examples"] == 6
     files = read_folders("imagenet", str(place)).train
     shown = task._train_images(torch.tensor([3, 20]), None)
     assert torch.equal(shown[1], decode_image(files.path(20), 32, central_crop))
-    facts = make_task("image_folder", {}, place).about()
+    facts = make_task("image_folder", {}, place).describe()
     assert facts["test_examples"] == 12 and facts["classes"] == 3 and facts["model"] == "resnet50"
 
 
@@ -238,7 +238,7 @@ def test_images_of_folders_train_in_lockstep(place, monkeypatch):
     monkeypatch.setitem(MODELS, "resnet18", tiny_data.tiny_resnet)
     experiment = Experiment(
         name="folders", task=TaskConfig("image_folder", {"model": "resnet18", "pixels": 64, "batch": 4, "test_images": 3}),
-        methods=(Method("TopK", "ef(topk(density=0.01))"),), groups=(RunGroup("images", 2),), steps=2, record_every=1,
+        methods=(Method("TopK", "ef(topk(density=0.01))"),), groups=(RunGroup("images", 2),), steps=2, log_every=1,
     )  # fmt: skip
     first, second = (run_here(experiment)["runs"][0] for _ in range(2))
     assert without_times(first) == without_times(second) and first["final"]["step"] == 2

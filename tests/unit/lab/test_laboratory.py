@@ -21,8 +21,8 @@ from thinwire_lab.sources import load_run_plan
 from thinwire_lab.tables import ConfigError
 
 CONFIG = {
-    "name": "small", "task": "logistic", "steps": 12, "record_every": 3, "checkpoint_every": 5, "bucket_mb": 1e-5,
-    "optimizer": {"lr": "1/L", "momentum": 0.5}, "target": {"measure": "loss", "value": 0.5},
+    "name": "small", "task": "logistic", "steps": 12, "log_every": 3, "checkpoint_every": 5, "bucket_mb": 1e-5,
+    "optimizer": {"lr": "1/L", "momentum": 0.5}, "target": {"metric": "loss", "value": 0.5},
     "groups": [{"workers": 2}, {"workers": 2, "driver": "processes"}],
     "methods": {
         "dense": "dense()", "EF": "ef(topk(density=0.1))",
@@ -133,7 +133,7 @@ def test_a_run_that_was_stopped_resumes_and_equals_an_uninterrupted_one(tmp_path
 
 
 def test_a_target_that_stops_does_so_on_all_ranks(tmp_path):
-    target = {"measure": "loss", "value": 0.5, "stop": True}
+    target = {"metric": "loss", "value": 0.5, "stop": True}
     result = run_plan(build_run_plan(experiment(target=target, methods={"dense": "dense()"})))
     assert all(run["steps"] == run["steps_to_target"] < 12 for run in result["runs"])
 

@@ -33,9 +33,9 @@ def test_every_method_is_in_both_tasks_and_references_are_on_one():
 
 def test_the_full_size_says_which_large_sets_it_did_not_find(tmp_path):
     small, full = build_experiment(data=str(tmp_path)), build_experiment(full=True, data=str(tmp_path))
-    assert small == build_experiment() and "image folders" not in small.about
+    assert small == build_experiment() and "image folders" not in small.description
     assert [group.title for group in full.groups] == [group.title for group in small.groups]
-    assert full.about.endswith(f"Left out: imagenet and wikitext-103, not found in {tmp_path}.")
+    assert full.description.endswith(f"Left out: imagenet and wikitext-103, not found in {tmp_path}.")
 
 
 def test_the_full_size_takes_the_large_sets_that_are_there(tmp_path):
@@ -45,7 +45,7 @@ def test_the_full_size_takes_the_large_sets_that_are_there(tmp_path):
     full = build_experiment(full=True, data=str(tmp_path))
     *before, images, text = full.groups
     assert before == list(build_experiment(full=True, data=str(tmp_path / "none")).groups)
-    assert "Left out" not in full.about and type(full).from_dict(full.to_dict()) == full
+    assert "Left out" not in full.description and type(full).from_dict(full.to_dict()) == full
     assert images.labels == text.labels == before[0].labels
     assert (images.title, full.task_of(images).settings["model"]) == ("ImageNet folders", "resnet50")
     assert (text.title, full.task_of(text).settings["size"]) == ("WikiText-103", "gpt2")

@@ -19,9 +19,9 @@ METHODS = {
 }
 REAL = ["as printed", "DiLoCo", "streaming"]
 CONFIG = {
-    "name": "local", "task": "logistic", "steps": 14, "record_every": 3, "checkpoint_every": 5,
+    "name": "local", "task": "logistic", "steps": 14, "log_every": 3, "checkpoint_every": 5,
     "optimizer": {"lr": "1/L", "momentum": 0.5}, "methods": METHODS,
-    "groups": [{"workers": 2, "split": "label-sorted"}, {"workers": 2, "split": "label-sorted", "driver": "processes", "labels": REAL}],
+    "groups": [{"workers": 2, "split": "label-sorted"}, {"workers": 2, "split": "label-sorted", "driver": "processes", "methods": REAL}],
 }  # fmt: skip
 
 
@@ -36,12 +36,12 @@ def runs():
 
 
 def test_processes_give_the_figures_of_lockstep(tmp_path):
-    groups = [{**group, "labels": REAL} for group in CONFIG["groups"]]
+    groups = [{**group, "methods": REAL} for group in CONFIG["groups"]]
     result = run_plan(build_run_plan(experiment(groups=groups)), tmp_path / "run")
     (check,) = result["checks"]
     assert check["holds"] and "3 runs" in check["detail"]
     here, there = (
-        [run["looking_bytes"] for run in result["runs"] if run["driver"] == d] for d in ("lockstep", "processes")
+        [run["measurement_bytes"] for run in result["runs"] if run["driver"] == d] for d in ("lockstep", "processes")
     )
     assert here == there and all(here)
 
@@ -51,7 +51,7 @@ def test_a_period_of_four_sends_a_quarter(runs):
     assert one["step"] == four["step"] == [0, 3, 6, 9, 12, 14]
     assert four["payload_bytes"][4] == pytest.approx(one["payload_bytes"][4] / 4)
     assert four["wire_bytes"][:2] == [0, 0], "what is only looked at is counted apart"
-    assert runs["Local-SGD(4)"]["looking_bytes"] > 0 == runs["BSP"]["looking_bytes"]
+    assert runs["Local-SGD(4)"]["measurement_bytes"] > 0 == runs["BSP"]["measurement_bytes"]
 
 
 def test_averaging_at_every_step_learns_as_bsp_does(runs):

@@ -48,7 +48,7 @@ def test_every_operator_stands_in_each_world_with_and_without_ef21():
 
 
 def test_ef21_leaves_plain_topk_behind_on_label_sorted_workers_and_processes_change_nothing():
-    few = tuple(replace(g, labels=g.labels[:2]) for g in EXPERIMENT.groups[4:6])
+    few = tuple(replace(g, methods=g.methods[:2]) for g in EXPERIMENT.groups[4:6])
     small = replace(EXPERIMENT, groups=few, steps=30)
     alone, shared = (run_here(small), run_plan(build_run_plan(small), max_parallel=2))
     assert [without_times(run) for run in alone["runs"]] == [without_times(run) for run in shared["runs"]]
@@ -59,7 +59,7 @@ def test_ef21_leaves_plain_topk_behind_on_label_sorted_workers_and_processes_cha
 def test_a_gathered_topk_sends_more_than_dense_and_one_through_a_server_less():
     """Nine copies of a payload against an all-reduce: on the wire EF21 saves where there is a server."""
     labels = ("dense", "EF21(Top-28)"), ("dense, server", "EF21(Top-28), server")
-    few = tuple(replace(g, labels=some) for g, some in zip(EXPERIMENT.groups[5:], labels, strict=True))
+    few = tuple(replace(g, methods=some) for g, some in zip(EXPERIMENT.groups[5:], labels, strict=True))
     runs = run_here(replace(EXPERIMENT, groups=few, steps=5))["runs"]
     dense, topk = on_the_wire(runs, ("dense", "Top-28"))["rows"]
     assert topk[1] < dense[1] < dense[2] < topk[2], "payload, then sent to workers"
@@ -69,7 +69,7 @@ def test_a_gathered_topk_sends_more_than_dense_and_one_through_a_server_less():
 
 
 def test_a_run_that_explodes_ends_early_and_says_so():
-    group = replace(EXPERIMENT.groups[1], labels=("dense", UNFIT[1].label))
+    group = replace(EXPERIMENT.groups[1], methods=("dense", UNFIT[1].label))
     result = run_here(replace(EXPERIMENT, groups=(group,)))
     steps = {run["label"]: run["curve"]["step"][-1] for run in result["runs"]}
     dense, exploded = (run["curve"]["grad_norm"] for run in result["runs"])
@@ -78,7 +78,7 @@ def test_a_run_that_explodes_ends_early_and_says_so():
 
 
 def test_the_tables_tell_of_every_operator_in_every_world():
-    result = run_here(replace(EXPERIMENT, steps=2, record_every=1), summarize)
+    result = run_here(replace(EXPERIMENT, steps=2, log_every=1), summarize)
     ends, wire, expected = result["tables"]
     assert [row[0] for row in wire["rows"]] == [operator.label for operator in OPERATORS]
     assert len(ends["rows"]) == len(OPERATORS) * len(WORLDS)

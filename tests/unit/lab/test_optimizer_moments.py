@@ -21,7 +21,7 @@ from thinwire_lab.tables import ConfigError
 
 TINY = {"layers": 1, "width": 16, "heads": 2, "context": 8, "batch": 2, "tokens": "all"}
 ADAM = {
-    "name": "averaged", "task": "logistic", "steps": 14, "record_every": 3, "checkpoint_every": 5,
+    "name": "averaged", "task": "logistic", "steps": 14, "log_every": 3, "checkpoint_every": 5,
     "optimizer": {"name": "adamw", "lr": 0.05},
     "methods": {
         "own": "local(every=4)",

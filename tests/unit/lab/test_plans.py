@@ -18,19 +18,19 @@ def experiment(steps=12):
         groups=(RunGroup("2 workers", 2),),
         optimizer=OptimizerConfig(lr=0.05),
         steps=steps,
-        record_every=4,
+        log_every=4,
     )
 
 
 def test_a_run_keeps_its_plans_what_they_cost_and_the_bytes_of_its_buckets():
     dense, adaptive = run_here(experiment())["runs"]
-    assert dense["plans"] == [] and dense["adapting"] == {} and dense["plan"] == {}
+    assert dense["plans"] == [] and dense["controller"] == {} and dense["plan"] == {}
     first, *later = adaptive["plans"]
     assert first["step"] == 0 and all(plan["step"] % 4 == 0 for plan in later) and later
     one = first["layers"]["0.weight"]
-    assert one["entry"] == "topk(density=0.1)" and one["bytes"] > 0 and one["saving"] > 1
-    assert adaptive["plan"] == {name: kept["entry"] for name, kept in adaptive["plans"][-1]["layers"].items()}
-    told = adaptive["adapting"]
+    assert one["option"] == "topk(density=0.1)" and one["bytes"] > 0 and one["saving"] > 1
+    assert adaptive["plan"] == {name: kept["option"] for name, kept in adaptive["plans"][-1]["layers"].items()}
+    told = adaptive["controller"]
     assert told["decisions"] == 2 and told["seconds"] > 0 and told["bytes"] > 0
     assert sum(adaptive["bytes_by_bucket"]) == sum(adaptive["bytes_by_layer"].values())
 

@@ -15,7 +15,7 @@ METHODS = {
     "local": "local(every=4, exchange=ef(flatten(topk(density=0.1))))",
 }
 CONFIG = {
-    "name": "rivals", "task": {"name": "digits", "width": 16}, "steps": 20, "record_every": 5, "bucket_mb": 1e-3,
+    "name": "rivals", "task": {"name": "digits", "width": 16}, "steps": 20, "log_every": 5, "bucket_mb": 1e-3,
     "optimizer": {"lr": 0.3}, "groups": [{"workers": 3}], "methods": {"dense": "dense()", **METHODS},
 }  # fmt: skip
 

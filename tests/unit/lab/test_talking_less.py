@@ -32,7 +32,7 @@ def test_crowds_are_looked_at_once_an_epoch_and_clocks_only_in_the_end():
     crowds = [group for group in experiment.groups if group.driver == "lockstep"]
     assert [group.workers for group in crowds] == [16, 32, 60] * 2
     assert [experiment.task_of(group).name for group in crowds] == ["cifar10"] * 3 + ["cifar100"] * 3
-    assert [group.record_every for group in crowds[:3]] == [25, 12, 6]
+    assert [group.log_every for group in crowds[:3]] == [25, 12, 6]
     assert len(local_sgd_gossip.build_experiment(thin=False).groups) == len(experiment.groups) - 1
     assert type(experiment).from_dict(experiment.to_dict()) == experiment
 

@@ -168,7 +168,7 @@ def test_a_state_of_something_else_is_refused(make, kind):
 @EVERY
 def test_facts_are_plain_and_say_where_the_data_are_from(make, kind):
     task = make(kind)
-    facts = task.about()
+    facts = task.describe()
     assert json.loads(json.dumps(facts)) == facts and facts["data"] and facts["examples"] > 0
     parameters = task.learner(0, 1, IID, 1).parameters
     assert facts["parameters"] == sum(parameter.numel() for parameter in parameters.values())
@@ -295,7 +295,7 @@ def test_gpt2_small_is_an_option(folder):
     assert (task.layers, task.width, task.heads) == (12, 768, 12)
     again = make_task("shakespeare", {"size": "gpt2", "layers": 12, "width": 768, "heads": 12}, folder)
     assert (
-        again == task and 85e6 < task.about()["parameters"] < 86e6
+        again == task and 85e6 < task.describe()["parameters"] < 86e6
     )  # 124 M with GPT-2's own 50,257 tokens and 1,024 places
 
 

@@ -115,10 +115,10 @@ def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
             {"method": asdict(method), "quantized": q}, f"{method.label}, {'with' if q else 'without'} Q")
         for method, q in rows
     ]  # fmt: skip
-    about = (__doc__ or "").partition("\n\n")[2].replace("\n", " ")
+    description = (__doc__ or "").partition("\n\n")[2].replace("\n", " ")
     head = {
         "title": "importance-mushrooms: importance operators on the mushrooms",
-        "about": about,
+        "description": description,
         "config": build_config(),
     }
     return RunPlan("importance-mushrooms", head, jobs, summarize)

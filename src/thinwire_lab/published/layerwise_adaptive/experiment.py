@@ -72,8 +72,8 @@ WORDS: dict[str, Any] = {"name": "wikitext103", "size": "gpt2", "context": 256, 
 
 def large_groups(labels: tuple[str, ...], adamw: dict[str, Any], data: str | None) -> tuple[list[RunGroup], str]:
     """Groups that --published-size adds if their data are there, and a text on what was left out."""
-    images = RunGroup("ImageNet folders", WORKERS, labels=labels, task=IMAGENET, optimizer={"lr": 0.05})
-    text = RunGroup("WikiText-103", WORKERS, labels=labels, task=WORDS, optimizer=adamw)
+    images = RunGroup("ImageNet folders", WORKERS, methods=labels, task=IMAGENET, optimizer={"lr": 0.05})
+    text = RunGroup("WikiText-103", WORKERS, methods=labels, task=WORDS, optimizer=adamw)
     there = {"imagenet": find_images("imagenet", data) is not None, "wikitext-103": is_available(WIKITEXT103, data)}
     lacking = [name for name, found in there.items() if not found]
     left_out = (
@@ -107,23 +107,23 @@ def build_experiment(full: bool = False, data: str | None = None) -> Experiment:
     return Experiment(
         name="layerwise-adaptive",
         title="E8: each layer gets what it needs",
-        about=(__doc__ or "").partition("\n\n")[2].replace("\n", " ") + said,
+        description=(__doc__ or "").partition("\n\n")[2].replace("\n", " ") + said,
         task=TaskConfig("cifar100", images),
         methods=made,
         groups=(
-            RunGroup("CIFAR-100", WORKERS, labels=compared),
-            RunGroup("WikiText-2", WORKERS, labels=compared, task=text, optimizer=adamw),
-            RunGroup("CIFAR-100, other references", WORKERS, labels=curve[3:]),
+            RunGroup("CIFAR-100", WORKERS, methods=compared),
+            RunGroup("WikiText-2", WORKERS, methods=compared, task=text, optimizer=adamw),
+            RunGroup("CIFAR-100, other references", WORKERS, methods=curve[3:]),
             *more,  # last: the keys of the others' jobs stay what they are
         ),
         optimizer=OptimizerConfig(lr=0.1, momentum=0.9, weight_decay=1e-4, schedule="cosine", warmup_steps=steps // 10),
         steps=steps,
         seeds=SEEDS,
         target=TargetMetric("accuracy", 0.2),
-        record_every=steps // 10,
+        log_every=steps // 10,
         checkpoint_every=steps // 4,
         bucket_mb=0.25 if not full else 25.0,
-        small=DENSE_BELOW,
+        dense_below=DENSE_BELOW,
     )
 
 
@@ -137,7 +137,7 @@ def build_plan(full: bool = False, data: str | None = None, seeds: tuple[int, ..
 def step_jobs(experiment: Experiment, data: str | None) -> list[Job]:
     """Weak scaling: every worker has a batch of its own, so that work grows with workers."""
     task = {"name": experiment.task.name, "settings": {**experiment.task.settings, "batch": 32}}
-    argument = {"task": task, "data": data, "steps": REAL_STEPS, "ways": WAYS, "small": DENSE_BELOW}
+    argument = {"task": task, "data": data, "steps": REAL_STEPS, "ways": WAYS, "dense_below": DENSE_BELOW}
     return [
         Job(
             key=f"steps-{workers}", function=f"{__package__}.step_times:measured", argument=argument, ranks=workers,

@@ -43,7 +43,7 @@ def measured(driver: Driver, argument: Mapping[str, Any], tell: Callable[[Any], 
         tell({"step": at, "steps": len(argument["ways"]), "loss": None, "bytes": 0})
         learner = task.learner(*driver.world, Split.parse("iid"), 1)
         assert isinstance(learner, ModuleLearner)
-        rows[label] = _one_way(label, composition, learner, argument["steps"], argument["small"], driver)
+        rows[label] = _one_way(label, composition, learner, argument["steps"], argument["dense_below"], driver)
     return {"workers": driver.world.size, "rows": rows}
 
 

@@ -49,19 +49,19 @@ def build_experiment(full: bool = False, thin: bool = True) -> Experiment:
     ten = tuple(method.label for method in LITERAL)
     crowds = tuple(
         RunGroup(
-            f"{name}, {workers} workers", workers, task=task, record_every=images // (batch * workers), labels=labels
+            f"{name}, {workers} workers", workers, task=task, log_every=images // (batch * workers), methods=labels
         )
         for name, task, labels in (("CIFAR-10", None, ()), ("CIFAR-100", {"name": "cifar100"}, ten))
         for workers in WORKERS
     )
-    clocked = {"driver": "processes", "labels": ten, "steps": REAL_STEPS, "record_every": REAL_STEPS}
+    clocked = {"driver": "processes", "methods": ten, "steps": REAL_STEPS, "log_every": REAL_STEPS}
     clocks: tuple[RunGroup, ...] = (RunGroup(f"{REAL} processes, fast link", REAL, **clocked),)  # type: ignore[arg-type]
     if thin:
         clocks += (RunGroup(f"{REAL} processes, {THIN}", REAL, link=THIN, **clocked),)  # type: ignore[arg-type]
     return Experiment(
         name="local-sgd-gossip",
         title="E7: talking less often, and with fewer",
-        about=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
+        description=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
         task=TaskConfig("cifar10", size),
         methods=LITERAL + IMPROVED,
         groups=crowds + clocks,

@@ -67,17 +67,17 @@ def _groups() -> tuple[RunGroup, ...]:
     bare = tuple(plain.label for plain, _ in pairs)
     fed = (dense, *(ef21.label for _, ef21 in pairs[1:]), *(method.label for method in UNFIT))
     gathered = tuple(
-        RunGroup(f"{title}, {memory}", workers, split, labels=labels)
+        RunGroup(f"{title}, {memory}", workers, split, methods=labels)
         for title, workers, split in WORLDS
         for memory, labels in (("without memory", bare), ("EF21", fed))
     )
-    return (*gathered, RunGroup(SERVER, 10, "label-sorted", labels=tuple(method.label for method in SERVED)))
+    return (*gathered, RunGroup(SERVER, 10, "label-sorted", methods=tuple(method.label for method in SERVED)))
 
 
 EXPERIMENT = Experiment(
     name="low-rank-ef21",
     title="E5: low-rank operators, with and without EF21",
-    about=(
+    description=(
         "Mushrooms, a fifth of the rows held out for the accuracy. Logistic regression with ridge 0.0259, a hundredth "
         "of the loss's own smoothness (S1 takes a hundredth of an L that lacks the 1/4), from x = 0, in 600 steps of "
         "1/L for every method, with the true L of the training rows. The 112 weights are folded to 14 × 8 or "
@@ -94,7 +94,7 @@ EXPERIMENT = Experiment(
     optimizer=OptimizerConfig(lr="1/L"),
     steps=600,
     target=TargetMetric("train_loss", 0.22),  # the optimum is at 0.2158
-    record_every=10,
+    log_every=10,
     checkpoint_every=600,
 )
 

@@ -69,17 +69,17 @@ def training(full: bool = False, thin: bool = True) -> Experiment:
     groups: tuple[RunGroup, ...] = (RunGroup(f"{REAL} processes", REAL, driver="processes"),)
     if thin:  # the same figures; a few rounds tell how long one takes
         groups += (RunGroup(f"{REAL} processes, {THIN}", REAL, driver="processes", link=THIN, steps=4 * EVERY,
-                         record_every=4 * EVERY),)  # fmt: skip
+                         log_every=4 * EVERY),)  # fmt: skip
     return Experiment(
         name="optimizer-moments",
         title="E6: optimizer moments between hosts",
-        about=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
+        description=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
         task=TaskConfig("shakespeare", (LARGE if full else TASKS)["shakespeare"]),
         methods=methods,
         groups=groups,
         optimizer=OptimizerConfig("adamw", lr=3e-3, weight_decay=0.01, schedule="cosine", warmup_steps=20),
         steps=2000 if full else 20 * EVERY,
-        record_every=2 * EVERY,
+        log_every=2 * EVERY,
         checkpoint_every=5 * EVERY,
     )
 
@@ -144,7 +144,7 @@ def measure(driver: object, argument: dict[str, Any], tell: Callable[[Any], None
         for rules, form in RULES.items()
     ]
     other = outside(hosts[0], steps)
-    return {"task": argument["task"], "about": task.about(), "rows": rows, "rules": ruled, "outside": other}
+    return {"task": argument["task"], "task_facts": task.describe(), "rows": rows, "rules": ruled, "outside": other}
 
 
 def settings_for(layers: dict[str, TensorSpec], each: int) -> list[tuple[Way, float, dict[str, str]]]:

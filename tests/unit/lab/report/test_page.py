@@ -48,7 +48,7 @@ def result() -> dict[str, Any]:
     return {
         "name": "demo",
         "title": "Six ways",
-        "about": "What is kept as a residual.",
+        "description": "What is kept as a residual.",
         "command": "thinwire run demo",
         "versions": {"thinwire": "0.1.0", "torch": "2.13.0"},
         "config": {"seed": 7, "note": "<script>"},
@@ -126,7 +126,7 @@ def test_text_is_escaped_everywhere(result: dict[str, Any]) -> None:
         run["composition"] = "<b>"
         run["group"] += "<b>"
         run["bytes_by_kind"] = {"<b>": 10}
-    for key in ("title", "about", "command", "name"):
+    for key in ("title", "description", "command", "name"):
         result[key] = "<b>"
     result["checks"][0] = {"text": "<b>", "holds": True, "detail": "<b>"}
     result["versions"] = {"<b>": "<b>"}
@@ -144,7 +144,7 @@ def test_the_page_loads_nothing(result: dict[str, Any]) -> None:
 
 def test_a_result_of_few_words_still_makes_a_page(result: dict[str, Any]) -> None:
     render_report({"name": "bare", "runs": []})
-    for key in ("title", "about", "command", "versions", "config", "target_loss", "checks"):
+    for key in ("title", "description", "command", "versions", "config", "target_loss", "checks"):
         del result[key]
     assert "steps to" not in render_report(result)
 

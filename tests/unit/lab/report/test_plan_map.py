@@ -5,7 +5,7 @@ from thinwire_lab.reporting.plan_map import draw_plan_map, main_setting, part_na
 
 def made_plans():
     def plan(step, *texts):
-        layers = {f"layer{i}": {"entry": t, "bytes": 100.0 * (i + 1), "saving": 40.0} for i, t in enumerate(texts)}
+        layers = {f"layer{i}": {"option": t, "bytes": 100.0 * (i + 1), "saving": 40.0} for i, t in enumerate(texts)}
         return {"step": step, "layers": layers}
 
     return [
