@@ -4,7 +4,6 @@ from dataclasses import dataclass, fields
 
 import pytest
 import torch
-from thinwire.optimizer_state.pairs import Paired
 
 from helpers.cases import COMPOSITION_TEXTS, COMPRESSOR_TEXTS, compositions, compressors
 from thinwire.aggregators import GatherMean
@@ -22,6 +21,7 @@ from thinwire.core import (
     parts_of,
     takes_importance,
 )
+from thinwire.optimizer_state.pair_compressor import PairCompressor
 from thinwire.testing import check_capabilities, find_contradictions, observe_capabilities
 from thinwire.testing.compressor_observations import scales_kept
 from thinwire.topologies import Exponential, Ring
@@ -115,10 +115,10 @@ def test_a_part_that_declares_everything_is_told_what_it_does_not_do(part):
 def test_a_scaled_compressor_without_the_flag_passes_where_it_must_not_and_is_caught_here():
     """REVIEW: without the flag nothing refuses it, and v is too large for many steps."""
     silent = with_capabilities(RandomK(density=0.25), {Capability.EXPECTS_BYTES, Capability.ADDITIVE})
-    with pytest.raises(IncompatibleParts, match="RandomK multiplies what it sends"):
-        Paired(RandomK(density=0.25))
+    with pytest.raises(IncompatibleParts, match="RandomK scales what it sends"):
+        PairCompressor(RandomK(density=0.25))
     pair = torch.ones(2, 20, 50)
-    v = Paired(silent, transmit="plain").encode(pair, 5)  # nothing complains ...
+    v = PairCompressor(silent, transmit="plain").encode(pair, 5)  # nothing complains ...
     assert v.num_bytes > 0
     with pytest.raises(AssertionError, match="RandomK shows SCALES_KEPT but does not declare it"):
         check_capabilities(silent)  # ... but its own test does
@@ -126,10 +126,10 @@ def test_a_scaled_compressor_without_the_flag_passes_where_it_must_not_and_is_ca
 
 def test_parts_that_multiply_what_they_keep_are_refused_for_moments():
     for text in ("randomk(density=0.1)", "projection(rank=2)", "importance_sampling(density=0.2, poisson=true)"):
-        with pytest.raises(IncompatibleParts, match="multiplies what it sends"):
-            Paired(parse_compressor(text))
-    Paired(parse_compressor("randomk(density=0.1, scaled=false)"))
-    Paired(parse_compressor("importance_sampling(density=0.2)"))
+        with pytest.raises(IncompatibleParts, match="scales what it sends"):
+            PairCompressor(parse_compressor(text))
+    PairCompressor(parse_compressor("randomk(density=0.1, scaled=false)"))
+    PairCompressor(parse_compressor("importance_sampling(density=0.2)"))
 
 
 def test_a_part_of_another_package_has_what_it_declares_and_nothing_more():
