@@ -29,7 +29,7 @@ from .subspaces import leading_singular_vectors
 
 @dataclass(frozen=True)
 class CP(FactoredCompressor):
-    """Send r vectors per mode, whose outer products sum to nearly x, by alternating least squares: r·sum I_i·b bits.
+    """Send r vectors per mode with outer products that sum to nearly x, by alternating least squares: r·sum I_i·b bits.
 
     The shortest form of a tensor with many modes, and the least reliable: it has no contract, since a best sum may not
     exist and the search may end in a local minimum. Each update solves for one mode with the others fixed, so

@@ -28,7 +28,7 @@ from ..wire import expect_parts, expect_vector
 
 
 class FactoredCompressor:
-    """Base of compressors that send factors. A layer whose factors would not be shorter than its values is sent dense.
+    """Base of compressors that send factors. A layer is sent dense if its factors would not be shorter.
 
     Which layers are sent dense follows from their shapes; their bytes have the kind "dense" in every report. Contracts
     hold up to the rounding of factors to the layer's type.
@@ -129,7 +129,7 @@ def factorize_scaled(block: Tensor, factorize: Callable[[Tensor], Sequence[Tenso
 
 
 def balance_scales(factors: Sequence[Tensor], exponent: int) -> list[Tensor]:
-    """Multiply factors by powers of two whose product is 2^exponent, so that their peaks differ by at most two.
+    """Multiply factors by powers of two with the product 2^exponent, so that their peaks differ by at most two.
 
     Half precision can then hold them also where it could not hold their product.
     """

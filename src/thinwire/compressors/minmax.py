@@ -30,8 +30,9 @@ from .rounding import check_rounding, round_to_integers
 class MinMax:
     """Send the level of x between min and max of its block: b·d + 64·d/block bits. Unbiased, E err^2 <= d·u^2/4.
 
-    u = (max - min) / (2^bits - 1) is the distance of two levels. With rounding="nearest" it is biased, |error| <= u/2.
-    The bounds are absolute: there is no delta or omega, since one outlier in a block makes u as large as it likes.
+    u = (max - min) / (2^bits - 1) is the distance between two levels. With rounding="nearest" it is biased, with
+    |error| <= u/2. The bounds are absolute: there is no delta or omega, since a single outlier in a block makes u
+    arbitrarily large.
 
     Args:
         bits: bits per coordinate, 1 to 16.
@@ -61,8 +62,8 @@ class MinMax:
         low, high = self._bounds(flat)
         blocks = as_blocks(flat, self.block).double() if flat.numel() else flat.view(0, 1).double()
         width = (high.double() - low.double())[:, None]  # in double, since max - min may overflow float32
-        places = torch.where(width > 0, (blocks - low.double()[:, None]) / width, 0.0).clamp(0, 1)
-        levels = round_to_integers((places * self.levels).float(), self.rounding, key)
+        fractions = torch.where(width > 0, (blocks - low.double()[:, None]) / width, 0.0).clamp(0, 1)
+        levels = round_to_integers((fractions * self.levels).float(), self.rounding, key)
         codes = levels.clamp(0, self.levels).to(torch.int32)
         return Payload.of(
             [
@@ -78,8 +79,8 @@ class MinMax:
         low, high = expect_vector(bounds, torch.float32, 2 * count, "MinMax bounds").double().view(2, count)
         if bool((high < low).any()):
             raise DecodeError("MinMax: the max of a block is below its min")
-        places = as_blocks(unpack_bits(packed, spec.numel, self.bits).double() / self.levels, self.block)
-        blocks = low[:, None] * (1 - places) + high[:, None] * places  # min and max are exact, and nothing overflows
+        fractions = as_blocks(unpack_bits(packed, spec.numel, self.bits).double() / self.levels, self.block)
+        blocks = low[:, None] * (1 - fractions) + high[:, None] * fractions  # min and max are exact
         return cast_saturating(blocks.flatten()[: spec.numel], spec.dtype).view(spec.shape)
 
     def contract(self, spec: TensorSpec) -> Contract:
@@ -93,8 +94,8 @@ class MinMax:
         if flat.numel() == 0:
             return flat, flat
         blocks = as_blocks(flat, self.block)
-        fill = blocks.numel() - flat.numel()
-        last = blocks[-1, : blocks.shape[1] - fill]
+        padding = blocks.numel() - flat.numel()
+        last = blocks[-1, : blocks.shape[1] - padding]
         low, high = blocks.amin(dim=1), blocks.amax(dim=1)
         low[-1], high[-1] = last.min(), last.max()
         return low, high

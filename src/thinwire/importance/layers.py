@@ -57,7 +57,7 @@ class LayerImportance(MutableMapping[str, Tensor]):
         """Become the importance of another composition, so that holders of this object (Refresher) may keep it.
 
         Returns:
-            The layers whose w is dropped: those that are gone, or all if the new composition uses none.
+            Layers that lost their w: those that are gone, or all if the new composition uses none.
         """
         dropped = [name for name in self._w if not is_used or name not in layers]
         self._layers, self._is_used = layers, is_used

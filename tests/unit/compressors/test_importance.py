@@ -1,4 +1,4 @@
-"""Operators that are given w: what they choose, what they send, and the laws that hold for every w or for some."""
+"""Importance compressors: what they select and send, and bounds that hold for every w or for some."""
 
 import math
 
@@ -34,7 +34,7 @@ def cases():
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_operators_choose_and_take_w(name):
+def test_importance_compressors_select_coordinates_and_take_an_importance(name):
     part = parse_compressor(f"{name}(k=3)")
     assert selects_coordinates(part) and takes_importance(part)
     assert part.with_importance(torch.ones(4)) == part
@@ -43,17 +43,17 @@ def test_operators_choose_and_take_w(name):
 @pytest.mark.parametrize(
     "text", ["impk(density=0.1)", "importance_topk(density=0.1)", 'impk(density=0.1, weights="plain")']
 )
-@pytest.mark.parametrize("given", [False, True])
-def test_without_w_or_with_ones_it_is_top_k(text, given):
+@pytest.mark.parametrize("has_importance", [False, True])
+def test_without_importance_or_with_ones_they_equal_top_k(text, has_importance):
     for x, _ in cases():
         part = parse_compressor(text)
-        part = part.with_importance(torch.ones(x.shape)) if given else part
+        part = part.with_importance(torch.ones(x.shape)) if has_importance else part
         assert torch.equal(through(part, x), through(parse_compressor("topk(density=0.1)"), x))
 
 
 @pytest.mark.parametrize("k", (1, 5, 60))
-def test_impk_with_w_from_one_to_two_keeps_its_share_and_points_along_x(k):
-    """|C|^2 >= k/d |x|^2 and <x, C> >= |C|^2 / 2, what the thesis' rate rests on."""
+def test_impk_with_w_in_one_to_two_keeps_k_of_d_and_has_a_positive_product_with_x(k):
+    """|C|^2 >= k/d |x|^2 and <x, C> >= |C|^2 / 2, the basis of the rate of Khafizov (2025)."""
     for x, _ in cases():
         c = through(parse_compressor(f'impk(k={k}, weights="plain")').with_importance(some_w(x.shape, 1.0, 2.0)), x)
         share = min(1, k / x.numel())
@@ -73,7 +73,7 @@ def test_impk_contracts_if_w_stays_away_from_zero_and_two(low, high):
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_unweighted_operators_send_x_itself_so_they_are_never_longer(name):
+def test_unscaled_importance_compressors_send_x_and_never_increase_the_norm(name):
     text = f"{name}(density=0.1)" if name != "impk" else 'impk(density=0.1, weights="none")'
     for x, w in cases():
         part = parse_compressor(text).with_importance(w)
@@ -83,14 +83,14 @@ def test_unweighted_operators_send_x_itself_so_they_are_never_longer(name):
 
 
 @pytest.mark.parametrize("name", ("impk", "importance_topk"))
-def test_clamped_weights_never_lead_away_from_x_whatever_w_is(name):
+def test_clamped_weights_never_increase_the_error_above_x(name):
     for x, w in cases():
         for importance in (w, w * 1e-20, w**8, torch.zeros_like(w)):
             c = through(parse_compressor(f'{name}(density=0.2, weights="clamped")').with_importance(importance), x)
             assert (x - c).norm() <= x.norm() * (1 + 1e-12)
 
 
-def test_weights_say_how_values_are_scaled():
+def test_weights_define_the_scaling_of_values():
     x, w = torch.tensor([1.0, -1.0, 2.0, 0.5]), torch.tensor([0.5, 3.0, 0.25, 0.1])
     for weights, sent in {
         "none": [1, -1, 0, 0], "plain": [0.5, -3, 0, 0], "normalized": [2 / 7, -12 / 7, 0, 0], "clamped": [2 / 7, -12 / 7, 0, 0]
@@ -103,14 +103,14 @@ def test_weights_say_how_values_are_scaled():
     torch.testing.assert_close(through(three, torch.ones(4)), torch.tensor([2.0, 1 / 6, 1 / 6, 0.0]))  # 8/3 became 2
 
 
-def test_values_are_weighed_first_and_encoded_then():
+def test_values_are_scaled_before_they_are_encoded():
     part = parse_compressor('impk(k=1, weights="plain", values=nearest_power2())').with_importance(
         torch.tensor([1.5, 1.0])
     )
     assert through(part, torch.tensor([1.2, 1.0])).tolist() == [2.0, 0.0]  # 1.8; rounded before it would be 1.5
 
 
-def test_greedy_takes_the_largest_w_and_of_equals_the_largest_x():
+def test_importance_topk_takes_the_largest_w_and_among_equals_the_largest_x():
     x, w = torch.tensor([1.0, -5.0, 3.0, 4.0, 9.0]), torch.tensor([2.0, 1.0, 2.0, 2.0, 0.0])
     choose = parse_compressor("importance_topk(k=2)").with_importance(w).select
     assert choose(x, KEY).tolist() == [2, 3]
@@ -118,14 +118,14 @@ def test_greedy_takes_the_largest_w_and_of_equals_the_largest_x():
     assert parse_compressor("importance_topk(k=2)").with_importance(torch.zeros(5)).select(x, KEY).tolist() == [1, 4]
 
 
-def test_greedy_among_looks_at_the_largest_x_only():
+def test_importance_topk_with_a_pool_selects_among_the_largest_x():
     x, w = torch.tensor([1.0, -5.0, 3.0, 4.0, 9.0]), torch.tensor([9.0, 1.0, 8.0, 2.0, 0.0])
     assert parse_compressor("importance_topk(k=1, pool_factor=2)").with_importance(w).select(x, KEY).tolist() == [1]
     assert parse_compressor("importance_topk(k=2, pool_factor=2)").with_importance(w).select(x, KEY).tolist() == [2, 3]
     assert parse_compressor("importance_topk(k=1)").with_importance(w).select(x, KEY).tolist() == [0]
 
 
-def test_stochastic_draws_in_proportion_to_w_and_zeros_last():
+def test_importance_sampling_draws_in_proportion_to_w_and_zeros_last():
     w, draws = torch.tensor([1.0, 2.0, 0.0, 5.0]), 4000
     part = parse_compressor("importance_sampling(k=1)").with_importance(w)
     counts = torch.zeros(4)
@@ -141,7 +141,7 @@ def test_stochastic_draws_in_proportion_to_w_and_zeros_last():
     ]
 
 
-def test_poisson_draws_are_unbiased_with_the_stated_variance_for_a_w_that_is_zero_in_places():
+def test_poisson_sampling_is_unbiased_with_the_stated_variance_also_where_w_is_zero():
     x, w = draw("gaussian", (40,), torch.float64), some_w((40,), seed=5) ** 3
     part = parse_compressor("importance_sampling(k=10, poisson=true, uniform_fraction=0.2)").with_importance(w)
     assert bool((w == 0).any()) and part.probabilities(x).min() == pytest.approx(0.2 * 10 / 40)
@@ -155,7 +155,7 @@ def test_poisson_draws_are_unbiased_with_the_stated_variance_for_a_w_that_is_zer
     assert float((ys != 0).sum(1).double().mean()) == pytest.approx(float(p.sum()), rel=0.02)
 
 
-def test_only_what_holds_for_every_w_is_promised():
+def test_the_contract_holds_for_every_importance():
     spec = TensorSpec("x", (100,))
     for text in (
         "impk(k=10)",
@@ -213,11 +213,11 @@ COMPOSITIONS = (
 
 @pytest.mark.parametrize("text", COMPOSITIONS)
 @pytest.mark.parametrize("size", (1, 3))
-def test_memories_lose_nothing_when_each_rank_has_a_w_of_its_own(text, size):
+def test_error_feedback_loses_nothing_when_ranks_have_different_importances(text, size):
     """Over ranks, sum of values + mean residual = sum of the mean tensors."""
     spec = TensorSpec("w", (5, 7), torch.float64)
     exchangers = [Exchanger([spec], parse(text)) for _ in range(size)]
-    given = got = torch.zeros(spec.shape, dtype=torch.float64)
+    expected = sent = torch.zeros(spec.shape, dtype=torch.float64)
     for step in range(60):
         for rank, exchanger in enumerate(exchangers):
             if step % 10 == 0:
@@ -226,12 +226,12 @@ def test_memories_lose_nothing_when_each_rank_has_a_w_of_its_own(text, size):
         pairs = zip(exchangers, tensors, strict=True)
         outs = lockstep([e.run_step(t, step, World(r, size)) for r, (e, t) in enumerate(pairs)])
         assert all(torch.equal(out["w"], outs[0]["w"]) for out in outs)
-        given, got = given + sum(t["w"] for t in tensors) / size, got + outs[0]["w"]
+        expected, sent = expected + sum(t["w"] for t in tensors) / size, sent + outs[0]["w"]
     residual = sum(e.states["w"].residual for e in exchangers) / size
-    torch.testing.assert_close(got + residual, given, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(sent + residual, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_two_hops_weigh_with_the_w_of_the_whole_layer_and_once():
+def test_two_hop_scales_once_by_the_importance_of_the_whole_layer():
     spec, size = TensorSpec("w", (11,), torch.float64), 3
     for weights in ("plain", "normalized"):
         exchangers = [Exchanger([spec], parse(f'two_hop(impk(k=11, weights="{weights}"))')) for _ in range(size)]

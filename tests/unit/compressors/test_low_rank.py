@@ -54,7 +54,7 @@ def with_spectrum(values, m, p, seed=0, dtype=torch.float32):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_svd_loses_just_the_singular_values_it_drops(shape, dtype):
+def test_svd_loses_exactly_the_dropped_singular_values(shape, dtype):
     x = draw("gaussian", shape, dtype)
     values = torch.linalg.svdvals(x.double()).square()
     for rank in range(1, min(shape) + 1):
@@ -64,7 +64,7 @@ def test_svd_loses_just_the_singular_values_it_drops(shape, dtype):
         assert error == pytest.approx(float(values[rank:].sum()), rel=1e-5, abs=1e-9)
 
 
-def test_full_rank_reproduces_the_matrix_and_travels_dense():
+def test_full_rank_is_sent_dense_and_exact():
     x = draw("gaussian", (14, 8))
     left, right = truncated_svd(x, 8)
     torch.testing.assert_close((left.T @ right).float(), x, rtol=0, atol=1e-5)
@@ -75,7 +75,7 @@ def test_full_rank_reproduces_the_matrix_and_travels_dense():
 
 @pytest.mark.parametrize("text", ["svd(rank=3)", "rsvd(rank=3)", "rsvd(rank=3, oversampling=0, iterations=0)"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-13)], ids=str)
-def test_a_matrix_of_that_rank_arrives_whole(text, dtype, tolerance):
+def test_a_matrix_of_low_rank_is_decoded_exactly(text, dtype, tolerance):
     for values in ([3.0, 2.0, 1.0], [1.0, 1e-2, 1e-4], [5.0], []):
         x = with_spectrum(values, 20, 30, dtype=dtype)
         assert kind_of(text, x) == "factors"
@@ -92,7 +92,7 @@ def test_the_contraction_is_tight_where_all_singular_values_are_equal(rank):
 
 @pytest.mark.parametrize("text", ["svd(rank=2)", "rsvd(rank=2)", "projection(rank=2, scaled=false)"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_arrives_and_what_is_lost_are_at_right_angles(text, kind):
+def test_the_decoded_tensor_and_the_error_are_orthogonal(text, kind):
     """|x|^2 = |x - y|^2 + |y|^2, at any scale."""
     for shape in ((14, 8), (8, 14), (112,), (6, 3, 3, 3)):
         x = draw(kind, shape)
@@ -120,7 +120,7 @@ def test_factors_of_half_precision_stay_far_from_the_ends_of_its_range():
         assert 1e-4 < float(part.abs().min()) <= float(part.abs().max()) < 1e3
 
 
-def test_balanced_factors_have_equal_peaks_and_the_same_product():
+def test_balance_scales_gives_equal_peaks_and_the_same_product():
     factors = [torch.full((2,), scale, dtype=torch.float64) for scale in (1e-20, 3.0, 1e35)]
     out = balance_scales(factors, 7)
     peaks = [float(factor.abs().max()) for factor in out]
@@ -163,13 +163,13 @@ def test_singular_vectors_of_a_gram_matrix_are_those_of_the_matrix(shape):
     torch.testing.assert_close(gram_matrix(x), x.double() @ x.double().T)
 
 
-def test_rank_deficient_matrices_have_bases_all_the_same():
+def test_rank_deficient_matrices_have_full_bases():
     for x in (torch.zeros(5, 9), torch.zeros(9, 5), torch.ones(9, 5), with_spectrum([1.0, 1e-3], 9, 5)):
         rows = leading_singular_vectors(x, 4)
         torch.testing.assert_close(rows @ rows.T, torch.eye(4, dtype=torch.float64))
 
 
-def test_as_few_are_kept_as_the_allowance_permits():
+def test_choose_rank_keeps_as_few_as_the_limit_allows():
     energies = torch.tensor([9.0, 4.0, 1.0, 0.0])
     assert [choose_rank(energies, 4, spare) for spare in (0.0, 0.9, 1.0, 4.9, 5.0, 14.0)] == [3, 3, 2, 2, 1, 1]
     assert (
@@ -184,7 +184,7 @@ def test_as_few_are_kept_as_the_allowance_permits():
 
 @pytest.mark.parametrize("spectrum", ["flat", "falling", "one of two", "nearly flat"])
 @pytest.mark.parametrize("settings", [(0, 0), (2, 0), (0, 1), (8, 1)], ids=str)
-def test_random_probes_keep_their_share_in_the_mean(spectrum, settings):
+def test_randomized_svd_keeps_its_fraction_in_expectation(spectrum, settings):
     """Even without oversampling, and for directions that lie along the axes."""
     values = {
         "flat": [1.0] * 6,
@@ -202,7 +202,7 @@ def test_random_probes_keep_their_share_in_the_mean(spectrum, settings):
             assert sum(kept) / len(kept) >= rank / 6 - 4 * spread - 1e-9
 
 
-def test_random_probes_come_near_the_best_where_there_is_something_to_find():
+def test_randomized_svd_is_near_the_best_for_decaying_spectra():
     x = with_spectrum([0.8**i for i in range(60)], 60, 90)
     best = lost("svd(rank=4)", x)
     assert lost("rsvd(rank=4)", x) <= 1.02 * best
@@ -210,7 +210,7 @@ def test_random_probes_come_near_the_best_where_there_is_something_to_find():
     assert best < lost("rsvd(rank=4, oversampling=0, iterations=0)", x) < 4 * best
 
 
-def test_probes_are_normal_numbers():
+def test_draw_normal_gives_normal_numbers():
     x = draw_normal(100, 1000, KEY, torch.device("cpu"))
     assert float(x.mean()) == pytest.approx(0, abs=0.02)
     assert [float((x**k).mean()) for k in (2, 4)] == pytest.approx([1, 3], rel=0.05)
@@ -219,7 +219,7 @@ def test_probes_are_normal_numbers():
 # random projection
 
 
-def test_the_mean_projection_is_a_multiple_of_one():
+def test_the_expected_projection_is_a_multiple_of_the_identity():
     """E P'P = (r/m) I, so (m/r) P'P A has the mean A."""
     draws = 1000
     for rank, length in ((1, 5), (3, 8)):
@@ -232,7 +232,7 @@ def test_the_mean_projection_is_a_multiple_of_one():
 
 
 @pytest.mark.parametrize("shape", [(33, 5), (5, 33), (40,)], ids=str)
-def test_a_projection_has_just_the_variance_it_promises(shape):
+def test_a_projection_has_exactly_the_variance_of_its_contract(shape):
     x = draw("heavy tails", shape)
     part = parse_compressor("projection(rank=2)")
     errors = torch.tensor([lost("projection(rank=2)", x, derive_key("v", i)) for i in range(250)])
@@ -253,7 +253,7 @@ def test_projections_of_sums_are_sums_of_projections(dtype):
         torch.testing.assert_close(part.decode(total, spec, KEY), separate, rtol=1e-4, atol=1e-4)
 
 
-def test_only_the_shadow_is_sent_and_it_lies_along_the_shorter_side():
+def test_only_the_projection_is_sent_in_the_length_of_the_shorter_side():
     for shape in ((200, 30), (30, 200)):
         payload = parse_compressor("projection(rank=2)").encode(draw("gaussian", shape), KEY)
         assert payload.num_bytes == 4 * 2 * 30
@@ -268,7 +268,7 @@ def test_a_projection_of_the_largest_numbers_is_finite():
 # which layers, which form
 
 
-def test_layers_travel_dense_where_factors_would_be_as_long():
+def test_layers_are_sent_dense_where_factors_would_be_as_long():
     part = parse_compressor("svd(rank=4)")
     for shape in ((), (0,), (1,), (7,), (64,), (8, 8), (4, 1000), (3, 1, 1), (1000, 1)):
         spec = TensorSpec("x", shape)
@@ -281,7 +281,7 @@ def test_layers_travel_dense_where_factors_would_be_as_long():
         assert payload.num_bytes == 4 * values == part.num_bytes(TensorSpec("x", shape))
 
 
-def test_the_meter_says_which_layers_travelled_dense():
+def test_the_meter_names_layers_that_were_sent_dense():
     layers = [TensorSpec("weight", (30, 20)), TensorSpec("bias", (7,))]
     meters = [Meter(), Meter()]
     exchangers = [Exchanger(layers, parse("ef(svd(rank=2))")) for _ in meters]
@@ -291,7 +291,7 @@ def test_the_meter_says_which_layers_travelled_dense():
     assert kinds == {("weight", "factors"), ("bias", "dense")}
 
 
-def test_given_dimensions_are_for_layers_they_fit():
+def test_dims_apply_to_layers_of_that_size_only():
     part = parse_compressor("svd(rank=1, dims=(14, 8))")
     assert part.num_bytes(TensorSpec("x", (112,))) == 4 * 22  # what the published code counts, too
     assert part.num_bytes(TensorSpec("x", (28, 4))) == 4 * 22
@@ -309,7 +309,7 @@ def test_given_dimensions_are_for_layers_they_fit():
         ("svd(dims=(2.5, 3))", "dims must be positive integers"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(text, words):
+def test_invalid_settings_are_refused(text, words):
     with pytest.raises(CompositionError, match=words):
         parse_compressor(text)
 

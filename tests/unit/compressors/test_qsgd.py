@@ -1,4 +1,4 @@
-"""What is special to QSGD: blocks of very small numbers."""
+"""QSGD with blocks of very small numbers."""
 
 from __future__ import annotations
 

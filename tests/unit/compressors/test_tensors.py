@@ -52,7 +52,7 @@ PROJECTIONS = [
 
 @pytest.mark.parametrize("text", PROJECTIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_arrives_and_what_is_lost_are_at_right_angles(text, kind):
+def test_the_decoded_tensor_and_the_error_are_orthogonal(text, kind):
     """|x|^2 = |x - y|^2 + |y|^2, at any scale: so nothing gets longer."""
     for shape in ((112,), (4, 5, 6), (6, 3, 3, 3)):
         x = draw(kind, shape)
@@ -64,7 +64,7 @@ def test_what_arrives_and_what_is_lost_are_at_right_angles(text, kind):
 @pytest.mark.parametrize(
     "text", ["st_hosvd(rank=9)", "hosvd(rank=9)", "tensor_train(rank=99)", "st_hosvd(ranks=(4, 5, 6), dims=(4, 5, 6))"]
 )
-def test_full_rank_travels_dense_and_arrives_whole(text):
+def test_full_rank_is_sent_dense_and_exact(text):
     x = draw("gaussian", (4, 5, 6))
     assert parse_compressor(text).encode(x, KEY).kinds == ("dense",)
     assert torch.equal(through(text, x), x)
@@ -74,7 +74,7 @@ def test_full_rank_travels_dense_and_arrives_whole(text):
     "text", ["st_hosvd(rank=1)", "hosvd(rank=1)", "tensor_train(rank=1)", "tensor_train(max_error=0.001)", "cp(rank=1)"]
 )
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-12)], ids=str)
-def test_an_outer_product_arrives_whole(text, dtype, tolerance):
+def test_an_outer_product_is_decoded_exactly(text, dtype, tolerance):
     for sizes in ((5, 6, 7), (8, 4, 3, 3), (9, 20)):
         x = outer_product(sizes).to(dtype)
         assert parse_compressor(text).encode(x, KEY).kinds[-1] == "factors"
@@ -85,7 +85,7 @@ def test_an_outer_product_arrives_whole(text, dtype, tolerance):
 
 
 @pytest.mark.parametrize("sequential", [True, False])
-def test_a_core_and_orthonormal_bases_of_full_rank_are_the_tensor(sequential):
+def test_a_core_and_bases_of_full_rank_give_the_tensor(sequential):
     x = draw("gaussian", (4, 5, 6), torch.float64)
     core, *bases = tucker_decompose(x, [(0, 4), (1, 5), (2, 6)], sequential)
     for basis in bases:
@@ -93,7 +93,7 @@ def test_a_core_and_orthonormal_bases_of_full_rank_are_the_tensor(sequential):
     torch.testing.assert_close(torch.einsum("abc,ai,bj,ck->ijk", core, *bases), x)
 
 
-def test_st_hosvd_keeps_its_share_of_every_tensor_and_hosvd_next_to_nothing_of_some():
+def test_st_hosvd_keeps_its_delta_of_every_tensor_and_hosvd_next_to_nothing_of_some():
     st, plain = parse_compressor(f"st_hosvd({PUBLISHED})"), parse_compressor(f"hosvd({PUBLISHED})")
     spec = TensorSpec("x", (112,))
     assert st.contract(spec).delta == pytest.approx(1 / 56)  # 1/7 * 1/2 * 1/2 * 1/2
@@ -104,7 +104,7 @@ def test_st_hosvd_keeps_its_share_of_every_tensor_and_hosvd_next_to_nothing_of_s
     assert sum(shares[0]) > sum(shares[1])
 
 
-def test_the_share_of_st_hosvd_is_tight_for_flat_matrices_and_holds_for_tensors_made_to_break_it():
+def test_the_delta_of_st_hosvd_is_tight_for_flat_matrices_and_holds_for_adversarial_tensors():
     flat = torch.linalg.qr(draw("gaussian", (12, 12), torch.float64)).Q
     assert kept("st_hosvd(rank=3)", flat) == pytest.approx(3 / 12)
     part, spec = parse_compressor("st_hosvd(rank=1)"), TensorSpec("x", (4, 4, 4))
@@ -135,14 +135,14 @@ def test_st_hosvd_of_a_matrix_is_its_truncated_svd():
     torch.testing.assert_close(through("st_hosvd(rank=3)", x), through("svd(rank=3)", x), rtol=1e-4, atol=1e-3)
 
 
-def test_hosvd_promises_what_is_left_where_little_is_cut():
+def test_hosvd_has_a_delta_where_little_is_truncated():
     part, spec = parse_compressor("hosvd(ranks=(5, 6, 9))"), TensorSpec("x", (6, 7, 9))
     assert part.contract(spec).delta == pytest.approx(1 - 1 / 6 - 1 / 7)
     shares = [kept("hosvd(ranks=(5, 6, 9))", draw("gaussian", (6, 7, 9), seed=seed)) for seed in range(50)]
     assert min(shares) >= 1 - 1 / 6 - 1 / 7
 
 
-def test_ranks_are_for_layers_with_as_many_modes_and_others_have_rank():
+def test_ranks_apply_to_layers_with_as_many_modes_and_rank_to_others():
     only, both = parse_compressor("st_hosvd(ranks=(1, 2, 1))"), parse_compressor("st_hosvd(rank=3, ranks=(1, 2, 1))")
     assert only.factor_shapes((4, 5, 6))[0] == both.factor_shapes((4, 5, 6))[0] == (1, 2, 1)
     assert only.encode(torch.ones(30, 20), KEY).kinds == ("dense",)
@@ -164,7 +164,7 @@ def unfolding_tails(x, ranks):
 
 @pytest.mark.parametrize("dims", [(4, 5, 6), (7, 2, 2, 2, 2), (6, 5, 3, 3), (9, 11)], ids=str)
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_a_train_loses_at_most_the_sum_of_its_unfoldings_tails(dims, rank):
+def test_a_tensor_train_loses_at_most_the_sum_of_its_unfoldings_tails(dims, rank):
     part = parse_compressor(f"tensor_train(rank={rank}, dims={dims})")
     ranks = [r for r, _ in part._truncations(dims)]
     for seed in range(5):
@@ -177,7 +177,7 @@ def test_a_train_loses_at_most_the_sum_of_its_unfoldings_tails(dims, rank):
 
 @pytest.mark.parametrize("error", [0.5, 0.1, 0.01, 1e-3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_a_promised_error_is_kept_and_ranks_are_no_larger_than_needed(error, dtype):
+def test_max_error_is_kept_and_ranks_are_no_larger_than_needed(error, dtype):
     dims = (8, 6, 5, 4)
     x = outer_product(dims, terms=3).to(dtype) + 0.003 * draw("gaussian", dims, dtype)
     ranks = []
@@ -190,7 +190,7 @@ def test_a_promised_error_is_kept_and_ranks_are_no_larger_than_needed(error, dty
         assert tails[place] == 0.0 or tails[place] > 0.99 * error**2 / 3 * energy(x)
 
 
-def test_the_message_grows_as_the_promise_gets_stricter_and_ends_dense():
+def test_the_payload_grows_as_max_error_falls_and_ends_dense():
     x = outer_product((16, 12, 10), terms=2).float() + 0.05 * draw("gaussian", (16, 12, 10))
     parts = [parse_compressor(f"tensor_train(max_error={error})").encode(x, KEY) for error in (0.9, 0.3, 0.1, 0.001)]
     sizes = [payload.num_bytes for payload in parts]
@@ -200,7 +200,7 @@ def test_the_message_grows_as_the_promise_gets_stricter_and_ends_dense():
     assert parts[1].parts[0].dtype == torch.int32
 
 
-def test_zeros_make_the_shortest_train():
+def test_zeros_give_the_shortest_tensor_train():
     payload = parse_compressor("tensor_train(max_error=0.1)").encode(torch.zeros(8, 8, 8), KEY)
     assert payload.parts[0].tolist() == [1, 1] and not payload.parts[1].any()
     assert payload.num_bytes == 8 + 4 * 24
@@ -214,7 +214,7 @@ def test_ranks_that_no_encoder_writes_are_refused(ranks):
         part.decode(Payload((torch.tensor(ranks, dtype=torch.int32), body)), spec, KEY)
 
 
-def test_modes_stay_together_where_a_cut_would_cut_nothing():
+def test_modes_share_a_core_where_nothing_is_truncated():
     assert core_shapes((7, 2, 2, 2, 2), [2, 0, 0, 0]) == [(1, 7, 2), (2, 16, 1)]
     assert core_shapes((4, 5, 6), [0, 2]) == [(1, 20, 2), (2, 6, 1)]
     assert core_shapes((4, 5), [0]) == [(1, 20, 1)]
@@ -223,7 +223,7 @@ def test_modes_stay_together_where_a_cut_would_cut_nothing():
     assert part.num_bytes(TensorSpec("m", (50, 60))) == 4 * 4 * (50 + 60)  # as svd
 
 
-def test_a_train_is_the_same_from_whichever_end_it_is_joined():
+def test_multiply_cores_equals_the_product_from_left_to_right():
     for sizes in ((3, 4, 5, 6), (50, 2, 2, 3), (2, 3, 2, 50), (5, 7)):
         ranks = [min(2, *sizes)] * (len(sizes) - 1)
         cores = [draw("gaussian", form, torch.float64, i) for i, form in enumerate(core_shapes(sizes, ranks))]
@@ -236,7 +236,7 @@ def test_a_train_is_the_same_from_whichever_end_it_is_joined():
 # CP
 
 
-def test_least_squares_in_turns_never_get_worse_and_never_longer_than_the_tensor():
+def test_alternating_least_squares_never_increases_error_or_norm():
     x = draw("gaussian", (6, 7, 8), torch.float64)
     errors = []
     for sweeps in (1, 2, 4, 8, 16):
@@ -254,7 +254,7 @@ def test_a_sum_of_outer_products_is_found():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_nothing_gets_longer_even_where_the_best_sum_does_not_exist(kind, dtype):
+def test_cp_never_increases_the_norm_even_where_no_best_sum_exists(kind, dtype):
     limit = {torch.float32: 1.001, torch.float16: 1.1, torch.bfloat16: 1.3}[dtype]
     degenerate = torch.zeros(4, 4, 4)
     degenerate[0, 0, 1] = degenerate[0, 1, 0] = degenerate[1, 0, 0] = 1.0  # of rank three, but a limit of rank two
@@ -263,7 +263,7 @@ def test_nothing_gets_longer_even_where_the_best_sum_does_not_exist(kind, dtype)
         assert energy(y / scale) <= limit * energy(x.double() / scale)
 
 
-def test_cp_may_have_more_terms_than_a_mode_has_places():
+def test_cp_may_have_a_rank_above_the_size_of_a_mode():
     x = draw("gaussian", (2, 3, 40))
     assert parse_compressor("cp(rank=4)").factor_shapes((2, 3, 40)) == [(4, 2), (4, 3), (4, 40)]
     assert kept("cp(rank=4)", x) > kept("cp(rank=1)", x)
@@ -287,12 +287,12 @@ def test_cp_may_have_more_terms_than_a_mode_has_places():
         ("cp(rank=2, dims=7)", "expected none or tuple, got 7"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(text, words):
+def test_invalid_settings_are_refused(text, words):
     with pytest.raises(CompositionError, match=words):
         parse_compressor(text)
 
 
-def test_settings_that_are_tuples_are_read_and_written():
+def test_tuple_settings_are_parsed_and_printed():
     for text in (
         "svd(rank=1, dims=(14, 8))",
         "hosvd(ranks=(1, 1, 2, 1, 1), dims=(7, 2, 2, 2, 2))",

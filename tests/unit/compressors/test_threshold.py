@@ -1,4 +1,4 @@
-"""What a threshold keeps of numbers that meet it exactly."""
+"""Thresholds at values that equal them exactly."""
 
 import pytest
 import torch
@@ -39,12 +39,12 @@ def test_a_tau_of_zero_sends_what_is_not_zero():
     assert compressor.select(numbers, KEY).tolist() == [2, 3]
 
 
-def test_a_threshold_given_by_a_count_keeps_what_meets_it():
+def test_a_threshold_by_count_keeps_values_at_its_level():
     """Rethink-GS keeps |x| >= 1/(2 sqrt(count)); 0.25 here."""
     assert kept("threshold(count=4)", torch.tensor([0.25, -0.25, 0.2, 0.3])) == [0, 1, 3]
 
 
-def test_an_adaptive_threshold_is_the_smallest_magnitude_that_is_sent():
+def test_a_quantile_threshold_is_the_smallest_magnitude_that_is_sent():
     """Its contract, delta = k/d, counts on at least k: of equal numbers none exceeds the others."""
     assert kept("quantile_threshold(density=0.5)", torch.ones(8)) == list(range(8))
     assert kept("quantile_threshold(density=0.5)", torch.tensor([3.0, -1.0, 2.0, 0.5])) == [0, 2]

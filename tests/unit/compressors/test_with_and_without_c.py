@@ -1,4 +1,4 @@
-"""Whichever kernels serve: the same bytes are sent, and the same numbers are read from them."""
+"""Compressors give the same payloads and decoded tensors with C kernels and without."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not native.runnable(), reason="no C kernels were
 KEY = derive_key("with and without")
 
 
-def told(compressor):
+def observe(compressor):
     """Everything that a compressor makes of some tensors, as bytes."""
     for kind in KINDS:
         for shape, dtype in (((33, 5), torch.float32), ((1000,), torch.float32), ((7,), torch.bfloat16)):
@@ -24,9 +24,9 @@ def told(compressor):
 
 
 @pytest.mark.parametrize("compressor", compressors(), ids=COMPRESSOR_TEXTS)
-def test_the_same_is_sent_and_read(compressor, monkeypatch):
+def test_payloads_and_decoded_tensors_are_the_same_with_and_without_c(compressor, monkeypatch):
     for name in native.runnable():
         monkeypatch.setattr(dispatch, "library", lambda name=name: native.load(name))
-        ours = list(told(compressor))
+        ours = list(observe(compressor))
         monkeypatch.setattr(dispatch, "library", lambda: None)
-        assert ours == list(told(compressor)), name
+        assert ours == list(observe(compressor)), name

@@ -1,4 +1,4 @@
-"""The sets of w: every step stays inside, whatever the slope."""
+"""Constraint sets of the importance: every step stays inside, whatever the slope."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def test_empty_layers_have_empty_w():
         assert constraint.trial_weights(constraint.step(iterate, torch.zeros(0))).numel() == 0
 
 
-def test_starts_are_what_they_are_called():
+def test_initial_weights_match_their_names():
     g = torch.tensor([-1.0, 2.0, 0.0, 1.0])
     half, whole, box = Simplex(1.0, 0.0), ScaledSimplex(1.0, 0.0), Box(1.0, 1.0, 3.0)
 
@@ -66,7 +66,7 @@ def test_starts_are_what_they_are_called():
     assert begin(box, "gradient").tolist() == [2, 3, 1, 2]
 
 
-def test_the_simplex_step_is_the_one_s0_prints():
+def test_the_simplex_step_is_the_published_one():
     w = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
     slope = torch.tensor([1.0, -2.0, 0.5, 0.0], dtype=torch.float64)
     constraint = Simplex(eta=0.7, lam=0.1)
@@ -77,7 +77,7 @@ def test_the_simplex_step_is_the_one_s0_prints():
     torch.testing.assert_close(constraint.trial_weights(iterate), expected / expected.max())
 
 
-def test_the_scaled_step_is_the_proximal_one_and_a_softmax_in_the_limit():
+def test_the_scaled_simplex_step_is_proximal_and_a_softmax_in_the_limit():
     w = torch.tensor([0.5, 1.0, 1.5, 1.0], dtype=torch.float64)
     slope = torch.tensor([1.0, -2.0, 0.5, 0.0], dtype=torch.float64)
     damped = 1 / (1 + 0.3 * 2.0)

@@ -1,4 +1,4 @@
-"""A module is as it was, to the bit, whatever its trials do."""
+"""ModuleObjective restores the module bit for bit."""
 
 import copy
 import random
@@ -64,7 +64,7 @@ def picture(model):
     )  # fmt: skip
 
 
-def test_nothing_of_the_model_or_of_random_states_changes(model):
+def test_model_and_random_states_are_restored(model):
     before = picture(model)
     objective = ModuleObjective(model, closure)
     moved = {name: p + 0.1 for name, p in objective.point().items()}
@@ -73,7 +73,7 @@ def test_nothing_of_the_model_or_of_random_states_changes(model):
     assert picture(model) == before
 
 
-def test_a_closure_that_fails_or_calls_backward_leaves_no_trace_either(model):
+def test_a_closure_that_fails_or_calls_backward_changes_nothing(model):
     before = picture(model)
 
     def failing(model):
@@ -136,7 +136,7 @@ def test_unknown_names_are_refused(model):
         ModuleObjective(model, closure).value({"other": torch.ones(1)})
 
 
-def test_a_model_is_solved_for_and_stays_as_it_is(model):
+def test_solving_for_a_model_does_not_change_it(model):
     objective = ModuleObjective(model, closure)
     point = objective.point()
     _, gradient = objective.value_and_gradient(point)

@@ -1,4 +1,4 @@
-"""When w is found anew, and that the clock has no say in it."""
+"""Refresher: when it solves, and the time that it measures."""
 
 import time
 
@@ -26,7 +26,7 @@ def refreshed(delay_s=0.0, **settings):
     return exchanger, refresher
 
 
-def test_it_is_due_by_the_step_alone():
+def test_is_due_depends_on_the_step_alone():
     refresher = Refresher(ImportanceSolver(refresh_every=4), {})
     assert [step for step in range(10) if refresher.is_due(step)] == [0, 4, 8]
 

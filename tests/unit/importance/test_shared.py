@@ -1,4 +1,4 @@
-"""One w for all ranks, on real processes."""
+"""A shared importance is the same on all ranks, on real processes."""
 
 from helpers.jobs import shared_importance
 

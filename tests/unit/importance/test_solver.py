@@ -1,4 +1,4 @@
-"""The solver on functions whose answers are known."""
+"""ImportanceSolver on functions with known solutions."""
 
 import math
 
@@ -65,7 +65,7 @@ SOLVERS = [
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64), ids=str)
-def test_the_best_w_is_kept_however_wild_the_steps(solver, dtype):
+def test_the_best_w_is_kept_for_any_step_size(solver, dtype):
     names = ("a", "b") if solver.scope == "joint" else ("a",)
     found = solve(solver, names=names, dtype=dtype)
     point, gradient = problem(dtype, names)
@@ -79,7 +79,7 @@ def test_the_best_w_is_kept_however_wild_the_steps(solver, dtype):
     assert reached <= found.losses[0] * (1 + 1e-6)
 
 
-def test_keep_last_gives_what_it_ended_with_and_asks_once_less():
+def test_keep_last_returns_the_last_iterate_and_evaluates_once_less():
     asked = []
     plain = quadratic()
     counting = FunctionObjective(lambda at: asked.append("value") or plain.function(at), plain.gradient)
@@ -89,7 +89,7 @@ def test_keep_last_gives_what_it_ended_with_and_asks_once_less():
     assert last.losses == best.losses[:4] and not torch.equal(last.importance["x"], best.importance["x"])
 
 
-def test_losses_that_are_not_finite_never_win():
+def test_losses_that_are_not_finite_are_never_the_best():
     def spoiled(bad):
         losses = iter([5.0, bad, 4.0, bad, -math.inf])
         return FunctionObjective(lambda at: next(losses), quadratic().gradient)
@@ -106,7 +106,7 @@ def test_a_slope_that_is_not_finite_ends_the_search():
     assert found.losses == (1.0,) and torch.equal(found.importance["x"], torch.ones(8, dtype=torch.float64))
 
 
-def test_generation_one_is_s0s_loop():
+def test_the_simplex_solver_is_the_published_loop():
     """w <- w exp(-gamma u), u = -gamma_0 grad f(x - gamma_0 (w / max w) g) g + alpha log w, then divided by its sum."""
     point, gradient = problem()
     x, g, w, gamma = point["x"], gradient["x"], torch.full((8,), 1 / 8, dtype=torch.float64), 0.01
@@ -118,7 +118,7 @@ def test_generation_one_is_s0s_loop():
     torch.testing.assert_close(found.importance["x"], w, rtol=1e-9, atol=1e-12)
 
 
-def test_a_warm_start_goes_on_where_the_last_solution_ended():
+def test_a_warm_start_continues_from_the_last_solution():
     half = ImportanceSolver("simplex", steps=10, eta=0.5, lam=0.1, warm_start=True, keep="last")
     first = solve(half)
     twice = solve(half, previous=first.importance)
@@ -139,7 +139,7 @@ def test_skipped_layers_get_no_w_but_take_part_in_the_trial():
     assert all(torch.equal(at["bn1.weight"], whole_step) for at in seen)
 
 
-def test_layer_by_layer_the_others_stand_still():
+def test_layerwise_scope_moves_one_layer_at_a_time():
     seen = []
     plain = quadratic()
     watching = FunctionObjective(lambda at: seen.append(dict(at)) or plain.function(at), plain.gradient)
@@ -191,7 +191,7 @@ def test_a_shared_w_is_the_same_on_all_ranks_and_of_the_average_slope():
     assert meters[1].total().requests == 4 + 1  # a sum for each step, one broadcast
 
 
-def test_without_sharing_nothing_is_asked():
+def test_without_sharing_nothing_is_requested():
     solver = ImportanceSolver("box", steps=4, eta=0.5)
     for program in shared_programs(solver, 3):
         with pytest.raises(StopIteration):
