@@ -10,7 +10,7 @@ from thinwire.testing import AGGREGATOR_LAWS, MEMORY_LAWS, reduce_all
 
 # short residuals keep the law in the mean only, see tests/unit/feedback/test_residuals.py
 EXACT_FEEDBACK = [text for text in COMPOSITION_TEXTS if text.startswith("ef(") and "residual_dtype=" not in text]
-BELIEF = "ef(ef21(topk(density=0.1)))"  # there `sent` is a belief, not a message: the law is not its own
+ESTIMATE = "ef(ef21(topk(density=0.1)))"  # there `sent` is an estimate, not a message: the law does not hold
 
 
 @pytest.mark.parametrize("aggregator", compositions(), ids=COMPOSITION_TEXTS)
@@ -19,7 +19,7 @@ def test_every_composition_keeps(law, aggregator):
     law(aggregator)
 
 
-@pytest.mark.parametrize("text", [text for text in EXACT_FEEDBACK if text != BELIEF])
+@pytest.mark.parametrize("text", [text for text in EXACT_FEEDBACK if text != ESTIMATE])
 @pytest.mark.parametrize("law", MEMORY_LAWS, ids=str)
 def test_error_feedback_keeps(law, text):
     law(parse(text))

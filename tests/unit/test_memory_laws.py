@@ -131,9 +131,9 @@ def test_what_needs_all_ranks_says_so_by_name(text):
     names = [type(part).__name__ for part in parts_of(composed(text))]
     with pytest.raises(
         IncompatibleParts, match=r"(Switch|Adapt|DensitySchedule|PowerSGD|Flatten) needs answers of all ranks"
-    ) as told:
+    ) as error:
         one_way(composed(text))
-    assert str(told.value).partition(" ")[0] in names
+    assert str(error.value).partition(" ")[0] in names
 
 
 def test_a_memory_of_another_package_trains_with_a_server():

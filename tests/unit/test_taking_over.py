@@ -1,4 +1,4 @@
-"""Another composition goes on with a memory: what was owed is kept, or it is said that it is not."""
+"""Another composition goes on with a memory: what was before_change is kept, or it is said that it is not."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ def test_every_memory_of_the_catalog_is_among_them():
 
 
 @pytest.mark.parametrize("before", MEMORIES)
-def test_what_was_owed_is_kept_or_it_is_told(before):
+def test_state_is_transferred_or_its_loss_is_reported(before):
     olds = trained(before)
-    owed = [{kind: mass(old, kind) for kind in ("residual", "velocity", "estimate")} for old in olds]
+    before_change = [{kind: mass(old, kind) for kind in ("residual", "velocity", "estimate")} for old in olds]
     for after in MEMORIES:
         news = [Exchanger(LAYERS, composed(after), seed=3) for _ in olds]
-        told = [new.take_over(old, 4, World(r, 2)) for r, (new, old) in enumerate(zip(news, olds, strict=True))]
-        assert told[0] == told[1]
-        for new, kinds in zip(news, owed, strict=True):
+        dropped = [new.take_over(old, 4, World(r, 2)) for r, (new, old) in enumerate(zip(news, olds, strict=True))]
+        assert dropped[0] == dropped[1]
+        for new, kinds in zip(news, before_change, strict=True):
             for kind, layers in kinds.items():
-                assert_kept_or_told(new, after, kind, layers, told[0])
-        lost = any("'s residual of" in text for text in told[0])
+                assert_kept_or_dropped(new, after, kind, layers, dropped[0])
+        lost = any("'s residual of" in text for text in dropped[0])
         takes = any(part in after for part in ("ef(", "scam(", "dgc(", "late("))
-        assert lost == (not takes and any(bool(one.any()) for one in owed[0]["residual"].values()))
+        assert lost == (not takes and any(bool(one.any()) for one in before_change[0]["residual"].values()))
         train(news, [4])
         for new in news:  # what it has now can be stored and loaded
             Exchanger(LAYERS, composed(after), seed=3).load_state_dict(new.state_dict())
 
 
-def assert_kept_or_told(new, after, kind, layers, told):
-    now, complaints = mass(new, kind), [text.partition(" is dropped")[0] for text in told if f"'s {kind} of" in text]
+def assert_kept_or_dropped(new, after, kind, layers, dropped):
+    now, complaints = mass(new, kind), [text.partition(" is dropped")[0] for text in dropped if f"'s {kind} of" in text]
     for name, then in layers.items():
         if not any(name in text for text in complaints):
-            assert (now[name].float() - then.float()).abs().max() <= slack(after, then), (kind, name, told)
+            assert (now[name].float() - then.float()).abs().max() <= slack(after, then), (kind, name, dropped)
 
 
 @pytest.mark.parametrize("text", MEMORIES)
@@ -82,6 +82,6 @@ def test_importance_goes_over_and_those_who_fill_it_go_on_filling_it():
     filled["v"] = torch.ones(7)
     assert "v" in new.importance
     third = Exchanger(LAYERS, parse("ef(topk(density=0.1))"))
-    (told,) = third.take_over(new, 0, World(0, 1))
-    assert "importance of w, v is dropped" in told and not third.importance
+    (dropped,) = third.take_over(new, 0, World(0, 1))
+    assert "importance of w, v is dropped" in dropped and not third.importance
     assert "importance" in third.state_dict()

@@ -39,7 +39,7 @@ class Gossip:
 
     K is the topology's doubly stochastic matrix, so the mean of `value` over ranks is the mean of `sent`. A rank's own
     term is C(x_i), like the others'; self_term="exact" uses x_i instead, so that only what neighbors receive is lossy.
-    A neighbor whose tensor is not finite is left out: its weight is added to the rank's own, which keeps the mean of
+    A neighbor with a non-finite tensor is left out: its weight is added to the rank's own, which keeps the mean of
     the others where K is symmetric.
     """
 

@@ -1,4 +1,4 @@
-"""One payload to every neighbor of a topology, and decoding of theirs (`gossip`, `choco`)."""
+"""Exchange of one payload with every neighbor of a topology (`gossip`, `choco`)."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class SketchSum:
     """All-reduce a bitmap of nonzero positions by OR, then count sketches of the values: d + 1.3·b·n bits, all-reduced.
 
     n is the size of the union of what ranks send. Peeling recovers all n sums, up to rounding; exact=True sends
-    integers, whose sums are exact. Whether peeling succeeds follows from the index, so all ranks take the first key
+    integers, so that sums are exact. Whether peeling succeeds follows from the index, so all ranks take the first key
     with which it does. With `cells`, a fraction of d, the sketch has a fixed size and does not wait for the index;
     peeling fails if n is too large for it. Values that could not be peeled are sent again (on_failure="values") or
     estimated ("median"), counted and reported. lanes=1024 keeps neighboring values together; some lanes then fail.

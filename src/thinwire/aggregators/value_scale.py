@@ -1,4 +1,4 @@
-"""Scaling of values that are summed over ranks, as floats or as integers whose sum is exact (`sketch`)."""
+"""Scaling of values that are summed over ranks, as floats or as integers with exact sums (`sketch`)."""
 
 from __future__ import annotations
 

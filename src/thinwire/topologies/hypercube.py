@@ -1,4 +1,4 @@
-"""Hypercube: rank i exchanges with the log₂ n ranks whose binary numbers differ from i in one bit."""
+"""Hypercube: rank i exchanges with the log₂ n ranks that differ from i in one bit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .uniform_weights import uniform_weights
 
 @dataclass(frozen=True)
 class Hypercube:
-    """Receive from the log₂ n ranks whose number differs in one bit, with equal weights; n must be a power of two.
+    """Receive from the log₂ n ranks that differ from i in one bit, with equal weights; n must be a power of two.
 
     one_peer takes one bit per step and averages two tensors: log₂ n steps give the exact average.
     """

@@ -1,4 +1,4 @@
-"""Gossip: S3's algorithms literally, what partners do without a bad rank, and what it must not be put into."""
+"""Gossip: the algorithms of Tolstobrov (2022), neighbors of a bad rank, and compositions that are refused."""
 
 import pytest
 import torch
@@ -123,12 +123,12 @@ def test_error_feedback_makes_a_thin_gossip_reach_the_mean_of_gradients():
 
 
 def test_traffic_is_one_payload_for_each_partner():
-    for name, partners in (("ring()", 2), ("rotating()", 2), ("exponential()", 3), ("complete()", 7), ("torus()", 3)):
+    for name, neighbors in (("ring()", 2), ("rotating()", 2), ("exponential()", 3), ("complete()", 7), ("torus()", 3)):
         meters = [Meter() for _ in range(8)]
         reduce_all(parse(f"gossip(identity(), {name})"), [torch.ones(100) for _ in range(8)], meters=meters)
         for meter in meters:
             row = meter.sum_by("kind")["values"]
-            assert (row.payload_bytes, row.sent_bytes, row.received_bytes) == (400, 400 * partners, 400 * partners)
+            assert (row.payload_bytes, row.sent_bytes, row.received_bytes) == (400, 400 * neighbors, 400 * neighbors)
 
 
 def test_memories_that_need_one_mean_for_all_refuse_gossip():

@@ -29,13 +29,13 @@ def test_a_ring_gives_the_average_the_same_bits_to_all_in_messages_to_one_neighb
     assert total == 2 * (size - 1) * 4 * numel  # 2d(n-1)/n, n times
 
 
-def test_a_ring_of_equal_pieces_loads_every_rank_alike():
+def test_a_ring_of_equal_shards_loads_every_rank_alike():
     _, kinds = metered("ring_all_reduce()", [torch.ones(64) for _ in range(4)])
     for kind in kinds:
         assert kind["values"].sent_bytes == kind["values"].received_bytes == 2 * 256 * 3 / 4
 
 
-def test_a_server_takes_all_in_and_tells_all():
+def test_a_server_receives_from_all_and_answers_all():
     size, dense = 5, 400
     _, kinds = metered("parameter_server(identity())", [torch.ones(100) for _ in range(size)])
     values = [(kind["values"].sent_bytes, kind["values"].received_bytes) for kind in kinds]
@@ -46,10 +46,10 @@ def test_a_server_takes_all_in_and_tells_all():
 def test_sharded_servers_share_the_load(shards):
     size, dense = 8, 400
     _, kinds = metered(f"parameter_server(identity(), shards={shards})", [torch.ones(100) for _ in range(size)])
-    piece = dense // shards
+    shard_bytes = dense // shards
     for rank, kind in enumerate(kinds):
-        others = (shards - (rank < shards)) * piece  # pieces that others own: sent there, and told back
-        served = (size - 1) * piece * (rank < shards)
+        others = (shards - (rank < shards)) * shard_bytes  # shards of other owners: sent there, and received back
+        served = (size - 1) * shard_bytes * (rank < shards)
         assert kind["values"].sent_bytes == kind["values"].received_bytes == others + served
 
 
@@ -63,7 +63,7 @@ def test_shards_do_not_change_the_result(size):
             assert torch.equal(out.value, whole)
 
 
-def test_a_server_for_every_rank_is_a_two_hop():
+def test_one_shard_per_rank_is_a_two_hop():
     tensors = [draw("gaussian", (60,), seed=rank) for rank in range(4)]
     hop = reduce_all(parse("two_hop(topk(density=0.2))"), tensors)
     served = reduce_all(parse("parameter_server(topk(density=0.2), downlink=topk(density=0.2), shards=4)"), tensors)

@@ -65,13 +65,13 @@ def test_targets_are_what_the_inner_part_is_given(name, dtype):
     workers = [Exchanger([spec], MEMORIES[name]) for _ in range(2)]
     for step in range(4):
         tensors = [draw("gaussian", spec.shape, dtype, seed=10 * step + rank) for rank in range(2)]
-        told = [w.targets({"w": t}, World(r, 2))["w"] for r, (w, t) in enumerate(zip(workers, tensors, strict=True))]
+        targets = [w.targets({"w": t}, World(r, 2))["w"] for r, (w, t) in enumerate(zip(workers, tensors, strict=True))]
         GIVEN.clear()
         lockstep([w.run_step({"w": tensors[r]}, step, World(r, 2)) for r, w in enumerate(workers)])
         for rank in range(2):
             given = GIVEN[rank].view(spec.shape)
-            assert told[rank].dtype == spec.work_dtype
-            torch.testing.assert_close(cast_saturating(told[rank], given.dtype), given, rtol=0, atol=0)
+            assert targets[rank].dtype == spec.work_dtype
+            torch.testing.assert_close(cast_saturating(targets[rank], given.dtype), given, rtol=0, atol=0)
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,8 @@ def test_rotating_neighbors_are_those_of_the_published_algorithm():
         for step in range(3 * size):
             for rank in range(size):
                 expected = {}
-                for partner in (rank, (rank + s) % size, (rank - s + size) % size):
-                    expected[partner] = expected.get(partner, 0) + 1 / 3
+                for source in (rank, (rank + s) % size, (rank - s + size) % size):
+                    expected[source] = expected.get(source, 0) + 1 / 3
                 assert Rotating().weights(World(rank, size), step) == pytest.approx(expected)
             s = 1 if s + 1 > size // 2 else s + 1
 
