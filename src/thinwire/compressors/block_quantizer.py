@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core import Key, Part, Payload, TensorSpec, cast_saturating
 from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
-from .blocks import block_count, estimate_errors_by_blocks
+from .blocks import count_blocks, estimate_errors_by_blocks
 
 
 class BlockQuantizer:
@@ -25,11 +25,13 @@ class BlockQuantizer:
         return (1 << (self.bits - 1)) - 1
 
     def decode_flat(self, packed: Tensor, magnitudes: Tensor, count: int) -> Tensor:
+        """Decode `count` values to float32."""
         raise NotImplementedError
 
     def mean_flat(
         self, out: Tensor | None, packed: Sequence[Tensor], magnitudes: Sequence[Tensor], count: int
     ) -> Tensor:
+        """Decode and average several payloads in one pass, into `out` if it is given."""
         raise NotImplementedError
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
@@ -45,7 +47,7 @@ class BlockQuantizer:
         return self.mean_flat(out, packed, magnitudes, spec.numel).view(spec.shape)
 
     def num_bytes(self, spec: TensorSpec) -> float:
-        return packed_bytes(spec.numel, self.bits) + 4 * block_count(spec.numel, self.block)
+        return packed_bytes(spec.numel, self.bits) + 4 * count_blocks(spec.numel, self.block)
 
     def estimate_errors(
         self, tensor: Tensor, spec: TensorSpec, options: Sequence[Any], key: Key, exact: bool
@@ -61,6 +63,6 @@ class BlockQuantizer:
     def _parts(self, payload: Payload, spec: TensorSpec) -> tuple[Tensor, Tensor]:
         name = type(self).__name__
         packed, magnitudes = expect_parts(payload, 2, name)
-        count = block_count(spec.numel, self.block)
+        count = count_blocks(spec.numel, self.block)
         magnitudes = expect_magnitudes(magnitudes, count, f"{name} {self.magnitudes}")
         return expect_packed(packed, spec.numel, self.bits), magnitudes

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core import Capability, CompositionError, Key, TensorSpec
 from ..kernels import as_blocks, block_peaks, distinct_positions
 
-__all__ = ["QUANTIZER", "as_blocks", "block_count", "check_block", "estimate_errors_by_blocks"]
+__all__ = ["QUANTIZER", "as_blocks", "count_blocks", "check_block", "estimate_errors_by_blocks"]
 
 QUANTIZER = frozenset(
     {Capability.EXPECTS_BYTES, Capability.FUSES_RESIDUAL, Capability.DECODES_MEAN, Capability.ESTIMATES_ERRORS}
@@ -21,11 +21,13 @@ SAMPLE_NUMEL = 1 << 16  # values that give the error of a layer within about a p
 
 
 def check_block(part: str, block: int) -> None:
+    """Raise CompositionError unless the block length is at least 1."""
     if block < 1:
         raise CompositionError(f"{part}: block must be at least 1, got {block}; 512 is usual")
 
 
-def block_count(numel: int, block: int) -> int:
+def count_blocks(numel: int, block: int) -> int:
+    """Return the number of blocks of `numel` values; the last may be shorter."""
     return -(-numel // block)
 
 

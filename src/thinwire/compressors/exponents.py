@@ -19,11 +19,13 @@ def encode_exponents(biased: Tensor, numbers: Tensor) -> Payload:
 
 
 def exponent_payload(exponents: Tensor, signs: Tensor) -> Payload:
+    """Return a payload of exponents (uint8) and packed signs."""
     numel = exponents.numel()
     return Payload.of([Part("exponents", exponents, 8.0 * numel), Part("signs", signs, float(numel))])
 
 
 def decode_exponents(payload: Payload, spec: TensorSpec, part: str) -> Tensor:
+    """Return the signed powers of two of a payload; `part` is the name in errors."""
     return cast_saturating(exponents_decode(*expect_planes(payload, spec, part)), spec.dtype).view(spec.shape)
 
 
@@ -37,4 +39,5 @@ def expect_planes(payload: Payload, spec: TensorSpec, part: str) -> tuple[Tensor
 
 
 def exponents_num_bytes(spec: TensorSpec) -> float:
+    """Return the payload size: 9 bits per value."""
     return spec.numel + packed_bytes(spec.numel, 1)

@@ -91,6 +91,7 @@ def is_shorter(shapes: Sequence[Dims], numel: int) -> bool:
 
 
 def total_numel(shapes: Sequence[Dims]) -> int:
+    """Return how many numbers tensors of these shapes have together."""
     return sum(map(math.prod, shapes))
 
 
@@ -142,6 +143,7 @@ def balance_scales(factors: Sequence[Tensor], exponent: int) -> list[Tensor]:
 
 
 def check_rank(part: str, rank: int | None) -> None:
+    """Raise CompositionError unless the rank is None or at least 1."""
     if rank is not None and rank < 1:
         raise CompositionError(f"{part}: rank must be at least 1, got {rank}; 4 is usual")
 

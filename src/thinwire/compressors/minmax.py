@@ -22,7 +22,7 @@ from ..core import (
     cast_saturating,
 )
 from ..wire import expect_parts, expect_vector, pack_bits, packed_bytes, unpack_bits
-from .blocks import as_blocks, block_count, check_block
+from .blocks import as_blocks, check_block, count_blocks
 from .rounding import check_rounding, round_to_integers
 
 
@@ -55,6 +55,7 @@ class MinMax:
 
     @property
     def levels(self) -> int:
+        """Number of steps between min and max."""
         return (1 << self.bits) - 1
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
@@ -75,7 +76,7 @@ class MinMax:
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
         packed, bounds = expect_parts(payload, 2, "MinMax")
-        count = block_count(spec.numel, self.block)
+        count = count_blocks(spec.numel, self.block)
         low, high = expect_vector(bounds, torch.float32, 2 * count, "MinMax bounds").double().view(2, count)
         if bool((high < low).any()):
             raise DecodeError("MinMax: the max of a block is below its min")
@@ -87,7 +88,7 @@ class MinMax:
         return Contract()
 
     def num_bytes(self, spec: TensorSpec) -> float:
-        return packed_bytes(spec.numel, self.bits) + 8 * block_count(spec.numel, self.block)
+        return packed_bytes(spec.numel, self.bits) + 8 * count_blocks(spec.numel, self.block)
 
     def _bounds(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Return the smallest and the largest value of each block, without the padding of the last one."""

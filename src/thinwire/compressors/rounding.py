@@ -12,6 +12,7 @@ ROUNDINGS = ("nearest", "stochastic")
 
 
 def check_rounding(part: str, rounding: str) -> None:
+    """Raise CompositionError unless the setting is one of ROUNDINGS."""
     if rounding not in ROUNDINGS:
         raise CompositionError(f"{part}: rounding must be one of {', '.join(ROUNDINGS)}, got {rounding!r}")
 

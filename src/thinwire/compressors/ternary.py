@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core import Capabilities, Capability, Contract, Key, Part, Payload, TensorSpec, cast_saturating
 from ..wire import expect_magnitudes, expect_parts, pack_trits, trits_bytes, unpack_trits
-from .blocks import as_blocks, block_count, check_block
+from .blocks import as_blocks, check_block, count_blocks
 from .rounding import draw_uniform16
 
 
@@ -49,7 +49,7 @@ class Ternary:
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
         packed, peaks = expect_parts(payload, 2, "Ternary")
-        peaks = expect_magnitudes(peaks, block_count(spec.numel, self.block), "Ternary scales")
+        peaks = expect_magnitudes(peaks, count_blocks(spec.numel, self.block), "Ternary scales")
         signs = (unpack_trits(packed, spec.numel) - 1).to(torch.float32)
         blocks = as_blocks(signs, self.block) * peaks[:, None]
         return cast_saturating(blocks.flatten()[: spec.numel], spec.dtype).view(spec.shape)
@@ -58,4 +58,4 @@ class Ternary:
         return Contract(omega=(math.sqrt(max(1, min(self.block, spec.numel))) - 1) / 2)
 
     def num_bytes(self, spec: TensorSpec) -> float:
-        return trits_bytes(spec.numel) + 4 * block_count(spec.numel, self.block)
+        return trits_bytes(spec.numel) + 4 * count_blocks(spec.numel, self.block)

@@ -45,6 +45,7 @@ class Threshold(SparseCompressor):
 
     @property
     def level(self) -> float:
+        """The threshold: tau, or what follows from count."""
         return self.tau if self.tau is not None else 1 / (2 * math.sqrt(self.count or 1))
 
     def select(self, scores: Tensor, key: Key) -> Tensor:
