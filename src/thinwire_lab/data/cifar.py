@@ -1,6 +1,6 @@
-"""CIFAR-10 and CIFAR-100, binary version: label bytes, then 3072 pixel bytes of a red, a green and a blue plane.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), binary version: label bytes, then 3072 bytes of red, green and blue.
 
-The python version is pickle and is not read.
+The Python version is pickled and is not read.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CIFAR100 = DataSet(
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """The first images of the training and of the test set, in the official order, which is random."""
+    """The first images of the training and of the test set, in the official (random) order."""
 
     train: Tensor  # (n, 3, 32, 32) bytes
     train_labels: Tensor  # (n,) int64
@@ -65,7 +65,7 @@ class Images:
 
 
 def select_files(classes: int, images: int) -> tuple[DataSet, list[str]]:
-    """The set with so many classes, and the files that hold its first images; the last is the test set's."""
+    """The data set with `classes` classes, and the files with its first `images` images and its test set."""
     data = CIFAR10 if classes == 10 else CIFAR100
     *train, test = data.files
     return data, [*train[: -(-images // _PER_FILE)], test]
@@ -73,10 +73,10 @@ def select_files(classes: int, images: int) -> tuple[DataSet, list[str]]:
 
 @lru_cache(maxsize=2)
 def read_cifar(classes: int, images: int, test_images: int, folder: str | None = None) -> Images:
-    """CIFAR-10 or, with its fine labels, CIFAR-100. Remembered: all workers of a process share one copy."""
+    """CIFAR-10, or CIFAR-100 with fine labels. Cached: all workers of a process share one copy."""
     data, names = select_files(classes, images)
     rows, origin = _read_rows(data, names, folder)
-    if sum(map(len, rows[:-1])) < images:  # files of fewer images than the official ones
+    if sum(map(len, rows[:-1])) < images:  # the files have fewer images than the official ones
         rows, origin = _read_rows(data, list(data.files), folder)
     train, test = np.concatenate(rows[:-1]), rows[-1]
     first, second = _take_first(train, images, data, "training"), _take_first(test, test_images, data, "test")
@@ -91,24 +91,28 @@ def read_cifar(classes: int, images: int, test_images: int, folder: str | None =
 
 
 def _read_rows(data: DataSet, names: list[str], folder: str | None) -> tuple[list[NDArray[np.uint8]], str]:
-    """The rows of each file, and their origin."""
+    """The rows of each file and their origin."""
     loaded = load(data, names, folder)
     width = PIXELS + (1 if data is CIFAR10 else 2)
     for name, content in loaded.files.items():
         if len(content) % width or not content:
-            raise DataError(f"{data.title}: {name} has {len(content):,} bytes, no whole number of rows of {width}")
+            raise DataError(
+                f"{data.title}: {name} has {len(content):,} bytes, which is not a multiple of the row size {width}"
+            )
     return [np.frombuffer(loaded.files[name], np.uint8).reshape(-1, width) for name in names], loaded.origin
 
 
 def _take_first(rows: NDArray[np.uint8], count: int, data: DataSet, what: str) -> NDArray[np.uint8]:
     if count > len(rows):
-        raise DataError(f"{data.title}: {count:,} {what} images are asked for, there are {len(rows):,}")
+        raise DataError(f"{data.title}: {count:,} {what} images are requested, there are {len(rows):,}")
     return rows[:count]
 
 
 def _split_columns(rows: NDArray[np.uint8], classes: int, data: DataSet) -> tuple[Tensor, Tensor]:
-    labels = rows[:, -PIXELS - 1].astype(np.int64)  # CIFAR-100's fine label stands after the coarse one
+    labels = rows[:, -PIXELS - 1].astype(np.int64)  # the fine label of CIFAR-100 comes after the coarse one
     if labels.max() >= classes:
-        raise DataError(f"{data.title}: label {labels.max()} in a row, there are {classes} classes; get the files anew")
+        raise DataError(
+            f"{data.title}: a row has label {labels.max()}, there are {classes} classes; download the files again"
+        )
     pixels = np.ascontiguousarray(rows[:, -PIXELS:]).reshape(-1, 3, 32, 32)
     return torch.from_numpy(pixels), torch.from_numpy(labels)

@@ -1,7 +1,7 @@
-"""Where data sets are: a folder that is named, THINWIRE_DATA, the cache, or a download into it. Every byte is checked.
+"""Locate data sets: in a given folder, in $THINWIRE_DATA, in the cache, or by download. Every file is checked.
 
-Files lie as in the official archive, or inside that archive, which need not be unpacked. A folder with a file
-SHA256SUMS (as sha256sum writes it) has its own version of a set: its sums then count, and `origin` says so.
+A folder contains the files as the official archive does, or the archive itself, packed. A folder with a file SHA256SUMS
+(as sha256sum writes it) has its own version of a set: its sums are used, and `origin` says so.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pathlib import Path
 
 from thinwire.core import ThinwireError
 
-ProgressCallback = Callable[[str, int, int], None]  # what is downloaded, bytes so far, bytes in all
+ProgressCallback = Callable[[str, int, int], None]  # address, bytes so far, bytes in total
 VARIABLE = "THINWIRE_DATA"
 OFFICIAL = "the official files, checked by SHA-256"
 
 
 class DataError(ThinwireError, ValueError):
-    """Data are missing or are not what they should be; the text names files, folder, and what would do."""
+    """Data are missing or damaged. The text names the files, the folder and how to get them."""
 
 
 @dataclass(frozen=True)
 class Checksum:
-    """What a file must be."""
+    """Expected size and SHA-256 of a file."""
 
-    num_bytes: int | None  # none: not known to us; the sum alone counts
+    num_bytes: int | None  # None: not known; only the sum is checked
     sha256: str
 
     def __str__(self) -> str:
@@ -38,10 +38,10 @@ class Checksum:
 
 @dataclass(frozen=True)
 class Archive:
-    """A .tar.gz or .zip with the files of a set below the set's folder."""
+    """A .tar.gz or .zip that contains the files of a set in the set's folder."""
 
     url: str
-    pin: Checksum | None = None  # none: it is read where it lies, but not downloaded
+    checksum: Checksum | None = None  # None: it is read if it is there, but not downloaded
 
     @property
     def name(self) -> str:
@@ -50,19 +50,19 @@ class Archive:
 
 @dataclass(frozen=True)
 class DataSet:
-    """The files of a set, in `folder` of an official archive; where to get them: from the archive, or one by one."""
+    """The files of a data set, in `folder` of its official archive, and the addresses of archive or single files."""
 
     title: str
     folder: str
-    files: Mapping[str, Checksum | None]  # none: known only as a part of the archive, which is checked as a whole
+    files: Mapping[str, Checksum | None]  # None: no sum of its own; the archive is checked as a whole
     archive: Archive | None = None
-    urls: Mapping[str, str] = field(default_factory=dict)  # by file; counts before the archive
-    most: int = 1 << 28  # bytes of a file inside the archive; the largest of CIFAR has 154 MB
+    urls: Mapping[str, str] = field(default_factory=dict)  # by file; used instead of the archive
+    max_file_bytes: int = 1 << 28  # of a file in the archive; the largest of CIFAR has 154 MB
 
 
 @dataclass(frozen=True)
 class LoadedFiles:
-    """Contents by file name, and whether they are the official ones."""
+    """Contents by file name. origin: whether they are the official files."""
 
     files: Mapping[str, bytes]
     origin: str
@@ -73,7 +73,7 @@ def cache_folder() -> Path:
 
 
 def search_folders(folder: str | Path | None = None) -> list[Path]:
-    """Where sets are looked for: in the folder that is named, else where THINWIRE_DATA says, then in the cache."""
+    """The folders that are searched: the given one, else $THINWIRE_DATA and the cache."""
     if folder:
         return [Path(folder).expanduser()]
     variable = os.environ.get(VARIABLE)
@@ -81,11 +81,18 @@ def search_folders(folder: str | Path | None = None) -> list[Path]:
 
 
 def load(
-    data: DataSet, names: Sequence[str], folder: str | Path | None = None, tell: ProgressCallback | None = None
+    data: DataSet, names: Sequence[str], folder: str | Path | None = None, on_progress: ProgressCallback | None = None
 ) -> LoadedFiles:
-    """The contents of these files, checked. A folder that is named is the only place looked into.
+    """Read files of a data set and check them.
 
-    Without one: the folder THINWIRE_DATA names, then the cache; what is in neither is downloaded into the cache.
+    Args:
+        data: the data set.
+        names: its files to read.
+        folder: the only folder that is searched; None: $THINWIRE_DATA, then the cache, then a download into the cache.
+        on_progress: receives the progress of a download; None: lines on standard error.
+
+    Raises:
+        DataError: files are missing, damaged or incomplete, or the download failed.
     """
     tried = search_folders(folder)
     for place in tried:
@@ -94,54 +101,56 @@ def load(
             return loaded
     if folder:
         raise DataError(describe_missing(data, names, tried))
-    from .download import download  # late: most runs need no network
+    from .download import download  # imported here, because most runs need no network
 
     try:
-        download(data, names, cache_folder(), tell)
+        download(data, names, cache_folder(), on_progress)
     except OSError as error:
         why = f"The download failed: {error}."
         raise DataError(f"{describe_missing(data, names, tried)}\n{why}") from error
     loaded = _load_from(cache_folder(), data, names)
-    assert loaded, "what was just downloaded is there"
+    assert loaded, "just downloaded"
     return loaded
 
 
 def is_available(data: DataSet, folder: str | Path | None = None) -> bool:
-    """Whether `load` would find all of it without a download. Nothing is read; a part of it is an error here, too."""
+    """Whether `load` would find all files without a download. Reads nothing; an incomplete set raises DataError."""
     return any(_locate(place, data, list(data.files)) for place in search_folders(folder))
 
 
 def describe_folders(tried: Iterable[Path]) -> str:
-    """The places where nothing was, in words."""
+    """The searched folders, for errors."""
     return ", ".join(f"{place}{'' if place.is_dir() else ' (no such folder)'}" for place in tried)
 
 
 def describe_missing(data: DataSet, names: Iterable[str], tried: Iterable[Path]) -> str:
-    """What is wanted, where it was looked for, and the ways to get it."""
+    """An error text: the missing files, the searched folders and the ways to get the files."""
     wanted = ", ".join(str(Path(data.folder, name)) for name in names)
     archive = f", or {data.archive.name}" if data.archive else ""
     sources = [f"{url} ({data.files[name]})" for name, url in data.urls.items()]
-    if data.archive and data.archive.pin:
-        sources += [f"{data.archive.url} ({data.archive.pin})"]
+    if data.archive and data.archive.checksum:
+        sources += [f"{data.archive.url} ({data.archive.checksum})"]
     lines = [
-        f"{data.title}: not found in {describe_folders(tried)}; wanted: {wanted}{archive}. Three ways to get it:",
-        f"  1. without a named folder it is downloaded into {cache_folder()} if there is a network;",
-        "  2. name the folder that has it: --data FOLDER;",
-        f"  3. or set {VARIABLE}=FOLDER. Its source:",
+        f"{data.title}: not found in {describe_folders(tried)}; needed: {wanted}{archive}. Three ways to get it:",
+        f"  1. without --data it is downloaded into {cache_folder()}, if there is a network;",
+        "  2. use a folder that contains it: --data FOLDER;",
+        f"  3. set {VARIABLE}=FOLDER. Official source:",
         *(f"     {source}" for source in sources),
     ]
     return "\n".join(lines)
 
 
 def _locate(place: Path, data: DataSet, names: Sequence[str]) -> Path | None:
-    """The folder the files are in, or the archive; none if nothing of it is there; an error if only a part is."""
+    """The folder that has the files, or the archive; None if there is neither; DataError if files are missing."""
     for inside in (place / data.folder, place):
         there = [name for name in names if (inside / name).is_file()]
         if len(there) == len(names):
             return inside
         if there and inside != place:
             gone = ", ".join(name for name in names if name not in there)
-            raise DataError(f"{data.title}: {inside} has {', '.join(there)}, but not {gone}; put all of them there")
+            raise DataError(
+                f"{data.title}: {inside} has {', '.join(there)}, but {gone} is missing; put all of them there"
+            )
     path = place / data.archive.name if data.archive else None
     return path if path and path.is_file() else None
 
@@ -172,41 +181,46 @@ def _check_files(data: DataSet, found: Mapping[str, bytes], where: Path, own: Ma
 
 def _describe_unchecked(data: DataSet, folder: Path, names: Sequence[str]) -> str:
     archive = data.archive
-    assert archive is not None, "files without sums come out of an archive"
+    assert archive is not None, "files without sums are in an archive"
     return (
-        f"{data.title}: {folder} has {', '.join(names)}, whose own sums are not known, only that of {archive.name} "
-        f"({archive.pin}). Put the archive there instead of the folder, it need not be unpacked; or let the folder "
-        f"vouch for its files: cd {folder} && sha256sum {' '.join(names)} > SHA256SUMS"
+        f"{data.title}: {folder} has {', '.join(names)}, which cannot be checked: only the sum of {archive.name} is "
+        f"known ({archive.checksum}). Put the packed archive there instead, or create a SHA256SUMS file: "
+        f"cd {folder} && sha256sum {' '.join(names)} > SHA256SUMS"
     )
 
 
 def check_archive(path: Path, data: DataSet) -> None:
-    """Raise DataError unless the archive as a whole has the SHA-256 it should have."""
-    pin = data.archive.pin if data.archive else None
-    assert pin is not None, "files without sums come out of an archive that has one"
+    """Raise DataError unless the archive has the expected SHA-256."""
+    checksum = data.archive.checksum if data.archive else None
+    assert checksum is not None, "an archive of files without sums has one"
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
             digest.update(piece)
-    if digest.hexdigest() != pin.sha256:
+    if digest.hexdigest() != checksum.sha256:
         raise DataError(
-            f"{path} is not what it should be: expected sha256 {pin.sha256}, found {digest.hexdigest()}; get it anew"
+            f"{path} is damaged or another file: expected sha256 {checksum.sha256}, found {digest.hexdigest()}; "
+            "download it again"
         )
 
 
 def check_content(path: str, content: bytes, wanted: Checksum | str) -> None:
-    """Raise DataError unless the content has the size and SHA-256 it should have."""
+    """Raise DataError unless the content has the expected size and SHA-256."""
     if isinstance(wanted, Checksum) and wanted.num_bytes is not None and len(content) != wanted.num_bytes:
         short = "is truncated" if len(content) < wanted.num_bytes else "is too long"
-        raise DataError(f"{path} {short}: expected {wanted.num_bytes:,} bytes, found {len(content):,}; get it anew")
+        raise DataError(
+            f"{path} {short}: expected {wanted.num_bytes:,} bytes, found {len(content):,}; download it again"
+        )
     expected = wanted.sha256 if isinstance(wanted, Checksum) else wanted
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
-        raise DataError(f"{path} is not what it should be: expected sha256 {expected}, found {found}; get it anew")
+        raise DataError(
+            f"{path} is damaged or another file: expected sha256 {expected}, found {found}; download it again"
+        )
 
 
 def read_checksums(folder: Path) -> dict[str, str]:
-    """SHA-256 by name out of a folder's own SHA256SUMS; none if there is no such file."""
+    """SHA-256 by file name from a folder's SHA256SUMS; empty if there is no such file."""
     path = folder / "SHA256SUMS"
     if not path.is_file():
         return {}
@@ -222,25 +236,25 @@ def read_checksums(folder: Path) -> dict[str, str]:
 
 
 def read_members(path: Path, data: DataSet, names: Sequence[str]) -> dict[str, bytes]:
-    """Contents of the set's files inside its archive; nothing is unpacked to disk and other members are not read."""
+    """Contents of files in the archive. Nothing is unpacked to disk."""
     wanted = {f"{data.folder}/{name}": name for name in names}
     try:
         read = _zip_members if path.suffix == ".zip" else _tar_members
-        found = dict(read(path, wanted, data.most))
+        found = dict(read(path, wanted, data.max_file_bytes))
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
-        expected = data.archive.pin.num_bytes if data.archive and data.archive.pin else None
+        expected = data.archive.checksum.num_bytes if data.archive and data.archive.checksum else None
         size = f": expected {expected:,} bytes, found {path.stat().st_size:,}" if expected else ""
-        raise DataError(f"{path} cannot be read ({error}){size}; get it anew") from error
+        raise DataError(f"{path} cannot be read ({error}){size}; download it again") from error
     if gone := [member for member, name in wanted.items() if name not in found]:
         raise DataError(f"{path} has no {', '.join(gone)}; is it the archive of {data.title}?")
     return found
 
 
-def _tar_members(path: Path, wanted: Mapping[str, str], most: int) -> Iterable[tuple[str, bytes]]:
+def _tar_members(path: Path, wanted: Mapping[str, str], max_bytes: int) -> Iterable[tuple[str, bytes]]:
     left = set(wanted)
     with tarfile.open(path, "r:*") as archive:
         for member in archive:
-            if member.name.removeprefix("./") not in left or not member.isfile() or member.size > most:
+            if member.name.removeprefix("./") not in left or not member.isfile() or member.size > max_bytes:
                 continue
             content = archive.extractfile(member)
             assert content is not None, "a plain file"
@@ -250,8 +264,8 @@ def _tar_members(path: Path, wanted: Mapping[str, str], most: int) -> Iterable[t
                 return
 
 
-def _zip_members(path: Path, wanted: Mapping[str, str], most: int) -> Iterable[tuple[str, bytes]]:
+def _zip_members(path: Path, wanted: Mapping[str, str], max_bytes: int) -> Iterable[tuple[str, bytes]]:
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
-            if info.filename in wanted and info.file_size <= most:
+            if info.filename in wanted and info.file_size <= max_bytes:
                 yield wanted[info.filename], archive.read(info)

@@ -1,4 +1,4 @@
-"""Data sets that are in this package: xz files beside ATTRIBUTION.md, checked when they are read."""
+"""Data sets in this package: xz files (see ATTRIBUTION.md), checked when they are read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from importlib.resources import files
 
 
 def read_embedded_text(name: str, file: str, sha256: str) -> str:
-    """The unpacked text. sha256: of the text, before compression."""
+    """The decompressed text of a file. sha256: of the text."""
     packed = files(__package__).joinpath(file).read_bytes()
     try:
         data = lzma.decompress(packed)
     except lzma.LZMAError as error:
-        raise ValueError(f"{name}: the embedded file does not unpack ({error}); reinstall thinwire") from error
+        raise ValueError(f"{name}: the embedded file cannot be decompressed ({error}); reinstall thinwire") from error
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise ValueError(f"{name}: the embedded text has sha256 {found}, expected {sha256}; reinstall thinwire")

@@ -1,4 +1,4 @@
-"""Read LIBSVM text: one row per line, a label and then `index:value` pairs with 1-based, rising indices."""
+"""Parse LIBSVM text: one row per line, a label and then `index:value` pairs with increasing indices from 1."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from numpy.typing import NDArray
 
 
 def parse_libsvm(text: str, features: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Dense features (rows, features) and labels (rows,); what is not named in a line is zero.
+    """Dense features (rows, features) and labels (rows,); missing indices are zero.
 
-    Raises ValueError with the line's number for anything else than `label index:value index:value ...`.
+    Raises:
+        ValueError: a line is not `label index:value index:value ...`; the text has the number of the line.
     """
     if features < 1:
         raise ValueError(f"parse_libsvm: features must be at least 1, got {features}; give the number of columns")
     lines = text.removesuffix("\n").split("\n") if text.strip() else []
     if not lines:
-        raise ValueError("parse_libsvm: the text has no rows; one line such as '1 3:0.5 7:1' would do")
+        raise ValueError("parse_libsvm: the text has no rows; expected lines such as '1 3:0.5 7:1'")
 
     labels: list[float] = []
     counts: list[int] = []  # pairs per line
@@ -49,7 +50,7 @@ def parse_libsvm(text: str, features: int) -> tuple[NDArray[np.float64], NDArray
 
 
 def _explain_line(line: str, number: int) -> ValueError:
-    """The error for a line that could not be read, naming its first bad word."""
+    """The error for a line that cannot be parsed, with its first wrong word."""
     words = line.split()
     if not words:
         return ValueError(f"line {number} is empty; every line is a row and starts with its label")
@@ -81,7 +82,7 @@ def _is_pair(word: str) -> bool:
 def _check_finite(numbers: NDArray[np.float64], row: NDArray[np.int64], what: str) -> None:
     """Raise for the first number that is infinite or not a number."""
     for at in np.flatnonzero(~np.isfinite(numbers))[:1]:
-        raise ValueError(f"line {row[at] + 1}: {what} {numbers[at]} is not finite; a finite number would do")
+        raise ValueError(f"line {row[at] + 1}: {what} {numbers[at]} is not finite; use a finite number")
 
 
 def _check_range(columns: list[int], row: NDArray[np.int64], features: int) -> None:
@@ -95,6 +96,5 @@ def _check_rising(column: NDArray[np.int64], row: NDArray[np.int64]) -> None:
     """Raise for the first index that is not above the one before it in its line."""
     for at in np.flatnonzero((row[1:] == row[:-1]) & (column[1:] <= column[:-1]))[:1]:
         raise ValueError(
-            f"line {row[at + 1] + 1}: index {column[at + 1]} follows {column[at]}; "
-            "indices rise within a line, so that none is given twice"
+            f"line {row[at + 1] + 1}: index {column[at + 1]} follows {column[at]}; indices must increase within a line"
         )

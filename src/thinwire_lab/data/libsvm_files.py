@@ -1,4 +1,4 @@
-"""LIBSVM files: a9a with its test set, and any file with two labels."""
+"""LIBSVM files: a9a (LIBSVM's version of UCI Adult) with its test set, and any file with two labels."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def read_a9a(folder: str | None = None) -> tuple[Numbers, Numbers, Numbers, Numb
 
 @lru_cache(maxsize=1)
 def read_libsvm(path: str) -> tuple[Numbers, Numbers]:
-    """Features and labels (the smaller is 0, the larger 1) of a LIBSVM file, also of a .bz2 or .xz; kept dense."""
+    """Dense features and labels (the smaller is 0, the larger 1) of a LIBSVM file, also .bz2 or .xz."""
     file = Path(path).expanduser()
     if not file.is_file():
-        raise DataError(f"{path}: no such file; data is mushrooms, a9a, or the path of a LIBSVM file")
+        raise DataError(f"{path}: no such file; data must be mushrooms, a9a, or the path of a LIBSVM file")
     content = file.read_bytes()
     try:
         if file.suffix in (".bz2", ".xz"):
@@ -52,19 +52,21 @@ def read_libsvm(path: str) -> tuple[Numbers, Numbers]:
         columns = max(map(int, re.findall(r"(\d+):", text)), default=1)
         rows = text.count("\n") + 1
         if rows * columns > _MAX_NUMBERS:
-            raise DataError(f"{path}: {rows:,} rows of {columns:,} columns are too many to be kept dense (2 GB)")
+            raise DataError(f"{path}: {rows:,} rows of {columns:,} columns are too many for a dense matrix (2 GB)")
         features, labels = parse_libsvm(text, columns)
     except DataError:
         raise
     except (OSError, EOFError, lzma.LZMAError, ValueError) as error:
-        raise DataError(f"{path} is no LIBSVM file: {error}") from error
+        raise DataError(f"{path} is not a LIBSVM file: {error}") from error
     return features, binarize_labels(labels, path)
 
 
 def binarize_labels(labels: Numbers, what: str) -> Numbers:
-    """The smaller label becomes 0, the larger 1; anything but two labels is refused."""
+    """Map the smaller label to 0 and the larger to 1; DataError unless there are exactly two."""
     kinds = np.unique(labels)
     if len(kinds) != 2:
-        raise DataError(f"{what}: logistic regression takes two labels, this has {len(kinds)}: {kinds[:5].tolist()}")
+        raise DataError(
+            f"{what}: logistic regression needs two labels, this file has {len(kinds)}: {kinds[:5].tolist()}"
+        )
     result: Numbers = (labels == kinds[1]).astype(np.float64)
     return result

@@ -1,4 +1,4 @@
-"""WikiText-2 and -103 by words and tiny-shakespeare by characters: one long row of token numbers each."""
+"""WikiText-2 and WikiText-103 by words, tiny-shakespeare by characters: each as one row of token numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WIKITEXT2 = DataSet(
         "wiki.valid.tokens": Checksum(1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
     },
     archive=Archive(f"{_ARCHIVES}/wikitext-2-v1.zip"),
-    urls={  # the same files under other names; the archive's own address answers no more
+    urls={  # the same files under other names; the address of the archive is dead
         "wiki.train.tokens": f"{_EXAMPLES}/train.txt",
         "wiki.valid.tokens": f"{_EXAMPLES}/valid.txt",
     },
@@ -39,7 +39,7 @@ WIKITEXT103 = DataSet(
         f"{_ARCHIVES}/wikitext-103-v1.zip",
         Checksum(None, "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590"),
     ),
-    most=1 << 30,  # the training file has some 540 MB
+    max_file_bytes=1 << 30,  # the training file has about 540 MB
 )
 SHAKESPEARE = DataSet(
     title="tiny-shakespeare",
@@ -61,28 +61,29 @@ class TokenizedText:
 
 @lru_cache(maxsize=2)
 def read_wikitext2(folder: str | None = None) -> TokenizedText:
+    """WikiText-2 by words. Cached: all workers of a process share one copy."""
     return _read_words(WIKITEXT2, folder)
 
 
 @lru_cache(maxsize=1)
 def read_wikitext103(folder: str | None = None) -> TokenizedText:
-    """The same, fifty times as long: 103 million words, 400 MB as numbers."""
+    """WikiText-103: 103 million words, 400 MB as int32."""
     return _read_words(WIKITEXT103, folder)
 
 
 def _read_words(data: DataSet, folder: str | None) -> TokenizedText:
-    """Words between spaces and <eos> at each line's end; the vocabulary is every word of the training file."""
+    """Words separated by spaces, with <eos> at the end of each line; the vocabulary is that of the training file."""
     loaded = load(data, list(data.files), folder)
     contents = {name: (f"{data.title}: {name}", loaded.files[name]) for name in data.files}
     number: defaultdict[str, int] = defaultdict(None, {"<unk>": 0, "<eos>": 1})
-    number.default_factory = number.__len__  # a word that is new has the next number
+    number.default_factory = number.__len__  # a new word gets the next number
     train = tokenize(*contents["wiki.train.tokens"], number.__getitem__)
     valid = tokenize(*contents["wiki.valid.tokens"], lambda word: number.get(word, 0))
     return TokenizedText(train, valid, tuple(number), loaded.origin)
 
 
 def tokenize(what: str, content: bytes, number: Callable[[str], int]) -> Tensor:
-    """Numbers (n,) of the words of a text as int32, line by line: words that are not at work take no room."""
+    """Token numbers (n,) of a text as int32; read line by line, to save memory."""
     numbers = array("i")
     for line in _lines(what, content):
         numbers.extend(map(number, line.split()))
@@ -92,11 +93,11 @@ def tokenize(what: str, content: bytes, number: Callable[[str], int]) -> Tensor:
 
 @lru_cache(maxsize=2)
 def read_shakespeare(folder: str | None = None) -> TokenizedText:
-    """Characters; the first 90 % for training, the last 10 % for validation, as is usual."""
+    """tiny-shakespeare by characters: the first 90 % for training, the last 10 % for validation."""
     loaded = load(SHAKESPEARE, ["input.txt"], folder)
     content = np.frombuffer(loaded.files["input.txt"], np.uint8)
     if content.max() > 127:
-        raise DataError(f"{SHAKESPEARE.title}: input.txt is not plain ASCII; get it anew")
+        raise DataError(f"{SHAKESPEARE.title}: input.txt is not plain ASCII; download it again")
     letters, numbers = np.unique(content, return_inverse=True)
     tokens = torch.from_numpy(numbers.astype(np.int64))
     cut = len(tokens) * 9 // 10
@@ -108,4 +109,4 @@ def _lines(what: str, content: bytes) -> Iterator[str]:
         try:
             yield line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise DataError(f"{what} is not UTF-8 (line {at}: {error}); get it anew") from error
+            raise DataError(f"{what} is not UTF-8 (line {at}: {error}); download it again") from error

@@ -49,7 +49,7 @@ class Learner(Protocol):
 class Task(Protocol):
     """Settings of a task, checked when they are put together."""
 
-    def prepare(self, size: int, split: Split, tell: ProgressCallback | None = None) -> None:
+    def prepare(self, size: int, split: Split, on_progress: ProgressCallback | None = None) -> None:
         """Find or download the data and refuse what cannot be, before any worker starts."""
 
     def learner(self, rank: int, size: int, split: Split, seed: int) -> Learner:

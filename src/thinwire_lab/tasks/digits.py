@@ -39,7 +39,7 @@ class Digits:
     def smoothness(self) -> None:
         return None
 
-    def prepare(self, size: int, split: Split, tell: ProgressCallback | None = None) -> None:
+    def prepare(self, size: int, split: Split, on_progress: ProgressCallback | None = None) -> None:
         split_rows(_digits()[1].numpy(), size, split, seed=0)
 
     def learner(self, rank: int, size: int, split: Split, seed: int) -> ModuleLearner:

@@ -48,7 +48,7 @@ class ImageFolder(ImageTask):
                 f"image_folder: pixels must be at least {MIN_PIXELS}, got {self.pixels}; 224 is usual"
             )
 
-    def prepare(self, size: int, split: Split, tell: ProgressCallback | None = None) -> None:
+    def prepare(self, size: int, split: Split, on_progress: ProgressCallback | None = None) -> None:
         split_rows(self._labels().numpy(), size, split, seed=0)
         import_pillow()
 

@@ -101,9 +101,9 @@ class Cifar10(ImageTask):
     def __post_init__(self) -> None:
         check_settings(self, f"cifar{self.classes}")
 
-    def prepare(self, size: int, split: Split, tell: ProgressCallback | None = None) -> None:
+    def prepare(self, size: int, split: Split, on_progress: ProgressCallback | None = None) -> None:
         load(
-            *select_files(self.classes, self.images), self.folder, tell
+            *select_files(self.classes, self.images), self.folder, on_progress
         )  # with progress; the reader finds it afterwards
         split_rows(self._data.train_labels.numpy(), size, split, seed=0)
 

@@ -52,9 +52,9 @@ class LogisticTask:
     def smoothness(self) -> float:
         return self._problems()[0].smoothness
 
-    def prepare(self, size: int, split: Split, tell: ProgressCallback | None = None) -> None:
+    def prepare(self, size: int, split: Split, on_progress: ProgressCallback | None = None) -> None:
         if self.data == "a9a":
-            load(A9A, list(A9A.files), self.folder, tell)
+            load(A9A, list(A9A.files), self.folder, on_progress)
         split_rows(self._problems()[0].labels.numpy(), size, split, seed=0)
 
     def learner(self, rank: int, size: int, split: Split, seed: int) -> LogisticLearner:

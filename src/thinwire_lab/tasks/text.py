@@ -68,8 +68,8 @@ class WikiText2:
     def smoothness(self) -> None:
         return None
 
-    def prepare(self, size: int, split: Split, tell: ProgressCallback | None = None) -> None:
-        load(self.data, list(self.data.files), self.folder, tell)
+    def prepare(self, size: int, split: Split, on_progress: ProgressCallback | None = None) -> None:
+        load(self.data, list(self.data.files), self.folder, on_progress)
         split_text(len(self._train()), size, split, self.context + 1)
         self._valid()
 

@@ -72,7 +72,7 @@ def test_images_come_in_the_order_of_the_files(tmp_path, classes):
 def test_as_many_files_are_read_as_it_takes(tmp_path):
     tiny_data.write_cifar(tmp_path, per_file=20)
     assert len(read_cifar(10, 70, 5, str(tmp_path)).train) == 70
-    with pytest.raises(DataError, match="101 training images are asked for, there are 100"):
+    with pytest.raises(DataError, match="101 training images are requested, there are 100"):
         read_cifar(10, 101, 5, str(tmp_path))
 
 
@@ -139,7 +139,7 @@ def test_files_without_sums_are_checked_by_their_archive(tmp_path):
     assert load(own, ["wiki.valid.tokens"], path.parent).files == {"wiki.valid.tokens": b" a b \n"}
     assert "official" in load(own, ["wiki.valid.tokens"], path.parent).origin
     with pytest.raises(
-        DataError, match=f"wikitext-103-v1.zip is not what it should be: expected sha256 {'242ba0f20b'}"
+        DataError, match=f"wikitext-103-v1.zip is damaged or another file: expected sha256 {'242ba0f20b'}"
     ):
         load(WIKITEXT103, ["wiki.valid.tokens"], path.parent)
 
@@ -151,7 +151,7 @@ def test_an_unpacked_folder_without_sums_must_vouch_for_itself(tmp_path):
     read_wikitext103.cache_clear()
     with pytest.raises(DataError) as error:
         read_wikitext103(str(tmp_path))
-    for part in ("whose own sums are not known, only that of wikitext-103-v1.zip", WIKITEXT103.archive.pin.sha256,
+    for part in ("cannot be checked: only the sum of wikitext-103-v1.zip is known", WIKITEXT103.archive.checksum.sha256,
                  f"cd {inside} && sha256sum wiki.train.tokens wiki.valid.tokens > SHA256SUMS"):  # fmt: skip
         assert part in str(error.value)
 
@@ -200,10 +200,10 @@ def test_any_libsvm_file_with_two_labels_will_do(tmp_path, packing):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("1 1:1\n2 1:1\n3 1:1\n", "two labels, this has 3"),
-        ("1 1:1\n", "two labels, this has 1"),
-        ("1 1:1\n2 99999999999:1\n", "too many to be kept dense"),
-        ("one two\n", "is no LIBSVM file: line 1"),
+        ("1 1:1\n2 1:1\n3 1:1\n", "two labels, this file has 3"),
+        ("1 1:1\n", "two labels, this file has 1"),
+        ("1 1:1\n2 99999999999:1\n", "too many for a dense matrix"),
+        ("one two\n", "is not a LIBSVM file: line 1"),
         ("", "has no rows"),
     ],
 )
@@ -211,7 +211,7 @@ def test_other_files_are_refused(tmp_path, content, says):
     (tmp_path / "mine").write_text(content)
     with pytest.raises(DataError, match=says):
         read_libsvm(str(tmp_path / "mine"))
-    with pytest.raises(DataError, match="no such file; data is mushrooms, a9a, or"):
+    with pytest.raises(DataError, match="no such file; data must be mushrooms, a9a, or"):
         read_libsvm(str(tmp_path / "other"))
 
 
@@ -232,7 +232,7 @@ def test_what_is_missing_is_said_with_the_ways_to_get_it(tmp_path):
 def test_a_folder_with_a_part_of_the_files_is_an_error(tmp_path):
     inside = tiny_data.write_cifar(tmp_path) / CIFAR10.folder
     (inside / "test_batch.bin").unlink()
-    with pytest.raises(DataError, match=r"has data_batch_1.bin, but not test_batch.bin"):
+    with pytest.raises(DataError, match=r"has data_batch_1.bin, but test_batch.bin is missing"):
         load(CIFAR10, ["data_batch_1.bin", "test_batch.bin"], tmp_path)
 
 
@@ -252,7 +252,9 @@ def test_a_changed_byte_is_found(tmp_path):
     content[100] ^= 1
     (inside / "data_batch_1.bin").write_bytes(content)
     found = hashlib.sha256(content).hexdigest()
-    with pytest.raises(DataError, match=f"data_batch_1.bin is not .*expected sha256 {expected}, found {found}"):
+    with pytest.raises(
+        DataError, match=f"data_batch_1.bin is damaged or another file: expected sha256 {expected}, found {found}"
+    ):
         read_cifar(10, 20, 20, str(tmp_path))
 
 
@@ -279,7 +281,10 @@ def test_a_row_with_an_impossible_label_or_half_a_row_is_an_error(tmp_path):
     inside = tiny_data.write_cifar(tmp_path) / CIFAR10.folder
     rows = tiny_data.cifar_rows(20, 10, 0)
     rows[3, 0] = 10
-    for content, says in ((rows.tobytes(), "label 10 in a row"), (rows.tobytes()[:-1], "no whole number of rows")):
+    for content, says in (
+        (rows.tobytes(), "a row has label 10"),
+        (rows.tobytes()[:-1], "not a multiple of the row size"),
+    ):
         (inside / "data_batch_1.bin").write_bytes(content)
         tiny_data.sums(inside)
         with pytest.raises(DataError, match=says):
@@ -303,7 +308,7 @@ def test_the_named_folder_counts_before_the_variable_and_the_cache_and_is_the_on
 
 def test_a_download_is_kept_in_the_cache_and_told_about(tmp_path):
     data, told = remote(tmp_path, b"x" * 1_000_000), []
-    assert load(data, ["one"], tell=lambda *news: told.append(news)).files["one"] == b"x" * 1_000_000
+    assert load(data, ["one"], on_progress=lambda *progress: told.append(progress)).files["one"] == b"x" * 1_000_000
     assert told[-1] == (data.urls["one"], 1_000_000, 1_000_000) and told == sorted(told, key=lambda news: news[1])
     (tmp_path / "served").unlink()
     assert load(data, ["one"]).files["one"] == b"x" * 1_000_000
@@ -336,7 +341,7 @@ def test_a_downloaded_archive_is_unpacked_and_checked(tmp_path, capsys):
     data = DataSet("a set", "set", files, Archive(packed.as_uri(), pin(packed.read_bytes())))
     assert load(data, ["two"]).files == {"two": b"22"} and " B of " in capsys.readouterr().err
     assert sorted(path.name for path in cache_folder().rglob("*") if path.is_file()) == ["one", "two"]
-    with pytest.raises(DataError, match=r"set.tar.gz/one is not what it should be"):
+    with pytest.raises(DataError, match=r"set.tar.gz/one is damaged or another file"):
         download(replace(data, files=files | {"one": pin(b"2")}), ["one"], tmp_path / "other")
 
 

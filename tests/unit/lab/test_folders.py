@@ -138,7 +138,7 @@ def test_what_is_missing_is_said_with_the_layout_and_the_ways_to_give_it(tmp_pat
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        (["train/a/1.png", "train/b/1.png"], "imagenet has no folder val; wanted: train/CLASS/IMAGE"),
+        (["train/a/1.png", "train/b/1.png"], "imagenet has no folder val; expected: train/CLASS/IMAGE"),
         (["train/a/1.png", "val/a/1.png"], "train has 1 classes, at least 2 are needed"),
         (["train/1.png", "val/a/1.png"], "train has 0 classes"),
         (["train/a/1.png", "train/b/1.png", "val/c/1.png"], "val has classes that train lacks: c"),
@@ -181,14 +181,14 @@ def test_a_broken_image_is_named(place, name):
     content = path.read_bytes()
     for broken in (b"", b"no image", content[: len(content) // 2], content[: len(content) - 40]):
         path.write_bytes(broken)
-        with pytest.raises(DataError, match=rf"{name} cannot be read as an image"):
+        with pytest.raises(DataError, match=rf"{name} cannot be decoded as an image"):
             decode_image(path, 32, central_crop)
 
 
 def test_a_file_of_another_kind_is_not_opened_whatever_its_name(tmp_path):
     images = pytest.importorskip("PIL.Image", reason="image folders need the extra `images`")
     images.new("RGB", (8, 8)).save(tmp_path / "x.png", format="GIF")
-    with pytest.raises(DataError, match="cannot be read as an image"):
+    with pytest.raises(DataError, match="cannot be decoded as an image"):
         decode_image(tmp_path / "x.png", 32, central_crop)
 
 

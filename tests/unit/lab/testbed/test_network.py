@@ -56,7 +56,7 @@ def test_loopback_needs_no_root_and_does_not_claim_to_be_shaped_or_counted(monke
         main(["testbed", "run", "--loopback", "--json", str(tmp_path / "o.json"), "--", "sh", "-c", "echo $RANK"]) == 0
     )
     out, said = capfd.readouterr()
-    assert out == "0\n" and "not shaped" in said and "cannot be counted" in said
+    assert out == "0\n" and "not shaped" in said and "Bytes are not counted" in said
     assert main(["testbed", "run", "--loopback", "--rate", "1gbit", "--", "true"]) == 2
     assert "is not shaped and cannot have --rate" in capfd.readouterr().err
 

@@ -56,5 +56,5 @@ def test_counts_are_differences_and_know_their_frames():
 def test_a_composition_is_refused_before_anything_starts():
     with pytest.raises(CompositionError, match="no part is called"):
         verify("nonsense()")
-    with pytest.raises(ValueError, match="2 or more"):
+    with pytest.raises(ValueError, match="at least 2"):
         verify("dense()", workers=1)
