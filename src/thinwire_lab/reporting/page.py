@@ -22,7 +22,7 @@ from .plots import Plot, build_group_plot, build_histogram_plots, choose_measure
 from .result_tables import build_plot, build_table
 from .seeds import Run, assign_styles, group_runs
 from .svg import DASHES, SERIES_COLORS, svg_swatch
-from .tables import TargetLevel, build_group_table, build_modelled_table, group_modelled, read_target
+from .tables import TargetLevel, build_group_table, build_modelled_table, group_modelled, read_description, read_target
 
 
 def write_report(result: Mapping[str, Any], path: Path) -> None:
@@ -41,7 +41,7 @@ def render_report(result: Mapping[str, Any]) -> str:
     return environment.from_string(_read_resource("page.html.j2")).render(
         name=result["name"],
         title=result.get("title") or result["name"],
-        description=result.get("description", ""),
+        description=read_description(result),
         task=format_facts(result.get("task")),
         checks=result.get("checks", []),
         tables=[build_table(table) for table in result.get("tables", [])],

@@ -49,6 +49,11 @@ class TargetLevel(NamedTuple):
         return f"{100 * self.value:g} %" if self.metric == "accuracy" else format_number(self.value)
 
 
+def read_description(result: Mapping[str, Any]) -> str:
+    """Return what was run; results of old versions have it under "about"."""
+    return str(result.get("description") or result.get("about") or "")
+
+
 def read_target(result: Mapping[str, Any]) -> TargetLevel | None:
     """Return the target of a result; results of old versions have a loss only."""
     target = result.get("target")

@@ -8,7 +8,15 @@ from typing import Any
 
 from .result_tables import build_table
 from .seeds import group_runs
-from .tables import Cell, ReportTable, build_group_table, build_modelled_table, group_modelled, read_target
+from .tables import (
+    Cell,
+    ReportTable,
+    build_group_table,
+    build_modelled_table,
+    group_modelled,
+    read_description,
+    read_target,
+)
 
 MODELLED = "Modelled from measured compute and bytes and the link's stated bandwidth; nothing was timed on such a link."
 
@@ -44,7 +52,7 @@ def write_markdown(result: Mapping[str, Any], path: Path, pictures: Sequence[Pat
 
 
 def _markdown_lines(result: Mapping[str, Any], path: Path, pictures: Sequence[Path]) -> Iterator[str]:
-    yield f"# {result.get('title') or result['name']}\n\n{result.get('description', '')}\n"
+    yield f"# {result.get('title') or result['name']}\n\n{read_description(result)}\n"
     versions, machine = _join_facts(result.get("versions")), _join_facts(result.get("machine"))
     yield f"`{result.get('command', '')}`, {versions}; {machine}.\n"
     if cut := (result.get("task") or {}).get("cut"):

@@ -6,8 +6,15 @@ import pytest
 import torch
 
 from helpers.laboratory import run_here, run_plan, without_times
-from thinwire_lab.published.low_rank_ef21.experiment import EXPERIMENT, OPERATORS, SERVED, UNFIT, WORLDS, summarize
-from thinwire_lab.published.low_rank_ef21.tables import on_the_wire, reaching, verdict
+from thinwire_lab.published.low_rank_ef21.experiment import (
+    EXPERIMENT,
+    METHODS,
+    NOT_CONTRACTIVE,
+    SERVER_METHODS,
+    WORLDS,
+    summarize,
+)
+from thinwire_lab.published.low_rank_ef21.tables import build_traffic_table, classify_convergence, find_first_reaching
 from thinwire_lab.running.build_jobs import build_run_plan
 from thinwire_lab.tasks.logistic import hold_out, mushrooms
 
@@ -23,13 +30,13 @@ from thinwire_lab.tasks.logistic import hold_out, mushrooms
     ],
 )
 def test_verdicts_follow_the_stated_rule(norms, word):
-    assert verdict(norms, dense=1e-4) == word
+    assert classify_convergence(norms, dense=1e-4) == word
 
 
 def test_what_it_takes_is_read_off_the_curve():
     curve = {"step": [0, 10, 20], "payload_bytes": [0, 100, 200], "grad_norm": [1.0, None, 0.01]}
-    assert reaching({"curve": curve}, 0.01) == (20, 200)
-    assert reaching({"curve": curve}, 0.001) is None
+    assert find_first_reaching({"curve": curve}, 0.01) == (20, 200)
+    assert find_first_reaching({"curve": curve}, 0.001) is None
 
 
 def test_held_out_rows_are_no_part_of_training():
@@ -43,7 +50,7 @@ def test_held_out_rows_are_no_part_of_training():
 def test_every_operator_stands_in_each_world_with_and_without_ef21():
     assert len(EXPERIMENT.groups) == 2 * len(WORLDS) + 1
     counts = [len(EXPERIMENT.methods_of(group)) for group in EXPERIMENT.groups]
-    assert counts == [len(OPERATORS), len(OPERATORS) + len(UNFIT)] * 3 + [len(SERVED)]
+    assert counts == [len(METHODS), len(METHODS) + len(NOT_CONTRACTIVE)] * 3 + [len(SERVER_METHODS)]
     assert all("ef21(" in m.composition or m.label == "dense" for m in EXPERIMENT.methods_of(EXPERIMENT.groups[1]))
 
 
@@ -61,7 +68,7 @@ def test_a_gathered_topk_sends_more_than_dense_and_one_through_a_server_less():
     labels = ("dense", "EF21(Top-28)"), ("dense, server", "EF21(Top-28), server")
     few = tuple(replace(g, methods=some) for g, some in zip(EXPERIMENT.groups[5:], labels, strict=True))
     runs = run_here(replace(EXPERIMENT, groups=few, steps=5))["runs"]
-    dense, topk = on_the_wire(runs, ("dense", "Top-28"))["rows"]
+    dense, topk = build_traffic_table(runs, ("dense", "Top-28"))["rows"]
     assert topk[1] < dense[1] < dense[2] < topk[2], "payload, then sent to workers"
     assert topk[4] < 0.4 * dense[4] and topk[5] == dense[5] and topk[6] < dense[6], "to, from, both ways"
     ends = {run["label"]: run["final"]["grad_norm"] for run in runs}
@@ -69,18 +76,21 @@ def test_a_gathered_topk_sends_more_than_dense_and_one_through_a_server_less():
 
 
 def test_a_run_that_explodes_ends_early_and_says_so():
-    group = replace(EXPERIMENT.groups[1], methods=("dense", UNFIT[1].label))
+    group = replace(EXPERIMENT.groups[1], methods=("dense", NOT_CONTRACTIVE[1].label))
     result = run_here(replace(EXPERIMENT, groups=(group,)))
     steps = {run["label"]: run["curve"]["step"][-1] for run in result["runs"]}
     dense, exploded = (run["curve"]["grad_norm"] for run in result["runs"])
-    assert steps["dense"] == EXPERIMENT.steps > steps[UNFIT[1].label]
-    assert verdict(exploded, dense[-1]) == "diverges" and verdict(dense, dense[-1]) == "converges"
+    assert steps["dense"] == EXPERIMENT.steps > steps[NOT_CONTRACTIVE[1].label]
+    assert (
+        classify_convergence(exploded, dense[-1]) == "diverges"
+        and classify_convergence(dense, dense[-1]) == "converges"
+    )
 
 
 def test_the_tables_tell_of_every_operator_in_every_world():
     result = run_here(replace(EXPERIMENT, steps=2, log_every=1), summarize)
     ends, wire, expected = result["tables"]
-    assert [row[0] for row in wire["rows"]] == [operator.label for operator in OPERATORS]
-    assert len(ends["rows"]) == len(OPERATORS) * len(WORLDS)
+    assert [row[0] for row in wire["rows"]] == [operator.label for operator in METHODS]
+    assert len(ends["rows"]) == len(METHODS) * len(WORLDS)
     assert all(len(row) == len(ends["columns"]) for row in ends["rows"])
     assert all(row[1] in ("yes", "no") or " of " in row[1] for row in expected["rows"])
