@@ -23,7 +23,7 @@ from .drivers.processes import run_ranks
 from .drivers.rendezvous import gloo_is_available
 from .exchange import Exchanger
 from .integrations.comparison import compare_settings, fingerprint
-from .kernels.native import serving
+from .kernels.native import describe_kernels
 from .planner.link import LinkFigures, Rate, advice, measure_link
 
 SELF_TESTS = ("dense()", "ef(topk(density=0.05))", "ef(powersgd(rank=2))", "qsgd(bits=4)", "two_hop(qsgd(bits=8))")
@@ -83,7 +83,7 @@ def examine_machine() -> list[Finding]:
         Finding("safetensors", *_version("safetensors")),
         Finding("cores", f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads"),
         Finding("load", _load()),
-        Finding("kernels", serving() + ("; torch reference on CUDA" if torch.cuda.is_available() else "")),
+        Finding("kernels", describe_kernels() + ("; torch reference on CUDA" if torch.cuda.is_available() else "")),
         Finding("backend", "gloo" if (gloo := gloo_is_available()) else "this torch was built without gloo", gloo),
         Finding("interface", os.environ.get("GLOO_SOCKET_IFNAME", "gloo's choice (GLOO_SOCKET_IFNAME is not set)")),
     ]

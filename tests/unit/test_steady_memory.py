@@ -14,7 +14,7 @@ SIDE = 700
 ALONE = World(0, 1)
 
 
-@pytest.mark.skipif(not native.runnable(), reason="no C kernels were built here")
+@pytest.mark.skipif(not native.runnable_builds(), reason="no C kernels were built here")
 @pytest.mark.parametrize(
     "text", ["ef(topk(density=0.01))", "ef(powersgd(rank=4))", "ef(qsgd(bits=4))", "ef(uniform(bits=8))", "ef(sign)"]
 )

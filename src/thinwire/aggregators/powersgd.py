@@ -35,7 +35,7 @@ from ..kernels import (
     combine_rows,
     low_rank,
     noise_matrix,
-    orthonormal,
+    orthonormalize,
     subtract_low_rank,
 )
 from .dense import all_reduce_mean
@@ -56,7 +56,7 @@ class PowerSGDState(NamedTuple):
 class PowerSGD:
     """Rank-r average P Qᵀ by one power iteration per step, started at the last step's Q: r·(rows + columns)·b bits.
 
-    P = orthonormal(mean of M Q), Q = mean of Mᵀ P. A layer is a matrix of its first dimension by all others; vectors,
+    P = orthonormalize(mean of M Q), Q = mean of Mᵀ P. A layer is a matrix of its first dimension by all others; vectors,
     and layers where this would save less than `min_saving`, are sent dense. `subtract` is what error feedback
     subtracts: a rank's "own" contribution P (Mᵀ P)ᵀ, or the "mean" P Qᵀ, as torch's PowerSGD hook does. `alternate`
     sends P and Q in turns (ACP-SGD, Zhang et al., 2023): half the bytes and one message per step. arXiv 1905.13727.
@@ -177,7 +177,7 @@ class PowerSGD:
         start = normalize_basis(state.right[: self._rank(spec)], ctx.key(f"{spec.name}/{_BASIS_KEY}"))
         target, projected = _project(matrix, residual, start)
         _, left = yield from _average_factor(projected, spec, ctx)  # (r, rows)
-        basis = orthonormal(left).to(spec.work_dtype)
+        basis = orthonormalize(left).to(spec.work_dtype)
         own, mean = yield from _average_factor(combine_rows(basis, target), spec, ctx)  # (r, columns)
         return target, basis, basis, mean, own, PowerSGDState(_replace_rows(state.right, mean), state.left)
 
@@ -187,11 +187,11 @@ class PowerSGD:
         """Even steps project on the column basis and send P, odd steps project on the row basis and send Q."""
         key = ctx.key(f"{spec.name}/{_BASIS_KEY}")
         if ctx.step % 2:
-            basis = orthonormal(normalize_basis(state.left[: self._rank(spec)], key)).to(spec.work_dtype)
+            basis = orthonormalize(normalize_basis(state.left[: self._rank(spec)], key)).to(spec.work_dtype)
             target = matrix if residual is None else add_saturated(matrix, residual)
             own, mean = yield from _average_factor(combine_rows(basis, target), spec, ctx)
             return target, basis, basis, mean, own, PowerSGDState(_replace_rows(state.right, mean), state.left)
-        basis = orthonormal(normalize_basis(state.right[: self._rank(spec)], key)).to(spec.work_dtype)
+        basis = orthonormalize(normalize_basis(state.right[: self._rank(spec)], key)).to(spec.work_dtype)
         target, projected = _project(matrix, residual, basis)
         own, mean = yield from _average_factor(projected, spec, ctx)
         return target, mean, own, basis, basis, PowerSGDState(state.right, _replace_rows(state.left, mean))

@@ -32,7 +32,7 @@ from ..core import (
     saturate,
 )
 from ..core.logs import get_logger
-from ..kernels import Order, cells_for, median_estimate, peel, peeling_order, sketch, table_cells
+from ..kernels import PeelingOrder, cells_for, median_estimate, peel, peeling_order, sketch, table_cells
 from ..kernels.sketch import ROWS
 from .sparse_index import (
     BitmapIndex,
@@ -65,7 +65,7 @@ class SummedSketch(NamedTuple):
     """The sum of all ranks' sketches, and the order in which to peel it."""
 
     table: Tensor
-    order: Order
+    order: PeelingOrder
     key: Key
 
 

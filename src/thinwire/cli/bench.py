@@ -66,7 +66,7 @@ def run_kernels(options: argparse.Namespace) -> int:
     from thinwire_lab.bench.kernels import measure, write_json
 
     from ..core import CompositionError
-    from ..kernels.native import serving
+    from ..kernels.native import describe_kernels
 
     if not 0 < options.mb <= 4000 or options.repetitions < 1:
         raise CompositionError(
@@ -74,7 +74,7 @@ def run_kernels(options: argparse.Namespace) -> int:
             f"--repetitions {options.repetitions}"
         )
     rows = measure(options.mb, options.repetitions)
-    title = f"copies of {options.mb:g} MB, one thread; kernels: {serving()}"
+    title = f"copies of {options.mb:g} MB, one thread; kernels: {describe_kernels()}"
     table = Table("kernel", "kernel here", "torch expression", title=title, title_justify="left")
     for row in rows:
         table.add_row(row.kernel, f"{row.native:.2f}", f"{row.reference:.1f}")

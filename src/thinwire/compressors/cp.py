@@ -22,7 +22,7 @@ from ..core import (
     saturate,
     tensor_dims,
 )
-from ..kernels import agreed_product, noise_matrix
+from ..kernels import noise_matrix, reproducible_matmul
 from .factored import FactoredCompressor, check_dims, check_rank, factorize_scaled
 from .subspaces import leading_singular_vectors
 
@@ -68,7 +68,7 @@ class CP(FactoredCompressor):
 
     def multiply(self, factors: Sequence[Tensor], dims: Dims, key: Key, dtype: torch.dtype) -> Tensor:
         first, *others = factors
-        return agreed_product(first.T.contiguous(), outer_products(others), dtype).view(dims)
+        return reproducible_matmul(first.T.contiguous(), outer_products(others), dtype).view(dims)
 
     def factored_contract(self, dims: Dims) -> Contract:
         return Contract()

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..core import Capabilities, Capability, CompositionError, Compressor, Contract, Key, TensorSpec
-from ..kernels import count_below, reaching
+from ..kernels import count_below, positions_reaching
 from .identity import Identity
 from .sparse import SparseCompressor, estimate_num_bytes
 
@@ -39,7 +39,7 @@ class LevelThreshold(SparseCompressor):
 
     def select(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
-        return reaching(scores, self.find_level(scores))
+        return positions_reaching(scores, self.find_level(scores))
 
     def find_level(self, scores: Tensor) -> float:
         """Find the largest level below the target sparsity by bisection: sparsity grows with the level."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core import RANK, Capabilities, Capability, Contract, Dims, Key, all_finite, saturate
-from ..kernels import agreed_product, noise_matrix, orthonormal
+from ..kernels import noise_matrix, orthonormalize, reproducible_matmul
 from .factored import FactoredCompressor, check_dims, check_rank
 
 _ADDS = FactoredCompressor.capabilities | {Capability.ADDITIVE}
@@ -64,8 +64,8 @@ class RandomProjection(FactoredCompressor):
         (projected,) = factors
         basis = draw_directions(key, self.rank, max(dims), projected.device) * self._scale(dims)
         if dims[0] >= dims[1]:
-            return agreed_product(basis.T.contiguous(), projected, dtype)
-        return agreed_product(projected.T.contiguous(), basis, dtype)
+            return reproducible_matmul(basis.T.contiguous(), projected, dtype)
+        return reproducible_matmul(projected.T.contiguous(), basis, dtype)
 
     def factored_contract(self, dims: Dims) -> Contract:
         if self.scaled:
@@ -88,7 +88,7 @@ def draw_directions(key: Key, rank: int, length: int, device: torch.device) -> T
 
 
 def _draw(key: Key, rank: int, length: int, device: torch.device) -> Tensor:
-    return orthonormal(noise_matrix(rank, length, key, device))
+    return orthonormalize(noise_matrix(rank, length, key, device))
 
 
 _draw_cached = lru_cache(maxsize=128)(_draw)  # encoder and decoder need the same basis; up to 32 MB of float64

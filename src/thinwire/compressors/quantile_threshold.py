@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core import DENSITY, Capabilities, Capability, CompositionError, Compressor, Contract, Key, TensorSpec
-from ..kernels import distinct_positions, largest_magnitudes, reaching, take
+from ..kernels import distinct_positions, largest_magnitudes, positions_reaching, take
 from .identity import Identity
 from .sparse import SparseCompressor, combine_contracts, count_kept, estimate_num_bytes, values_spec
 
@@ -64,7 +64,7 @@ class QuantileThreshold(SparseCompressor):
         if num_sampled < numel:
             sample = take(scores, distinct_positions(key, num_sampled, numel, scores.device))
         level = take(sample, largest_magnitudes(sample, count_kept(self.density, None, num_sampled))).abs().min()
-        positions = reaching(scores, float(level))
+        positions = positions_reaching(scores, float(level))
         min_kept, max_kept = self.bounds(numel)
         if min_kept <= positions.numel() <= max_kept:
             return positions

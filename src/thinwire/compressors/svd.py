@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core import RANK, Contract, Dims, Key
-from ..kernels import agreed_product
+from ..kernels import reproducible_matmul
 from .factored import FactoredCompressor, check_dims, check_rank, factorize_scaled
 from .subspaces import leading_singular_vectors, split_singular_values
 
@@ -33,7 +33,7 @@ class LowRankCompressor(FactoredCompressor):
 
     def multiply(self, factors: Sequence[Tensor], dims: Dims, key: Key, dtype: torch.dtype) -> Tensor:
         left, right = factors
-        return agreed_product(left.T.contiguous(), right, dtype)
+        return reproducible_matmul(left.T.contiguous(), right, dtype)
 
     def factored_contract(self, dims: Dims) -> Contract:
         return Contract(delta=min(self.rank, *dims) / min(dims))

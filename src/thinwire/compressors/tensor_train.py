@@ -26,7 +26,7 @@ from ..core import (
     tensor_dims,
     unfold,
 )
-from ..kernels import agreed_product
+from ..kernels import reproducible_matmul
 from ..wire import expect_parts, expect_vector
 from .factored import (
     FactoredCompressor,
@@ -213,7 +213,7 @@ def multiply_cores(cores: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     middle = min(range(1, len(cores)), key=lambda k: max(math.prod(sizes[:k]), math.prod(sizes[k:])))
     left, right = cores[0].flatten(0, 1), cores[-1].flatten(1)
     for core in cores[1:middle]:
-        left = agreed_product(left, core.flatten(1), left.dtype).view(-1, core.shape[2])
+        left = reproducible_matmul(left, core.flatten(1), left.dtype).view(-1, core.shape[2])
     for core in reversed(cores[middle:-1]):
-        right = agreed_product(core.flatten(0, 1), right, right.dtype).view(core.shape[0], -1)
-    return agreed_product(left, right, dtype)
+        right = reproducible_matmul(core.flatten(0, 1), right, right.dtype).view(core.shape[0], -1)
+    return reproducible_matmul(left, right, dtype)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core import Capabilities, Capability, CompositionError, Compressor, Contract, Key, TensorSpec
-from ..kernels import reaching
+from ..kernels import positions_reaching
 from .identity import Identity
 from .sparse import SparseCompressor, estimate_num_bytes
 
@@ -50,7 +50,7 @@ class Threshold(SparseCompressor):
 
     def select(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
-        return reaching(scores, self.level if self.tau is None else _next_float(self.tau, scores.dtype))
+        return positions_reaching(scores, self.level if self.tau is None else _next_float(self.tau, scores.dtype))
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core import RANK, Capabilities, Capability, CompositionError, Contract, Dims, Key, tensor_dims
-from ..kernels import agreed_product
+from ..kernels import reproducible_matmul
 from .factored import FactoredCompressor, check_dims, check_rank, factorize_scaled
 from .subspaces import leading_singular_vectors
 
@@ -82,7 +82,7 @@ class TuckerCompressor(FactoredCompressor):
         modes = [mode for mode, _, _ in self.truncated_modes(dims)]
         for mode, basis in reversed(list(zip(modes, bases, strict=True))):  # the first mode comes last
             front = core.movedim(mode, 0)
-            product = agreed_product(
+            product = reproducible_matmul(
                 basis.T.contiguous(), front.reshape(len(front), -1), dtype if mode == modes[0] else core.dtype
             )
             core = product.view(-1, *front.shape[1:]).movedim(0, mode)

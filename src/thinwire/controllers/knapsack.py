@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..kernels import cheapest
+from ..kernels import solve_allocation
 
 Rows = Sequence[Tensor]
 SOLVERS = ("exact", "lagrangian")
@@ -73,7 +73,7 @@ def solve_exact(errors: Rows, costs: Rows, budget: float, error_levels: int) -> 
     else:
         units, error_levels = [(row > 0).long() for row in errors], 0
     for _ in range(2):  # a sum of rounded numbers may exceed the budget by a rounding error: then with one level less
-        chosen = cheapest(*_pad_rows(units, costs, error_levels), error_levels)
+        chosen = solve_allocation(*_pad_rows(units, costs, error_levels), error_levels)
         if not len(chosen):
             return None
         options: list[int] = chosen.tolist()

@@ -1,4 +1,4 @@
-"""One candidate for each layer, so that they cost least together and their errors keep within a budget."""
+"""Multiple-choice knapsack: one option per layer, with the least total cost within an error budget."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from torch import Tensor
 NONE = torch.zeros(0, dtype=torch.int64)
 
 
-def cheapest(costs: Tensor, errors: Tensor, budget: int) -> Tensor:
-    """The candidate of each layer (int64), or nothing where no choice keeps within the budget.
+def solve_allocation(costs: Tensor, errors: Tensor, budget: int) -> Tensor:
+    """Solve the knapsack by dynamic programming.
 
-    costs, errors: layers × candidates. Costs are whole numbers, as float64, whose sums stay below 2^53. Errors are
-    whole units of the budget, 0 or more, as int64; one beyond the budget is never chosen, so that rows may be filled up
-    with such. Among choices that cost the same, the least error, then the first candidates of the last layers.
+    Args:
+        costs: (layers, options), whole numbers as float64; their sums must stay below 2^53.
+        errors: (layers, options), units of the budget as int64, 0 or more. An option beyond the budget is never chosen,
+            so rows may be padded with such.
+        budget: the largest sum of errors.
+
+    Returns:
+        The option of each layer (int64), empty if none keeps within the budget. Of solutions with equal cost, the one
+        with the least error, then with the first options of the last layers.
     """
-    checked(costs, errors, budget)
+    check_allocation(costs, errors, budget)
     tables = torch.full((len(costs) + 1, budget + 1), torch.inf, dtype=torch.float64)
     tables[0, 0] = 0
     for layer, (layer_costs, layer_errors) in enumerate(zip(costs.tolist(), errors.tolist(), strict=True)):
@@ -23,19 +29,23 @@ def cheapest(costs: Tensor, errors: Tensor, budget: int) -> Tensor:
         for cost, error in zip(layer_costs, layer_errors, strict=True):
             if error <= budget:
                 torch.minimum(after[error:], before[: budget + 1 - error] + cost, out=after[error:])
-    return followed_back(tables, costs, errors)
+    return trace_back(tables, costs, errors)
 
 
-def checked(costs: Tensor, errors: Tensor, budget: int) -> None:
+def check_allocation(costs: Tensor, errors: Tensor, budget: int) -> None:
     if costs.shape != errors.shape or costs.dim() != 2:
-        raise ValueError(f"cheapest: costs and errors are layers x candidates, got {costs.shape} and {errors.shape}")
+        raise ValueError(
+            f"solve_allocation: costs and errors must both be (layers, options), got {costs.shape} and {errors.shape}"
+        )
     if budget < 0 or bool((errors < 0).any()) or not bool(((costs >= 0) & (costs < 2.0**53)).all()):
-        raise ValueError(f"cheapest: errors, costs (below 2^53) and the budget are not negative, got {budget}")
+        raise ValueError(
+            f"solve_allocation: errors, costs (below 2^53) and the budget must not be negative, got budget {budget}"
+        )
 
 
-def followed_back(tables: Tensor, costs: Tensor, errors: Tensor) -> Tensor:
-    """tables[l, e]: what the first l layers cost at least if their errors are e together."""
-    left = int(tables[-1].argmin())  # the first of equals
+def trace_back(tables: Tensor, costs: Tensor, errors: Tensor) -> Tensor:
+    """The options, from the tables: tables[l, e] is the least cost of the first l layers with errors e in total."""
+    left = int(tables[-1].argmin())  # the first of equal ones
     if not bool(tables[-1, left] < torch.inf):
         return NONE.clone()
     choice = torch.empty(len(costs), dtype=torch.int64)

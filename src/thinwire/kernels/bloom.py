@@ -1,4 +1,4 @@
-"""Bloom filters: a set of positions in few bits. None is forgotten, some others seem to be in it."""
+"""Bloom filters (Bloom, 1970): a set of positions in few bits, without false negatives."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BLOOM_KEY = "bloom"  # frozen: makes the random bits
 
 
 def bloom_form(count: int, false_positives: float) -> tuple[int, int]:
-    """(bytes, hashes) for `count` positions: 1.44 bits a hash and position, each hash halves the false positives.
+    """(bytes, hashes) for `count` positions: 1.44 bits per hash and position; each hash halves the false positives.
 
-    In whole numbers, so that every machine makes the same of it.
+    Computed in integers, so that every machine gets the same.
     """
     hashes = 1
     while 0.5**hashes > false_positives:
@@ -25,7 +25,7 @@ def bloom_form(count: int, false_positives: float) -> tuple[int, int]:
 
 
 def bloom_bits(positions: Tensor, num_bytes: int, hashes: int, key: Key) -> Tensor:
-    """The filter that holds these positions, as uint8; filters of one form and key are joined by OR."""
+    """The filter of these positions as uint8; the OR of filters with one form and key is the filter of the union."""
     items, bits = positions.numpy(force=True), np.zeros(8 * num_bytes, np.uint8)
     for j in range(hashes):
         bits[_bit(items, num_bytes, key, j)] = 1
@@ -33,7 +33,7 @@ def bloom_bits(positions: Tensor, num_bytes: int, hashes: int, key: Key) -> Tens
 
 
 def bloom_positions(packed: Tensor, numel: int, hashes: int, key: Key) -> Tensor:
-    """All positions below `numel` that may be in the filter, ascending. Reads about two bits for each of them."""
+    """All positions below `numel` that may be in the filter, ascending."""
     bits = np.unpackbits(packed.numpy(force=True), bitorder="little")
     items = np.arange(numel)
     for j in range(hashes):

@@ -1,4 +1,4 @@
-"""Hot loops without a compiler: numpy, in chunks that stay in the processor's cache. Same bits as `codes`."""
+"""Kernels in numpy for installations without C, in chunks that fit the processor's cache; the same bits as `codes`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Floats = NDArray[np.float32]
 
 
 def largest_magnitudes(flat: Tensor, k: int) -> Tensor:
-    """Candidates above a level that a sample sets low, then the k largest of these; else the torch expression."""
+    """The k largest of the candidates above a level, which a sample sets low; else the torch expression."""
     numbers: _Floats = flat.numpy()
     level = _low_level(numbers, k)
     if level is None:
@@ -35,7 +35,7 @@ def largest_magnitudes(flat: Tensor, k: int) -> Tensor:
 
 
 def _low_level(numbers: _Floats, k: int) -> np.float32 | None:
-    """Four deviations below where a sample says the k-th largest lies; None where that would not help."""
+    """A level four standard deviations below the k-th largest of a sample; None if that would not help."""
     if len(numbers) < 4 * _SAMPLE or k > len(numbers) // 8:
         return None
     sample = np.abs(numbers[:: len(numbers) // _SAMPLE])
@@ -45,7 +45,7 @@ def _low_level(numbers: _Floats, k: int) -> np.float32 | None:
     return level
 
 
-def reaching(flat: Tensor, level: float) -> Tensor:
+def positions_reaching(flat: Tensor, level: float) -> Tensor:
     return torch.from_numpy(_reaching(flat.numpy(), np.float32(ctypes.c_float(level).value)))  # may become infinite
 
 

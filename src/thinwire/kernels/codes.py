@@ -1,7 +1,7 @@
-"""Numbers <-> codes as plain torch expressions: the definition that the C kernels match bit for bit.
+"""Quantizers as torch expressions: the reference that the C kernels match bit for bit.
 
-What is packed, is packed little end first. Sums of several decoded payloads are taken in their order, each scaled by
-1/n before it is added: an addition that scales on its way would round once on some processors and twice on others.
+Codes are packed little-endian. Sums of decoded payloads are taken in order, each scaled by 1/n before it is added: a
+fused multiply-add would round once on some processors and twice on others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def block_peaks(flat: Tensor, block: int) -> Tensor:
 
 
 def qsgd_encode(flat: Tensor, bits: int, block: int, key: Key, norms: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Sign and a random one of the two levels next to |x| / norm, packed; and the norms: peaks, unless given."""
+    """QSGD: sign and a random one of the two levels next to |x| / norm, packed; and the norms (peaks by default)."""
     levels = (1 << (bits - 1)) - 1
     if norms is None:
         norms = block_peaks(flat, block).clamp(min=SMALLEST_NORM)
@@ -43,7 +43,7 @@ def qsgd_encode(flat: Tensor, bits: int, block: int, key: Key, norms: Tensor | N
 
 
 def _draws(key: Key, like: Tensor) -> Tensor:
-    """One from (0, 1) for each element."""
+    """One uniform number from (0, 1) per element."""
     return (noise16(key, like.numel(), like.device).view_as(like) + 0.5) * 2.0**-16
 
 
@@ -60,18 +60,18 @@ def qsgd_mean(packed: Sequence[Tensor], norms: Sequence[Tensor], count: int, bit
 
 
 def qsgd_feedback(flat: Tensor, before: Tensor, bits: int, block: int, key: Key) -> tuple[Tensor, Tensor, Tensor]:
-    """qsgd_encode(flat + before), and what of that is not sent."""
+    """qsgd_encode(flat + before), and the new residual."""
     target = add_saturated(flat, before)
     packed, norms = qsgd_encode(target, bits, block, key)
     return packed, norms, saturate(target - qsgd_decode(packed, norms, flat.numel(), bits, block))
 
 
-def uniform_encode(flat: Tensor, bits: int, block: int, by_chance: bool, key: Key) -> tuple[Tensor, Tensor]:
-    """x / peak * levels, to the nearest (halves to even) or by chance, from the lowest on, packed; and the peaks."""
+def uniform_encode(flat: Tensor, bits: int, block: int, stochastic: bool, key: Key) -> tuple[Tensor, Tensor]:
+    """x / peak * levels, rounded to nearest (half to even) or stochastically, packed from 0 on; and the peaks."""
     levels, peaks = (1 << (bits - 1)) - 1, block_peaks(flat, block).clamp(min=SMALLEST_NORM)
     blocks = as_blocks(flat, block)
     places = blocks * (levels / peaks)[:, None]
-    steps = torch.floor(places + _draws(key, blocks)) if by_chance else torch.round(places)
+    steps = torch.floor(places + _draws(key, blocks)) if stochastic else torch.round(places)
     codes = (steps.clamp(-levels, levels) + levels).to(torch.int32)
     return pack(codes.flatten()[: flat.numel()], bits), peaks
 
@@ -83,7 +83,7 @@ def uniform_decode(packed: Tensor, peaks: Tensor, count: int, bits: int, block: 
 
 
 def refuse_code(largest_code: int, bits: int) -> None:
-    """There is one step less than the bits allow."""
+    """Raise DecodeError for the one code that the encoder never writes."""
     if largest_code > (1 << bits) - 2:
         raise DecodeError(f"Uniform: a code above {(1 << bits) - 2} is never sent")
 
@@ -94,18 +94,18 @@ def uniform_mean(packed: Sequence[Tensor], peaks: Sequence[Tensor], count: int, 
 
 
 def uniform_feedback(
-    flat: Tensor, before: Tensor, bits: int, block: int, by_chance: bool, key: Key
+    flat: Tensor, before: Tensor, bits: int, block: int, stochastic: bool, key: Key
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """uniform_encode(flat + before), and what of that is not sent."""
+    """uniform_encode(flat + before), and the new residual."""
     target = add_saturated(flat, before)
-    packed, peaks = uniform_encode(target, bits, block, by_chance, key)
+    packed, peaks = uniform_encode(target, bits, block, stochastic, key)
     return packed, peaks, saturate(target - uniform_decode(packed, peaks, flat.numel(), bits, block))
 
 
 def natural_encode(flat: Tensor, key: Key, window: int, most: int) -> Tensor:
-    """Exponents of float32, rounded by chance: clamp(exponent - window, 0, most) as uint8.
+    """Stochastically rounded exponents of float32: clamp(exponent - window, 0, most) as uint8.
 
-    The mantissa is the chance to round up: noise is added below the exponent, and what carries over counts.
+    The mantissa is the probability of rounding up: noise is added below the exponent, and may carry into it.
     """
     magnitude = flat.view(torch.int32) & 0x7FFFFFFF
     noise = (noise16(key, flat.numel(), flat.device) << 7) + 64  # 23 bits, as many as a mantissa has
@@ -129,7 +129,7 @@ def natural_mean(codes: Sequence[Tensor], window: int) -> Tensor:
 
 
 def natural_feedback(flat: Tensor, before: Tensor, key: Key, window: int) -> tuple[Tensor, Tensor]:
-    """natural_encode_signed(flat + before), and what of that is not sent."""
+    """natural_encode_signed(flat + before), and the new residual."""
     target = add_saturated(flat, before)
     codes = natural_encode_signed(target, key, window)
     return codes, saturate(target - natural_decode_signed(codes, window))
@@ -146,19 +146,19 @@ def exponents_mean(exponents: Sequence[Tensor], signs: Sequence[Tensor]) -> Tens
 
 
 def exponents_feedback(flat: Tensor, before: Tensor, key: Key, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """natural_encode(flat + before, window=0) and its signs, and what of that is not sent."""
+    """natural_encode(flat + before, window=0), its signs, and the new residual."""
     target = add_saturated(flat, before)
     exponents, signs = natural_encode(target, key, 0, most), pack_signs(target)
     return exponents, signs, saturate(target - exponents_decode(exponents, signs))
 
 
 def pack_signs(flat: Tensor) -> Tensor:
-    """One bit a number, eight to a byte: 1 where it is negative."""
+    """One bit per number, eight in a byte: 1 if it is negative."""
     return pack(flat < 0, 1)
 
 
 def sign_encode(flat: Tensor) -> tuple[Tensor, Tensor]:
-    """Signs, packed, and the mean magnitude."""
+    """Packed signs, and the mean magnitude."""
     return pack_signs(flat), mean_magnitude(flat)
 
 
@@ -171,14 +171,14 @@ def sign_mean(signs: Sequence[Tensor], scales: Sequence[Tensor], count: int) -> 
 
 
 def sign_feedback(flat: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """sign_encode(flat + before), and what of that is not sent."""
+    """sign_encode(flat + before), and the new residual."""
     target = add_saturated(flat, before)
     signs, scale = sign_encode(target)
     return signs, scale, saturate(target - sign_decode(signs, scale.reshape(1), flat.numel()))
 
 
 def scatter(values: Tensor, positions: Tensor, count: int) -> Tensor:
-    """`count` numbers, all zero but these."""
+    """A vector of `count` numbers with these values at these positions, else zero."""
     return torch.zeros(count, dtype=values.dtype, device=values.device).index_put_((positions,), values)
 
 
@@ -199,8 +199,8 @@ def subtract_low_rank(matrix: Tensor, left: Tensor, right: Tensor) -> None:
 def add_and_project(matrix: Tensor, other: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
     """matrix + other, saturated, and basis @ its transpose (r × rows).
 
-    This product and the next are summed in whatever order is quickest here, so their last bits are the machine's own:
-    they are for what one rank computes and then sends.
+    This product and the next are summed in the fastest order, so their last bits depend on the machine: use them
+    only for what one rank computes and then sends.
     """
     target = add_saturated(matrix, other)
     return target, basis @ target.T
@@ -212,7 +212,7 @@ def combine_rows(basis: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _sum_of_products(left: Tensor, right: Tensor) -> Tensor:
-    """Added in the factors' order, one after another: all processors get the same bits, as by no library's product."""
+    """The sum of outer products, added in order, so that all processors get the same bits."""
     total = left[0][:, None] * right[0]
     for column, row in zip(left[1:], right[1:], strict=True):
         total += column[:, None] * row
@@ -229,17 +229,17 @@ def add_saturated(flat: Tensor, other: Tensor) -> Tensor:
 
 
 def largest_magnitudes(flat: Tensor, k: int) -> Tensor:
-    """Positions of the k largest |x|, ascending; among equals the first ones."""
+    """Positions of the k largest |x|, ascending; of equal ones the first."""
     return largest(flat.abs(), k)
 
 
-def reaching(flat: Tensor, level: float) -> Tensor:
+def positions_reaching(flat: Tensor, level: float) -> Tensor:
     """Positions of all |x| >= level, ascending. The level is rounded to the tensor's type."""
     return (flat.abs() >= level).nonzero().flatten()
 
 
 def count_below(flat: Tensor, level: float) -> int:
-    """How many |x| < level there are."""
+    """The number of |x| < level."""
     return int(torch.count_nonzero(flat.abs() < level))
 
 

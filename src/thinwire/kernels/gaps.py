@@ -1,4 +1,4 @@
-"""Ascending positions <-> their gaps in Rice's code, as plain torch expressions: the definition that C matches."""
+"""Rice coding (Rice, 1979) of the gaps between ascending positions, as torch expressions: the reference of C."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from torch import Tensor
 from .packing import pack, packed_bytes, unpack
 
 
-def rice_parameter(positions: Tensor, start: int, most: int) -> tuple[int, int]:
-    """How many low bits below `most` give the fewest bytes, and these: downhill from `start`; bytes fall, then rise."""
+def rice_parameter(positions: Tensor, start: int, limit: int) -> tuple[int, int]:
+    """The number of low bits below `limit` that gives the fewest bytes, and that number of bytes.
+
+    Found by descent from `start`: the number of bytes falls, then rises.
+    """
     gaps = _gaps(positions)
     best, cost = start, _rice_bytes(gaps, start)
     for way in (-1, 1):
-        while 0 <= best + way < most and (next_cost := _rice_bytes(gaps, best + way)) < cost:
+        while 0 <= best + way < limit and (next_cost := _rice_bytes(gaps, best + way)) < cost:
             best, cost = best + way, next_cost
     return best, cost
 
@@ -30,7 +33,7 @@ def _gaps(positions: Tensor) -> Tensor:
 
 
 def rice_encode(positions: Tensor, shift: int) -> Tensor:
-    """The low bits of the gaps packed, then each gap >> shift in unary: so many zeros and a one."""
+    """The low bits of the gaps, packed, then each gap >> shift in unary: as many zeros, then a one."""
     gaps = _gaps(positions)
     ends = ((gaps >> shift) + 1).cumsum(0) - 1  # where each number has its closing one
     marks = torch.zeros(int(ends[-1]) + 1 if ends.numel() else 0, dtype=torch.uint8, device=positions.device)
@@ -39,16 +42,16 @@ def rice_encode(positions: Tensor, shift: int) -> Tensor:
 
 
 def rice_decode(packed: Tensor, count: int, shift: int, numel: int) -> Tensor:
-    """The positions that rice_encode wrote; ValueError if they are not so many, or not below numel.
+    """The positions that rice_encode wrote; ValueError if they are not `count` positions below numel.
 
-    The caller has seen to it that there are bytes enough for the low bits.
+    The caller has checked that there are enough bytes for the low bits.
     """
     low_bytes = packed_bytes(count, shift)
     ends = ones(packed[low_bytes:])
     if ends.numel() != count:
         raise ValueError(f"{count} positions expected, {ends.numel()} found")
     upper = ends.diff(prepend=ends.new_full((1,), -1)) - 1
-    if bool((upper > numel >> shift).any()):  # they might else overflow below
+    if bool((upper > numel >> shift).any()):  # else they might overflow below
         raise ValueError(f"{count} positions are not below {numel}")
     gaps = upper << shift
     if shift:

@@ -1,8 +1,8 @@
-"""Products and bases that have the same bits whoever computes them, whatever linear algebra the machine has.
+"""Matrix products and orthonormal bases with the same bits on every machine.
 
-A product of matrices is summed in another order, or with fused operations, by every BLAS and for every processor; ranks
-that decode by such products drift apart. Here factors are rounded to as many bits as leave every product and every
-partial sum exact in float64: then order does not matter, and the fastest library of the machine may do the work.
+Every BLAS sums a product in its own order, or with fused operations, so ranks that decode by such products would drift
+apart. Here factors are rounded to so few bits that every product and every partial sum is exact in float64: then the
+order does not matter, and the fastest library of the machine can be used.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .reference import noise16, tree_sum
 
 _MANTISSA = 53  # bits of float64
 _LEAST_UNIT = -537  # as a power of two: the product of two units is the smallest number of float64
-_BLOCK = 1 << 16  # elements of a product worked at a time: they stay in the processor's cache until they are rounded
+_BLOCK = 1 << 16  # elements of a product computed at a time, so that they fit the processor's cache
 
 
-def agreed_product(left: Tensor, right: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """left @ right, the same bits on every machine; rounded to `dtype`, what it cannot hold is its largest number.
+def reproducible_matmul(left: Tensor, right: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """left @ right with the same bits on every machine, rounded to `dtype` and saturated.
 
     Factors keep 24 bits below their largest entry (a little less where more than 32 products are added): the error is
     that of a good float32 product. For float64 they keep twice that, and it takes three products.
@@ -31,7 +31,7 @@ def agreed_product(left: Tensor, right: Tensor, dtype: torch.dtype = torch.float
     a, b = _fixed_point(left, bits), _fixed_point(right, bits)
     exponent, limit = a.exponent + b.exponent, torch.finfo(dtype).max
     may_overflow = exponent + _MANTISSA >= math.frexp(limit)[1]
-    early = min(exponent, 1023 - _MANTISSA)  # no sum may overflow on its way: which one would, depends on the order
+    early = min(exponent, 1023 - _MANTISSA)  # no partial sum may overflow: which one would depends on the order
     late = 2.0 ** min(exponent - early, 1023)
     whole, rest = a.whole * 2.0**early, a.rest * 2.0**early
     fine = dtype == torch.float64 and early > -1000  # near the smallest numbers, products of rests are not exact
@@ -60,7 +60,7 @@ class _Fixed(NamedTuple):
 
 
 def _fixed_point(matrix: Tensor, bits: int) -> _Fixed:
-    """2^bits units reach the largest entry."""
+    """The matrix in units so that the largest entry is at most 2^bits."""
     peak = float(matrix.abs().amax()) if matrix.numel() else 0.0
     exponent = max(_LEAST_UNIT, math.frexp(peak)[1] - bits)
     units = matrix.double() * 2.0**-exponent
@@ -68,15 +68,15 @@ def _fixed_point(matrix: Tensor, bits: int) -> _Fixed:
     return _Fixed(whole, units.sub_(whole).mul_(2.0**bits).round_().mul_(2.0**-bits), exponent)
 
 
-NOTHING = 1e-20  # of a column's energy
+NEGLIGIBLE = 1e-20  # fraction of a row's energy
 
 
-def orthonormal(rows: Tensor) -> Tensor:
-    """An orthonormal basis of what the rows span, in their order, as float64; the same bits on every machine.
+def orthonormalize(rows: Tensor) -> Tensor:
+    """An orthonormal basis of the span of the rows, as float64, with the same bits on every machine.
 
-    A row that adds nothing to those before it (zeros, a repetition) becomes zero. Gram and Schmidt's way, modified;
-    all sums are taken along fixed trees. Bases are kept as rows, because products with many rows and few columns are
-    several times slower in some libraries than the same products the other way round.
+    Modified Gram-Schmidt with sums along fixed trees. A row that depends on those before it (zeros, a repetition)
+    becomes zero. Bases are stored as rows, because products with many rows and few columns are several times slower in
+    some libraries than the transposed products.
     """
     basis = rows.double()
     peaks = basis.abs().amax(dim=1, keepdim=True) if basis.numel() else basis[:, :1]
@@ -84,7 +84,7 @@ def orthonormal(rows: Tensor) -> Tensor:
     before = tree_sum(basis * basis).tolist()
     for j, row in enumerate(basis):
         energy = float(tree_sum(row * row))
-        if energy <= NOTHING * before[j]:
+        if energy <= NEGLIGIBLE * before[j]:
             row.zero_()
             continue
         row /= math.sqrt(energy)
@@ -95,6 +95,6 @@ def orthonormal(rows: Tensor) -> Tensor:
 
 
 def noise_matrix(rows: int, columns: int, key: Key, device: torch.device) -> Tensor:
-    """Independent numbers of mean zero, nearly normal (sums of four uniform ones); the same bits everywhere."""
+    """Independent, nearly normal numbers with mean 0 (sums of four uniform ones), the same bits on every machine."""
     draws = noise16(key, 4 * rows * columns, device).view(4, rows, columns).double()
     return (draws[0] + draws[1] + draws[2] + draws[3] - 2.0 * 65535) * (math.sqrt(3.0) / 65536)

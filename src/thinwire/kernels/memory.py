@@ -1,6 +1,6 @@
-"""Tensors in memory that was used before: pages fresh from the system cost more than filling them.
+"""A pool of memory for tensors: new pages from the system cost more than filling them.
 
-Layers have the same sizes at every step, so what one step dropped is what the next one needs.
+Layers have the same sizes at every step, so the memory that one step freed fits the next one.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections import OrderedDict
 import torch
 from torch import Tensor
 
-_LEAST = 1 << 16  # bytes: smaller ones the C library keeps by itself
-_LINE = 64  # bytes of a cache line, where tensors begin: what straddles two is slower to write
-_MOST = 1 << 29  # bytes kept for later, of all sizes together
+_MIN_BYTES = 1 << 16  # smaller blocks are kept by the C library
+_LINE = 64  # bytes of a cache line, to which tensors are aligned: writing across two lines is slower
+_MAX_BYTES = 1 << 29  # kept for later, of all sizes
 
 
 class Pool:
-    """Blocks that nobody uses, by size; beyond `most` bytes those go first whose size was not asked for longest."""
+    """Unused blocks by size. Beyond `max_bytes`, blocks of the least recently used size are freed first."""
 
-    def __init__(self, most: int = _MOST) -> None:
-        self.most, self.num_bytes = most, 0
+    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
+        self.max_bytes, self.num_bytes = max_bytes, 0
         self._blocks: OrderedDict[int, list[bytearray]] = OrderedDict()
-        self._lock = threading.RLock()  # who takes may be interrupted by the collector, which gives back
+        self._lock = threading.RLock()  # reentrant: the garbage collector may return a block while one is taken
 
     def empty(self, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """As torch.empty on the CPU. Its memory comes back when the last tensor that views it is gone."""
+        """As torch.empty on the CPU. The memory returns to the pool when the last tensor that views it is gone."""
         num_bytes = count * dtype.itemsize
-        if num_bytes < _LEAST:
+        if num_bytes < _MIN_BYTES:
             return torch.empty(count, dtype=dtype)
         block = self._take(num_bytes + _LINE) or bytearray(num_bytes + _LINE)
         handle = (ctypes.c_ubyte * len(block)).from_buffer(block)
@@ -49,7 +49,7 @@ class Pool:
         with self._lock:
             self._blocks.setdefault(len(block), []).append(block)
             self.num_bytes += len(block)
-            while self.num_bytes > self.most:
+            while self.num_bytes > self.max_bytes:
                 size, blocks = next(iter(self._blocks.items()))
                 self.num_bytes -= size * bool(blocks)
                 del blocks[:1]

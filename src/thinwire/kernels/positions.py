@@ -1,4 +1,4 @@
-"""Ascending positions <-> bytes, and what sparse vectors do with them, as plain torch expressions: the definition.
+"""Coding of ascending positions, and operations of sparse vectors, as torch expressions: the reference of C.
 
 Layout: one byte (coding, and the Rice parameter), the count as a varint, then the coding's own bytes:
 explicit  each position in ceil(log2 d) bits;
@@ -24,24 +24,24 @@ from .varint import read_varint, varint
 EXPLICIT, BITMAP, RICE = range(3)
 
 
-class Coded(NamedTuple):
-    """Positions as they are sent, and the coding they are in."""
+class CodedPositions(NamedTuple):
+    """CodedPositions positions, and the number of their coding."""
 
     data: Tensor
     coding: int
 
 
-class Taken(NamedTuple):
-    """What is left of a vector, what was taken out of it, and from where."""
+class TakenValues(NamedTuple):
+    """The rest of a vector, the values taken out of it, and their positions."""
 
     rest: Tensor
     kept: Tensor
     positions: Tensor
-    coded: Coded
+    coded: CodedPositions
 
 
-def encode_positions(positions: Tensor, numel: int) -> Coded:
-    """Ascending, distinct int64 positions below numel, in the fewest bytes the three codings give."""
+def encode_positions(positions: Tensor, numel: int) -> CodedPositions:
+    """Ascending, distinct int64 positions below numel, in the shortest of the three codings."""
     count, width = positions.numel(), width_of(numel)
     r, rice = rice_parameter(positions, first_parameter(count, numel), width)
     cost = (packed_bytes(count, width), packed_bytes(numel, 1), rice)
@@ -53,12 +53,12 @@ def encode_positions(positions: Tensor, numel: int) -> Coded:
     else:
         body = rice_encode(positions, r)
     head = bytearray([coding | (r << 2 if coding == RICE else 0)]) + varint(count)
-    return Coded(torch.cat((torch.frombuffer(head, dtype=torch.uint8).to(body.device), body)), coding)
+    return CodedPositions(torch.cat((torch.frombuffer(head, dtype=torch.uint8).to(body.device), body)), coding)
 
 
 def decode_positions(data: Tensor, count: int, numel: int) -> Tensor:
-    """The positions in `data`: so many, ascending, distinct, below numel; else a DecodeError."""
-    coding, r, announced, at = _opened(data)
+    """The `count` positions in `data`, ascending, distinct, below numel; else a DecodeError."""
+    coding, r, announced, at = _read_head(data)
     if announced != count or count > numel:
         raise DecodeError(f"indices: {announced} positions announced, {count} of {numel} are needed")
     body, width = data[at:], width_of(numel)
@@ -68,29 +68,29 @@ def decode_positions(data: Tensor, count: int, numel: int) -> Tensor:
     if coding == BITMAP and r == 0:
         positions = ones(expect_packed(body, numel, 1))
         if positions.numel() != count:
-            raise DecodeError(f"indices: the bitmap marks {positions.numel()} places, {count} were announced")
+            raise DecodeError(f"indices: the bitmap has {positions.numel()} positions, {count} were announced")
         return positions
     if coding == RICE:
         return _unrice(body, count, r, numel)
     raise DecodeError(f"indices: unknown coding byte {coding | r << 2}")
 
 
-def announced_count(data: Tensor) -> int:
-    """How many positions a message says it has."""
-    return _opened(data)[2]
+def read_count(data: Tensor) -> int:
+    """The number of positions that a message announces."""
+    return _read_head(data)[2]
 
 
-def take_largest(flat: Tensor, other: Tensor, k: int) -> Taken:
-    """The k largest magnitudes of the saturated sum, taken out of it: what is left there is zero."""
+def take_largest(flat: Tensor, other: Tensor, k: int) -> TakenValues:
+    """Take the k largest magnitudes out of the saturated sum, which is zero there afterwards."""
     rest = add_saturated(flat, other)
     positions = largest_magnitudes(rest, k)
     kept = rest[positions]
     rest[positions] = 0
-    return Taken(rest, kept, positions, encode_positions(positions, flat.numel()))
+    return TakenValues(rest, kept, positions, encode_positions(positions, flat.numel()))
 
 
 def sparse_mean(values: Sequence[Tensor], coded: Sequence[Tensor], count: int) -> Tensor:
-    """The mean of vectors of so many elements that are zero but for these values, at positions that are coded."""
+    """The mean of sparse vectors of `count` elements, given as values and coded positions."""
     total = torch.zeros(count, dtype=values[0].dtype, device=values[0].device)
     for kept, data in zip(values, coded, strict=True):
         total[decode_positions(data, kept.numel(), count)] += kept * (1 / len(values))
@@ -103,12 +103,12 @@ def width_of(numel: int) -> int:
 
 
 def first_parameter(count: int, numel: int) -> int:
-    """Where the search for Rice's parameter begins: log2 of the mean gap."""
+    """The start of the search for the Rice parameter: log2 of the mean gap."""
     return max(0, round(math.log2(max(1.0, numel / max(1, count) * math.log(2)))))
 
 
-def _opened(data: Tensor) -> tuple[int, int, int, int]:
-    """Coding, Rice's parameter, how many positions are announced, and where they begin."""
+def _read_head(data: Tensor) -> tuple[int, int, int, int]:
+    """(coding, Rice parameter, number of positions, where they begin)."""
     if data.dtype != torch.uint8 or data.dim() != 1 or data.numel() < 2:
         raise DecodeError(f"indices: a vector of at least 2 bytes is needed, got {data.dtype} {tuple(data.shape)}")
     head = bytes(data[:11].tolist())
@@ -125,9 +125,9 @@ def _ascending(positions: Tensor, numel: int) -> Tensor:
 
 def _unrice(body: Tensor, count: int, r: int, numel: int) -> Tensor:
     low_bytes = packed_bytes(count, r)
-    least = low_bytes + packed_bytes(count, 1)  # every unary part has its one
-    most = low_bytes + packed_bytes(count + (numel >> r), 1)  # and they cannot add up to more
-    if r > width_of(numel) or not least <= body.numel() <= most:
+    min_bytes = low_bytes + packed_bytes(count, 1)  # each unary number has at least a one
+    max_bytes = low_bytes + packed_bytes(count + (numel >> r), 1)  # the gaps sum to less than numel
+    if r > width_of(numel) or not min_bytes <= body.numel() <= max_bytes:
         raise DecodeError(f"indices: {body.numel()} bytes cannot hold {count} gaps with r = {r} below {numel}")
     try:
         return rice_decode(body, count, r, numel)

@@ -1,4 +1,4 @@
-"""The hot loops as plain torch expressions: the definition that every faster form must match bit for bit.
+"""Noise, sums and selection as torch expressions: the reference that every faster kernel matches bit for bit.
 
 Nothing here depends on a generator, a summation order or a device: noise is a hash of (key, element), sums are taken
 along a fixed tree, and ties are broken by position.
@@ -25,14 +25,14 @@ Words = TypeVar("Words", Tensor, NDArray[np.int32])
 
 
 def mix32(words: Words) -> Words:
-    """A bijection of int32 words that looks random; wraps around like unsigned 32-bit arithmetic. Torch or numpy."""
+    """A bijective 32-bit hash of int32 words (torch or numpy), with the overflow of unsigned arithmetic."""
     words = (words ^ ((words >> 16) & 0xFFFF)) * _MIX_1
     words = (words ^ ((words >> 15) & 0x1FFFF)) * _MIX_2
     return words ^ ((words >> 16) & 0xFFFF)
 
 
 def noise16(key: Key, count: int, device: torch.device) -> Tensor:
-    """`count` uniform draws from 0 ... 65535 as int32; one mixed word serves two neighbouring elements.
+    """`count` uniform draws from 0 ... 65535 as int32; one hashed word gives two neighboring elements.
 
     The counter advances by an odd number of the key's own, so that two keys do not give shifted copies of one sequence.
     """
@@ -46,7 +46,7 @@ def noise32(key: Key, count: int, device: torch.device) -> Tensor:
 
 
 def _words(key: Key, count: int, device: torch.device) -> Tensor:
-    """`count` mixed words, all different: the stride is odd and mixing a bijection."""
+    """`count` hashed words, all different: the stride is odd and the hash a bijection."""
     start, stride = _signed(key), _signed((key >> 32) | 1)
     return mix32(torch.arange(count, dtype=torch.int32, device=device) * stride + start)
 
@@ -60,7 +60,7 @@ _ROW = 4096  # sums are taken in rows of this length first, so that a streaming 
 
 
 def tree_sum(rows: Tensor) -> Tensor:
-    """Sums over the last dimension, halved again and again: the same bits whoever adds, and a small error."""
+    """Sums over the last dimension along a binary tree: the same bits on every machine, and a small error."""
     width = 1 << max(0, rows.shape[-1] - 1).bit_length()
     rows = pad(rows, (0, width - rows.shape[-1]))
     while rows.shape[-1] > 1:
@@ -84,7 +84,7 @@ _SAMPLE = 16384
 
 
 def largest(magnitudes: Tensor, k: int) -> Tensor:
-    """Positions of the k largest, ascending; among equals the first ones. Exact, whatever the prefilter guesses."""
+    """Positions of the k largest, ascending; of equal ones the first. Exact for any prefilter."""
     d = magnitudes.numel()
     if k >= d:
         return torch.arange(d, device=magnitudes.device)
@@ -95,13 +95,13 @@ def largest(magnitudes: Tensor, k: int) -> Tensor:
 
 
 def _prefilter(magnitudes: Tensor, k: int) -> Tensor | None:
-    """Positions that surely hold the k largest, from a threshold set low on a sample; None where it would not help."""
+    """Positions that include the k largest, by a low threshold from a sample; None if that would not help."""
     d = magnitudes.numel()
     if d < 4 * _SAMPLE or k > d // 8:
         return None
     sample = magnitudes[:: d // _SAMPLE]
     expected = k * sample.numel() / d
-    keep = int(expected + 4 * expected**0.5) + 8  # four deviations too many
+    keep = int(expected + 4 * expected**0.5) + 8  # four standard deviations more
     threshold = sample.topk(min(keep, sample.numel())).values[-1]
     candidates = (magnitudes >= threshold).nonzero().flatten()
     return candidates if k <= candidates.numel() <= d // 2 else None
@@ -111,7 +111,7 @@ def _largest(magnitudes: Tensor, k: int) -> Tensor:
     threshold = magnitudes.topk(k).values[-1]
     above = (magnitudes > threshold).nonzero().flatten()
     level = (magnitudes == threshold).nonzero().flatten()[: k - above.numel()]
-    return torch.cat((above, level)).sort().values  # sorted, because neighbouring indices code shorter
+    return torch.cat((above, level)).sort().values  # sorted, because gaps of sorted positions code shorter
 
 
 def distinct_positions(key: Key, count: int, numel: int, device: torch.device) -> Tensor:
@@ -121,12 +121,12 @@ def distinct_positions(key: Key, count: int, numel: int, device: torch.device) -
     power of two; images outside are walked along their cycle until they fall inside. Up to 4096 places are ordered
     by their mixed words instead: that is quicker, and a network of few bits would mix unevenly.
     """
-    draw = _remembered_positions if count <= 4096 else _draw_positions
+    draw = _cached_positions if count <= 4096 else _draw_positions
     return draw(key, min(count, numel), numel, device)
 
 
 def _draw_positions(key: Key, count: int, numel: int, device: torch.device) -> Tensor:
-    """On the CPU for every device: few numbers, many small operations."""
+    """Computed on the CPU for every device: few numbers, many small operations."""
     if count == numel:
         return torch.arange(numel, device=device)
     if numel <= 4096:
@@ -140,12 +140,12 @@ def _draw_positions(key: Key, count: int, numel: int, device: torch.device) -> T
     return torch.from_numpy(np.sort(positions)).to(device)
 
 
-# Encoder and decoder ask alike; for few positions the many small operations cost more than the memory.
-_remembered_positions = lru_cache(maxsize=256)(_draw_positions)
+# Encoder and decoder draw the same positions; for few, computing costs more than memory.
+_cached_positions = lru_cache(maxsize=256)(_draw_positions)
 
 
 def _feistel(words: NDArray[np.int64], key: Key, bits: int, rounds: int = 6) -> NDArray[np.int64]:
-    """A keyed permutation of 0 ... 2^bits - 1: halves of unequal width take turns."""
+    """A keyed permutation of 0 ... 2^bits - 1: an unbalanced Feistel network."""
     low_bits = bits // 2
     low_mask, high_mask = (1 << low_bits) - 1, (1 << (bits - low_bits)) - 1
     high, low = words >> low_bits, words & low_mask

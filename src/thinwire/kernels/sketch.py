@@ -1,4 +1,4 @@
-"""Count sketches that add up, and peeling, which reads the sum of sparse tensors back from the sum of their sketches.
+"""Count sketches (Charikar et al., 2002) and peeling, which recovers a sum of sparse tensors from its sketch.
 
 Three rows of cells that share nothing. A position has one cell in each row and a sign for each, by hashes that all
 ranks derive from one key. A cell holds the signed sum of its positions' values. Where one position alone is left in a
@@ -25,21 +25,23 @@ from .reference import _signed, mix32
 _ROW_KEY = "sketch"  # frozen: makes the random bits
 
 ROWS = 3  # of 3, 4 and 5 rows, 3 need the fewest cells: 1.222, 1.295 and 1.425 a position
-_MANY = 10_000  # so many positions peel with 1.3 cells each; fewer have rarer luck
+_MANY = 10_000  # this many positions usually peel with 1.3 cells each; fewer need more
 
 
-class Order(NamedTuple):
-    """How positions are peeled. All are read exactly if none is left."""
+class PeelingOrder(NamedTuple):
+    """The order in which positions are peeled. All are recovered exactly if none is left."""
 
     at: NDArray[np.int64]  # (3, positions): cells
     signs: NDArray[np.int64]
-    rounds: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]  # which are read, and in which cells
-    left: Tensor  # bool, one a position: those that stay unread
+    rounds: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]  # positions that are read, and their cells
+    left: Tensor  # bool per position: whether it stays unread
 
 
-class Peeled(NamedTuple):
-    values: Tensor  # one a position, float64 (or int32); where it is left, 0
-    rest: Tensor  # the cells without what was read: rounding errors, if nothing is left
+class PeeledValues(NamedTuple):
+    """Values recovered by peeling."""
+
+    values: Tensor  # per position, float64 (or int32); 0 if it is left
+    rest: Tensor  # the cells without what was read; rounding errors only, if nothing is left
 
 
 def cells_for(count: int) -> int:
@@ -50,7 +52,7 @@ def cells_for(count: int) -> int:
 
 
 def table_cells(positions: Tensor, lanes: int = 1) -> int:
-    """Cells for these positions: every lane has as many as the fullest one needs."""
+    """Cells for these positions: as many per lane as the fullest lane needs."""
     if lanes == 1:
         return cells_for(positions.numel())
     fullest = np.bincount(_items(positions) % lanes, minlength=1).max()
@@ -65,11 +67,11 @@ def sketch(values: Tensor, positions: Tensor, cells: int, key: Key, lanes: int =
     return torch.from_numpy(sums if values.is_floating_point() else sums.astype(np.int64).astype(np.int32))
 
 
-def peeling_order(positions: Tensor, cells: int, key: Key, lanes: int = 1) -> Order:
-    """Which position is read where, round by round: known before anything is sent. Work grows with the positions.
+def peeling_order(positions: Tensor, cells: int, key: Key, lanes: int = 1) -> PeelingOrder:
+    """The order of peeling, which depends on positions and key only, so it is known before anything is sent.
 
-    In rounds: all cells that hold one position are read at once, then taken out. Depth first, rounding errors would
-    multiply along long chains (measured: 1.5e8 on values of 1e-3).
+    In rounds: all cells with one position are read at once, then subtracted. Depth first, rounding errors would grow
+    along long chains (measured: 1.5e8 on values of 1e-3).
     """
     items = _items(positions)
     at, signs = _places(items, cells, key, lanes)
@@ -86,11 +88,11 @@ def peeling_order(positions: Tensor, cells: int, key: Key, lanes: int = 1) -> Or
         np.subtract.at(degrees, touched, 1)
         np.subtract.at(names, touched, np.tile(found, ROWS))
         alone = touched[degrees[touched] == 1]
-    return Order(at, signs, tuple(rounds), torch.from_numpy(left))
+    return PeelingOrder(at, signs, tuple(rounds), torch.from_numpy(left))
 
 
-def peel(table: Tensor, order: Order) -> Peeled:
-    """Read the values at an order's positions back from a sum of sketches that hold nothing else."""
+def peel(table: Tensor, order: PeelingOrder) -> PeeledValues:
+    """Recover the values at an order's positions from a sum of sketches of these positions only."""
     at, signs, rounds, left = order
     rest: NDArray[Any] = table.numpy(force=True).astype(np.float64 if table.is_floating_point() else np.int32)
     values = np.zeros(left.numel(), rest.dtype)
@@ -98,18 +100,18 @@ def peel(table: Tensor, order: Order) -> Peeled:
         read = signs[cells // (table.numel() // ROWS), found] * rest[cells]
         values[found] = read
         np.subtract.at(rest, at[:, found].ravel(), (signs[:, found] * read).ravel())
-    return Peeled(torch.from_numpy(values), torch.from_numpy(rest))
+    return PeeledValues(torch.from_numpy(values), torch.from_numpy(rest))
 
 
 def median_estimate(table: Tensor, positions: Tensor, key: Key, lanes: int = 1) -> Tensor:
-    """A guess for every position: the median of its three signed cells. Others in the same cells disturb it."""
+    """An estimate for every position: the median of its three signed cells, disturbed by others in these cells."""
     at, signs = _places(_items(positions), table.numel(), key, lanes)
     a, b, c = signs * table.numpy(force=True)[at]
     return torch.from_numpy(np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c)))
 
 
 def words(items: NDArray[np.int64], key: Key) -> NDArray[np.int64]:
-    """One hash of each item, 0 ... 2^32 - 1; different keys give unlike hashes."""
+    """One hash per item, 0 ... 2^32 - 1."""
     low = (items ^ (items >> 32) * 0x9E3779B1).astype(np.int32)  # the upper half counts beyond 2^32 items only
     start, stride = np.int32(_signed(key)), np.int32(_signed((key >> 32) | 1))
     mixed: NDArray[np.int32] = mix32(mix32(low * stride + start))
@@ -122,11 +124,12 @@ def check_cells(cells: int, lanes: int) -> None:
 
 
 def row_keys(key: Key) -> list[Key]:
+    """The hash keys of the three rows."""
     return [derive_key(key, _ROW_KEY, row) for row in range(ROWS)]
 
 
 def _places(items: NDArray[np.int64], cells: int, key: Key, lanes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(3, items) cells and signs. With lanes, blocks of so many neighbours are hashed and each keeps its lane."""
+    """(3, items) cells and signs. With lanes, blocks of neighboring items are hashed, and each item keeps its lane."""
     check_cells(cells, lanes)
     width = cells // (ROWS * lanes)
     hashes = np.stack([words(items // lanes, row_key) for row_key in row_keys(key)])

@@ -1,4 +1,4 @@
-"""Lengths and counts in seven bits a byte: one byte below 128, two below 16384."""
+"""Varints (LEB128): lengths and counts in seven bits per byte."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from ..core import DecodeError
 
 
 def varint(value: int) -> bytes:
+    """The varint of a number."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -14,7 +15,7 @@ def varint(value: int) -> bytes:
 
 
 def varint_bytes(value: int) -> int:
-    """How long `varint` is."""
+    """The length of `varint(value)`."""
     return max(1, -(-value.bit_length() // 7))
 
 
@@ -25,4 +26,4 @@ def read_varint(data: bytes, at: int = 0) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * shift)
         if byte < 0x80:
             return value, at + shift + 1
-    raise DecodeError("a length runs past its nine bytes or the end of the message")
+    raise DecodeError("a varint is longer than nine bytes or runs past the end of the message")

@@ -26,6 +26,6 @@ def expect_packed(packed: Tensor, count: int, bits: int) -> Tensor:
     return packing.expect_packed(packed, count, bits)
 
 
-def _check_width(who: str, bits: int) -> None:
+def _check_width(caller: str, bits: int) -> None:
     if not 1 <= bits <= MAX_BITS:
-        raise ValueError(f"{who}: bits must be 1 to {MAX_BITS}, got {bits}")
+        raise ValueError(f"{caller}: bits must be 1 to {MAX_BITS}, got {bits}")

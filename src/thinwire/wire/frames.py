@@ -27,7 +27,7 @@ _FORM = struct.Struct("<4sBBHQQQQ")  # magic, version, sealed, head bytes, round
 _SUM = struct.Struct("<I")
 _HEAD = struct.Struct("<BBH")  # bytes of kind, bytes of sender, number of parts
 HEADER_BYTES = _FORM.size + _SUM.size
-_MOST_HEAD = 0xFFF8
+_MAX_HEAD = 0xFFF8
 _ALIGN = 8  # the body begins at a multiple of it after the header, so that long parts are read where they lie
 DTYPES = (  # a part's type is its place here: append, never reorder. No bool: most bytes are none
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -36,7 +36,7 @@ DTYPES = (  # a part's type is its place here: append, never reorder. No bool: m
 _CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 
 
-class Header(NamedTuple):
+class FrameHeader(NamedTuple):
     """What can be known before the rest has arrived; `rest_bytes` are still to come, and a tag if it is `sealed`."""
 
     sealed: bool
@@ -68,7 +68,7 @@ def frame_limit(specs: Iterable[TensorSpec], cap: int = MAX_FRAME) -> int:
 
 
 def encode_frame(message: Message, fingerprint: int = 0, sealed: bool = False) -> bytearray:
-    """Header, head, body, checksum. A sealed frame is followed by a tag that the driver makes."""
+    """FrameHeader, head, body, checksum. A sealed frame is followed by a tag that the driver makes."""
     head = _head_of(message)
     body_bytes = message.payload.num_bytes + lengths_bytes(message.payload)
     form = _FORM.pack(MAGIC, VERSION, sealed, len(head), message.round, message.sequence, fingerprint, body_bytes)
@@ -93,7 +93,7 @@ def decode_frame(data: bytes | bytearray, fingerprint: int | None = 0, limit: in
     return read_rest(header, bytearray(data[HEADER_BYTES:]))
 
 
-def read_header(data: bytes | bytearray, fingerprint: int | None = 0, limit: int = MAX_FRAME) -> Header:
+def read_header(data: bytes | bytearray, fingerprint: int | None = 0, limit: int = MAX_FRAME) -> FrameHeader:
     """The first HEADER_BYTES of a frame, checked; `fingerprint` None takes any."""
     if len(data) < HEADER_BYTES:
         raise FrameError("length", f"a header has {HEADER_BYTES} bytes, got {len(data)}")
@@ -114,10 +114,10 @@ def read_header(data: bytes | bytearray, fingerprint: int | None = 0, limit: int
         raise FrameError(
             "fingerprint", f"the peer's model or settings have fingerprint {theirs:016x}, ours {fingerprint:016x}"
         )
-    return Header(bool(sealed), head, round_, sequence, theirs, body, checksum)
+    return FrameHeader(bool(sealed), head, round_, sequence, theirs, body, checksum)
 
 
-def check_rest(header: Header, rest: bytearray) -> None:
+def check_rest(header: FrameHeader, rest: bytearray) -> None:
     """The checksum over form, head and body."""
     if len(rest) != header.rest_bytes:
         raise FrameError("length", f"{header.rest_bytes} bytes were to follow a header, got {len(rest)}")
@@ -127,13 +127,13 @@ def check_rest(header: Header, rest: bytearray) -> None:
         raise FrameError("checksum", "a frame was changed on the way")
 
 
-def read_rest(header: Header, rest: bytearray) -> Message:
+def read_rest(header: FrameHeader, rest: bytearray) -> Message:
     """The message; its tensors are views of `rest`, which nobody may change any more."""
     check_rest(header, rest)
     return parse_rest(header, rest)
 
 
-def parse_rest(header: Header, rest: bytearray) -> Message:
+def parse_rest(header: FrameHeader, rest: bytearray) -> Message:
     """`read_rest` for who has checked the checksum."""
     try:
         kind, sender, dtypes, fields = _read_head(bytes(rest[: header.head_bytes]))
@@ -145,7 +145,7 @@ def parse_rest(header: Header, rest: bytearray) -> Message:
         raise FrameError("form", str(error)) from error
 
 
-def _body(header: Header, rest: bytearray) -> Tensor:
+def _body(header: FrameHeader, rest: bytearray) -> Tensor:
     if not header.body_bytes:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(rest, dtype=torch.uint8, offset=header.head_bytes, count=header.body_bytes)
@@ -159,9 +159,9 @@ def _head_of(message: Message) -> bytes:
     codes = bytes(_CODES[part.dtype] for part in parts)
     text = json.dumps(dict(message.fields), separators=(",", ":"), allow_nan=False).encode()
     num_bytes = _HEAD.size + len(kind) + len(sender) + len(codes) + len(text)
-    if num_bytes > _MOST_HEAD:
+    if num_bytes > _MAX_HEAD:
         raise ProtocolError(
-            f"fields and types of {message.kind!r} take {num_bytes} bytes, at most {_MOST_HEAD}: use parts"
+            f"fields and types of {message.kind!r} take {num_bytes} bytes, at most {_MAX_HEAD}: use parts"
         )
     fill = b" " * (-num_bytes % _ALIGN)  # JSON does not mind
     return _HEAD.pack(len(kind), len(sender), len(codes)) + kind + sender + codes + text + fill

@@ -11,7 +11,7 @@ from functools import lru_cache
 from torch import Tensor
 
 from ..core import DecodeError, Part
-from ..kernels import Coded, announced_count, decode_positions, encode_positions, packed_bytes
+from ..kernels import CodedPositions, decode_positions, encode_positions, packed_bytes, read_count
 from ..kernels.positions import width_of
 from ..kernels.varint import varint
 
@@ -23,7 +23,7 @@ def encode_indices(positions: Tensor, numel: int) -> Part:
     return index_part(encode_positions(positions, numel), positions.numel(), numel)
 
 
-def index_part(coded: Coded, count: int, numel: int) -> Part:
+def index_part(coded: CodedPositions, count: int, numel: int) -> Part:
     """`count` positions that are coded already, as a part that is named after their coding."""
     return Part(_KINDS[coded.coding], coded.data, model_index_bits(count, numel))
 
@@ -35,7 +35,7 @@ def decode_indices(blob: Tensor, numel: int, most: int | None = None) -> Tensor:
 
 def expect_count(blob: Tensor, least: int, most: int) -> int:
     """How many positions `blob` announces, if that is allowed; else a DecodeError."""
-    count = announced_count(blob)
+    count = read_count(blob)
     if not least <= count <= most:
         raise DecodeError(f"indices: {count} positions announced, at least {least} and at most {most} belong here")
     return count

@@ -28,13 +28,13 @@ def draw_case(layers: int, candidates: int, budget: int) -> tuple[Tensor, Tensor
 def main() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    print(f"{native.serving()}; seconds")
+    print(f"{native.describe_kernels()}; seconds")
     for layers, candidates, budget in SIZES:
         case = draw_case(layers, candidates, budget)
         times = []
         for kernels in (dispatch, allocation):
             start = time.process_time()
-            kernels.cheapest(*case, budget)
+            kernels.solve_allocation(*case, budget)
             times.append(time.process_time() - start)
         print(f"{layers} layers x {candidates} candidates, {budget} steps: C {times[0]:.3f}, torch {times[1]:.3f}")
     torch.set_num_threads(threads)

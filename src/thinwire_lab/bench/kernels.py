@@ -111,7 +111,7 @@ def _sketch_and_peel(in_c: bool, values: Tensor, places: Tensor, key: Key) -> ob
 
 def _power_step(kernels: ModuleType, matrix: Tensor, residual: Tensor, start: Tensor) -> Tensor:
     """As aggregators.powersgd does it, all but the messages and the average that comes of them."""
-    basis_of = dispatch.orthonormal if kernels is dispatch else matrices.orthonormal
+    basis_of = dispatch.orthonormalize if kernels is dispatch else matrices.orthonormalize
     target, projected = kernels.add_and_project(matrix, residual, start)
     basis = basis_of(projected).to(torch.float32)
     kernels.subtract_low_rank(target, basis, kernels.combine_rows(basis, target))
@@ -152,7 +152,7 @@ def measure(mb: float, repetitions: int = 9) -> list[KernelRow]:
 
 
 def to_json(mb: float, rows: Sequence[KernelRow]) -> dict[str, Any]:
-    return {"mb": mb, "kernels": native.serving(), "unit": "copies", "rows": [asdict(row) for row in rows]}
+    return {"mb": mb, "kernels": native.describe_kernels(), "unit": "copies", "rows": [asdict(row) for row in rows]}
 
 
 def write_json(file: Path, mb: float, rows: Sequence[KernelRow]) -> None:

@@ -9,7 +9,7 @@ from thinwire.core import derive_key
 from thinwire.kernels import dispatch, native
 from thinwire.wire import as_bytes
 
-pytestmark = pytest.mark.skipif(not native.runnable(), reason="no C kernels were built here")
+pytestmark = pytest.mark.skipif(not native.runnable_builds(), reason="no C kernels were built here")
 KEY = derive_key("with and without")
 
 
@@ -25,7 +25,7 @@ def observe(compressor):
 
 @pytest.mark.parametrize("compressor", compressors(), ids=COMPRESSOR_TEXTS)
 def test_payloads_and_decoded_tensors_are_the_same_with_and_without_c(compressor, monkeypatch):
-    for name in native.runnable():
+    for name in native.runnable_builds():
         monkeypatch.setattr(dispatch, "library", lambda name=name: native.load(name))
         ours = list(observe(compressor))
         monkeypatch.setattr(dispatch, "library", lambda: None)

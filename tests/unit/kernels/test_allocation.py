@@ -30,7 +30,7 @@ def by_trying_all(costs, errors, budget):
 def test_no_choice_is_cheaper(seed):
     layers, candidates, budget = 1 + seed % 4, 1 + seed % 5, 3 + seed % 11
     costs, errors = drawn(seed, layers, candidates, budget)
-    choice = allocation.cheapest(costs, errors, budget)
+    choice = allocation.solve_allocation(costs, errors, budget)
     best = by_trying_all(costs, errors, budget)
     if best is None:
         assert choice.numel() == 0
@@ -41,21 +41,21 @@ def test_no_choice_is_cheaper(seed):
 
 def test_no_layers_choose_nothing_and_bad_input_is_refused():
     nothing = torch.zeros(0, 3)
-    assert allocation.cheapest(nothing.double(), nothing.long(), 5).numel() == 0
-    with pytest.raises(ValueError, match="layers x candidates"):
-        allocation.cheapest(torch.zeros(2, 3).double(), torch.zeros(3, 2).long(), 5)
+    assert allocation.solve_allocation(nothing.double(), nothing.long(), 5).numel() == 0
+    with pytest.raises(ValueError, match=r"must both be \(layers, options\)"):
+        allocation.solve_allocation(torch.zeros(2, 3).double(), torch.zeros(3, 2).long(), 5)
     for bad in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="not negative"):
-            allocation.cheapest(torch.full((1, 1), bad).double(), torch.zeros(1, 1).long(), 5)
+        with pytest.raises(ValueError, match="must not be negative"):
+            allocation.solve_allocation(torch.full((1, 1), bad).double(), torch.zeros(1, 1).long(), 5)
 
 
-@pytest.mark.skipif(not native.runnable(), reason="no C kernels were built here")
+@pytest.mark.skipif(not native.runnable_builds(), reason="no C kernels were built here")
 @pytest.mark.parametrize(("layers", "candidates", "budget"), [(1, 1, 0), (3, 4, 7), (20, 9, 1000), (7, 33, 5000)])
 def test_c_chooses_the_same(library, layers, candidates, budget):
     for seed in range(3):
         costs, errors = drawn(seed, layers, candidates, budget)
         ours, theirs = (
-            calls_allocation.cheapest(library, costs, errors, budget),
-            allocation.cheapest(costs, errors, budget),
+            calls_allocation.solve_allocation(library, costs, errors, budget),
+            allocation.solve_allocation(costs, errors, budget),
         )
         assert ours.tolist() == theirs.tolist()

@@ -12,7 +12,7 @@ import torch
 from thinwire.kernels import codes, dispatch, native
 from thinwire.kernels.native import build
 
-BUILT = pytest.mark.skipif(not native.runnable(), reason="no C kernels were built here")
+BUILT = pytest.mark.skipif(not native.runnable_builds(), reason="no C kernels were built here")
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def choose(monkeypatch, afresh):
     def chosen(wanted):
         monkeypatch.setenv(native.VARIABLE, wanted)
         native._chosen.cache_clear()
-        return native.serving()
+        return native.describe_kernels()
 
     return chosen
 
@@ -40,33 +40,35 @@ def test_the_user_may_ask_for_the_reference(choose):
 
 @BUILT
 def test_the_user_may_ask_for_any_build_that_runs_here(choose):
-    for name in native.runnable():
+    for name in native.runnable_builds():
         assert choose(name) == f"C, {name}" and native.library() is native.load(name)
-    assert choose("") == f"C, {native.runnable()[0]}"
+    assert choose("") == f"C, {native.runnable_builds()[0]}"
 
 
 def test_a_build_that_does_not_run_here_is_refused_with_those_that_do(choose):
-    with pytest.raises(ValueError, match="THINWIRE_KERNELS: 'avx9000' is not one of reference, avx512, avx2, baseline"):
+    with pytest.raises(
+        ValueError, match="THINWIRE_KERNELS must be one of reference, avx512, avx2, baseline, got 'avx9000'"
+    ):
         choose("avx9000")
 
 
 def test_without_a_build_torch_serves_and_says_why(choose, monkeypatch, tmp_path):
     monkeypatch.setattr(native, "library_file", lambda name: tmp_path / name)
-    assert choose("") == "torch reference (this installation has no C kernels: there was no compiler)"
+    assert choose("") == "torch reference (no C kernels: the installation found no compiler)"
     numbers = torch.randn(1000)
     assert torch.equal(dispatch.sign_encode(numbers)[0], codes.sign_encode(numbers)[0])
 
 
 def test_only_what_the_processor_has_is_loaded(monkeypatch):
     monkeypatch.setattr(native, "processor_flags", lambda: frozenset({"sse2"}))
-    assert native.runnable() in (["baseline"], [])
+    assert native.runnable_builds() in (["baseline"], [])
 
 
 @BUILT
 def test_a_build_of_another_text_is_not_used(choose, monkeypatch):
     native.load.cache_clear()
-    monkeypatch.setattr(native, "mark", lambda: 1)
-    assert "is not of this version; install thinwire again" in choose("")
+    monkeypatch.setattr(native, "source_checksum", lambda: 1)
+    assert "was compiled from another version; reinstall thinwire" in choose("")
     assert native.library() is None
 
 
@@ -74,12 +76,12 @@ def test_a_build_of_another_text_is_not_used(choose, monkeypatch):
 def test_a_library_that_does_not_load_is_one_warning_with_reason_and_remedy(choose, monkeypatch, tmp_path, caplog):
     native.load.cache_clear()
     monkeypatch.setattr(native, "library_file", lambda name: tmp_path / f"kernels_{name}.so")
-    (tmp_path / f"kernels_{build.builds_here()[-1]}.so").write_bytes(b"no library")
+    (tmp_path / f"kernels_{build.supported_builds()[-1]}.so").write_bytes(b"no library")
     assert "the C kernels do not load" in choose("")
     assert native.library() is None and native.library() is None
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("thinwire.kernels.native", "WARNING")
-    for part in ("kernels_", "torch expressions serve", "install thinwire again, or python ", "build.py"):
+    for part in ("kernels_", "torch expressions are used", "install thinwire again, or python ", "build.py"):
         assert part in record.getMessage()
 
 
@@ -107,7 +109,7 @@ def test_a_library_that_was_never_built_is_no_warning(choose, monkeypatch, tmp_p
 @pytest.mark.skipif(build.compiler() is None, reason="no C compiler here")
 def test_all_builds_of_this_kind_of_processor_compile_without_a_warning(tmp_path):
     made = build.build(tmp_path, ("-Werror", "-O1"))
-    assert [path.name for path in made] == [f"kernels_{name}.so" for name in build.builds_here()]
+    assert [path.name for path in made] == [f"kernels_{name}.so" for name in build.supported_builds()]
     assert sorted(tmp_path.iterdir()) == sorted(made)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from helpers.other_cpu import digest, ordinary_product, run_elsewhere
 from thinwire.core import derive_key
-from thinwire.kernels import agreed_product, noise_matrix, orthonormal
+from thinwire.kernels import noise_matrix, orthonormalize, reproducible_matmul
 
 CPU = torch.device("cpu")
 SHAPES = [(1, 1, 1), (5, 1, 7), (60, 4, 90), (33, 100, 20), (3, 5000, 2), (700, 8, 600)]
@@ -15,7 +15,7 @@ def normal(*shape, seed=0, dtype=torch.float64):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-# agreed_product
+# reproducible_matmul
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -24,31 +24,33 @@ def test_the_product_is_that_of_float64_but_for_few_last_bits(shape, dtype, bits
     rows, inner, columns = shape
     left, right = normal(rows, inner), normal(inner, columns, seed=1)
     bound = left.abs().max() * right.abs().max() * inner  # as large as a sum of products can be
-    error = (agreed_product(left, right, dtype).double() - left @ right).abs().max()
+    error = (reproducible_matmul(left, right, dtype).double() - left @ right).abs().max()
     assert error <= 2.0 ** -(bits + inner.bit_length() // 2 - inner.bit_length()) * bound / math.sqrt(inner)
 
 
 def test_a_product_of_few_terms_is_right_to_22_bits_of_its_largest():
     left, right = normal(400, 4).float(), normal(4, 300, seed=1).float()
     exact = left.double() @ right.double()
-    assert (agreed_product(left, right).double() - exact).abs().max() <= 2.0**-22 * exact.abs().max()
+    assert (reproducible_matmul(left, right).double() - exact).abs().max() <= 2.0**-22 * exact.abs().max()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_the_order_of_addition_does_not_matter(dtype):
     for inner in (3, 64, 1000):
         left, right = normal(20, inner) * 10.0 ** normal(1, inner, seed=2), normal(inner, 30, seed=1)
-        expected = agreed_product(left, right, dtype)
+        expected = reproducible_matmul(left, right, dtype)
         for seed in range(5):
             order = torch.randperm(inner, generator=torch.Generator().manual_seed(seed))
-            assert torch.equal(agreed_product(left[:, order], right[order], dtype), expected)
+            assert torch.equal(reproducible_matmul(left[:, order], right[order], dtype), expected)
             rows = torch.randperm(20, generator=torch.Generator().manual_seed(seed))
-            assert torch.equal(agreed_product(left[rows], right, dtype), expected[rows])
+            assert torch.equal(reproducible_matmul(left[rows], right, dtype), expected[rows])
 
 
 def test_the_layout_in_memory_does_not_matter():
     left, right = normal(50, 6), normal(6, 70, seed=1)
-    assert torch.equal(agreed_product(left.T.contiguous().T, right.T.contiguous().T), agreed_product(left, right))
+    assert torch.equal(
+        reproducible_matmul(left.T.contiguous().T, right.T.contiguous().T), reproducible_matmul(left, right)
+    )
 
 
 PRODUCTS = """
@@ -66,9 +68,9 @@ def products():
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         for rows, inner, columns in SHAPES:
             left, right = normal(rows, inner) * 10.0 ** normal(rows, 1, seed=3), normal(inner, columns, seed=1)
-            found.append(digest(agreed_product(left, right, dtype)))
+            found.append(digest(reproducible_matmul(left, right, dtype)))
     noise = noise_matrix(7, 300, derive_key("elsewhere"), CPU)
-    return [*found, digest(noise), digest(orthonormal(noise)), digest(orthonormal(normal(12, 40).float()))]
+    return [*found, digest(noise), digest(orthonormalize(noise)), digest(orthonormalize(normal(12, 40).float()))]
 
 
 def test_products_noise_and_bases_have_the_same_bits_on_another_kernel_path(request):
@@ -81,30 +83,32 @@ def test_products_noise_and_bases_have_the_same_bits_on_another_kernel_path(requ
 def test_what_is_too_large_becomes_the_largest_number(dtype):
     limit = torch.finfo(dtype).max
     high = torch.tensor([[1e200, -1e200, 0.0]], dtype=torch.float64)
-    product = agreed_product(high.T, high, dtype)
+    product = reproducible_matmul(high.T, high, dtype)
     assert product.tolist() == [[limit, -limit, 0.0], [-limit, limit, 0.0], [0.0, 0.0, 0.0]]
     most = torch.full((2, 3), torch.finfo(torch.float64).max, dtype=torch.float64)
-    assert bool((agreed_product(most, most.T, dtype) == limit).all())
-    assert bool(agreed_product(most, -most.T * most.T.sign().cumsum(0).remainder(2), dtype).isfinite().all())
+    assert bool((reproducible_matmul(most, most.T, dtype) == limit).all())
+    assert bool(reproducible_matmul(most, -most.T * most.T.sign().cumsum(0).remainder(2), dtype).isfinite().all())
 
 
 def test_the_smallest_numbers_do_not_vanish():
     for scale in (1e-18, 1e-22):
         low = torch.full((1, 1), scale, dtype=torch.float32)
-        assert float(agreed_product(low, low)) == pytest.approx(scale**2, rel=1e-6 if scale > 1e-20 else 0.1)
+        assert float(reproducible_matmul(low, low)) == pytest.approx(scale**2, rel=1e-6 if scale > 1e-20 else 0.1)
     least = torch.full((1, 1), 2.0**-530, dtype=torch.float64)
-    assert float(agreed_product(least, least, torch.float64)) == 2.0**-1060
+    assert float(reproducible_matmul(least, least, torch.float64)) == 2.0**-1060
     least = torch.full((1, 1), 2.0**-1060, dtype=torch.float64)
-    assert float(agreed_product(least, 1 / torch.full((1, 1), 2.0**-1000, dtype=torch.float64), torch.float64)) in (
+    assert float(
+        reproducible_matmul(least, 1 / torch.full((1, 1), 2.0**-1000, dtype=torch.float64), torch.float64)
+    ) in (
         0.0,
         2.0**-60,
     )
 
 
 def test_empty_factors_give_an_empty_product_or_zeros():
-    assert agreed_product(torch.zeros(0, 3), torch.zeros(3, 2)).shape == (0, 2)
-    assert agreed_product(torch.zeros(2, 3), torch.zeros(3, 0)).shape == (2, 0)
-    assert agreed_product(torch.zeros(2, 0), torch.zeros(0, 3)).tolist() == [[0.0] * 3] * 2
+    assert reproducible_matmul(torch.zeros(0, 3), torch.zeros(3, 2)).shape == (0, 2)
+    assert reproducible_matmul(torch.zeros(2, 3), torch.zeros(3, 0)).shape == (2, 0)
+    assert reproducible_matmul(torch.zeros(2, 0), torch.zeros(0, 3)).tolist() == [[0.0] * 3] * 2
 
 
 # orthonormal
@@ -120,7 +124,7 @@ def assert_orthonormal(basis, zero_rows=()):
 def test_rows_become_orthonormal_and_span_the_same(shape):
     rows = normal(*shape)
     kept = rows.clone()
-    basis = orthonormal(rows)
+    basis = orthonormalize(rows)
     assert torch.equal(rows, kept) and basis.dtype == torch.float64
     assert_orthonormal(basis)
     torch.testing.assert_close(rows @ basis.T @ basis, rows, rtol=1e-9, atol=1e-9)
@@ -132,29 +136,29 @@ def test_rows_that_add_nothing_become_zero():
     rows[1] = 0
     rows[3] = -2.5 * rows[0]
     rows[5] = rows[0] + rows[2]
-    assert_orthonormal(orthonormal(rows), zero_rows=(1, 3, 5))
-    assert not orthonormal(torch.zeros(3, 5)).any()
-    assert_orthonormal(orthonormal(normal(5, 3)), zero_rows=(3, 4))
+    assert_orthonormal(orthonormalize(rows), zero_rows=(1, 3, 5))
+    assert not orthonormalize(torch.zeros(3, 5)).any()
+    assert_orthonormal(orthonormalize(normal(5, 3)), zero_rows=(3, 4))
 
 
 def test_rows_of_any_size_count_alike():
     rows = normal(4, 30)
     for scales in ([1e-300, 1.0, 1e300, 1e-30], [1e308, 1e-308, 1e-320, 1.0]):
-        basis = orthonormal(rows / rows.abs().amax() * torch.tensor(scales, dtype=torch.float64)[:, None])
+        basis = orthonormalize(rows / rows.abs().amax() * torch.tensor(scales, dtype=torch.float64)[:, None])
         assert_orthonormal(basis)
-    torch.testing.assert_close(orthonormal(rows * 2.0**40), orthonormal(rows), rtol=0, atol=0)
+    torch.testing.assert_close(orthonormalize(rows * 2.0**40), orthonormalize(rows), rtol=0, atol=0)
 
 
 def test_nearly_equal_rows_are_told_apart():
     rows = normal(2, 50)
     rows[1] = rows[0] + 1e-7 * rows[1]
-    basis = orthonormal(rows)
+    basis = orthonormalize(rows)
     assert abs(float(basis[0] @ basis[1])) < 1e-8  # rounding, as large beside the difference as it is here
 
 
 def test_empty_matrices_have_empty_bases():
-    assert orthonormal(torch.zeros(0, 4)).shape == (0, 4)
-    assert orthonormal(torch.zeros(3, 0)).shape == (3, 0)
+    assert orthonormalize(torch.zeros(0, 4)).shape == (0, 4)
+    assert orthonormalize(torch.zeros(3, 0)).shape == (3, 0)
 
 
 # noise_matrix

@@ -39,7 +39,7 @@ def test_it_is_an_ordinary_tensor(pool, dtype):
 
 
 def test_what_is_kept_is_bounded():
-    pool = Pool(most=1_000_000)
+    pool = Pool(max_bytes=1_000_000)
     several = [pool.empty(30_000 + 100 * i) for i in range(20)]
     last = several[-1].data_ptr()
     while several:

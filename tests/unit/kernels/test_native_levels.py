@@ -25,31 +25,33 @@ def test_those_that_reach_a_level_are_the_same(library, numbers):
     """Also at levels that float32 cannot hold, and at those that some number meets exactly."""
     found = numbers.abs().median().item(), numbers.abs().max().item()
     for level in (0.0, -1.0, 1e-50, 1e-45, 0.01, 0.1, 1.0, *found, 3.4028235e38, 1e39, math.inf, math.nan):
-        expected = codes.reaching(numbers, level)
-        assert alike(calls.reaching(library, numbers, level), expected), level
-        assert alike(chunked.reaching(numbers, level), expected), level
+        expected = codes.positions_reaching(numbers, level)
+        assert alike(calls.positions_reaching(library, numbers, level), expected), level
+        assert alike(chunked.positions_reaching(numbers, level), expected), level
         assert calls.count_below(library, numbers, level) == codes.count_below(numbers, level), level
 
 
 def test_what_is_no_number_reaches_nothing(library):
     some = torch.tensor([math.nan, 1.0, -math.inf, -math.nan, 0.0, math.inf]).repeat(20)
     for level in (0.0, 1.0, math.inf):
-        expected = codes.reaching(some, level)
-        assert alike(calls.reaching(library, some, level), expected) and alike(chunked.reaching(some, level), expected)
+        expected = codes.positions_reaching(some, level)
+        assert alike(calls.positions_reaching(library, some, level), expected) and alike(
+            chunked.positions_reaching(some, level), expected
+        )
         assert calls.count_below(library, some, level) == codes.count_below(some, level)
 
 
-@pytest.mark.parametrize("by_chance", [False, True])
+@pytest.mark.parametrize("stochastic", [False, True])
 @pytest.mark.parametrize(("bits", "block"), [(8, 512), (2, 33), (3, 1), (5, 7), (4, 5000), (7, 10**9)])
-def test_steps_and_what_they_leave_are_the_same(library, numbers, bits, block, by_chance):
+def test_steps_and_what_they_leave_are_the_same(library, numbers, bits, block, stochastic):
     count = numbers.numel()
-    packed, peaks = codes.uniform_encode(numbers, bits, block, by_chance, KEY)
-    assert alike(calls_uniform.uniform_encode(library, numbers, bits, block, by_chance, KEY), (packed, peaks))
+    packed, peaks = codes.uniform_encode(numbers, bits, block, stochastic, KEY)
+    assert alike(calls_uniform.uniform_encode(library, numbers, bits, block, stochastic, KEY), (packed, peaks))
     back = codes.uniform_decode(packed, peaks, count, bits, block)
     assert alike(calls_uniform.uniform_decode(library, packed, peaks, count, bits, block), back)
     before = drawn("limits", count, seed=3) * 0.7
-    expected = codes.uniform_feedback(numbers, before, bits, block, by_chance, KEY)
-    assert alike(calls_uniform.uniform_feedback(library, numbers, before, bits, block, by_chance, KEY), expected)
+    expected = codes.uniform_feedback(numbers, before, bits, block, stochastic, KEY)
+    assert alike(calls_uniform.uniform_feedback(library, numbers, before, bits, block, stochastic, KEY), expected)
 
 
 @pytest.mark.parametrize("bits", range(2, 9))
@@ -57,11 +59,11 @@ def test_halves_go_to_the_even_step(library, bits):
     levels = (1 << (bits - 1)) - 1
     halves = torch.arange(-2 * levels, 2 * levels + 1) / 2.0
     numbers = halves.repeat(9)
-    for by_chance in (False, True):
-        packed, peaks = codes.uniform_encode(numbers, bits, halves.numel(), by_chance, KEY)
-        ours = calls_uniform.uniform_encode(library, numbers, bits, halves.numel(), by_chance, KEY)
+    for stochastic in (False, True):
+        packed, peaks = codes.uniform_encode(numbers, bits, halves.numel(), stochastic, KEY)
+        ours = calls_uniform.uniform_encode(library, numbers, bits, halves.numel(), stochastic, KEY)
         assert alike(ours, (packed, peaks))
-        if not by_chance:
+        if not stochastic:
             steps = codes.unpack(packed, numbers.numel(), bits)[: halves.numel()] - levels
             assert steps.tolist() == [round(half) for half in halves.tolist()]
 

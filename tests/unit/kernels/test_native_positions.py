@@ -14,7 +14,7 @@ KEY = derive_key("native positions")
 NUMELS = (1, 2, 7, 8, 9, 64, 65, 1000, 4096, 100_003)
 DENSITIES = (0.0, 0.001, 0.01, 0.2, 0.5, 0.9, 1.0)
 
-pytestmark = pytest.mark.skipif(not native.runnable(), reason="no C kernels were built here")
+pytestmark = pytest.mark.skipif(not native.runnable_builds(), reason="no C kernels were built here")
 
 
 def places(numel, density, seed=0):

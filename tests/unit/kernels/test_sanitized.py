@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.kernels.native import build, runnable
+from thinwire.kernels.native import build, runnable_builds
 
 # smaller tensors will do, because what is wrong at 100,003 elements is wrong at 4,097
 RUN = """
@@ -31,11 +31,11 @@ def sanitizer() -> Path | None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(sanitizer() is None, reason="no compiler with an address sanitizer here")
-@pytest.mark.skipif(not runnable(), reason="no C kernels were built here")
+@pytest.mark.skipif(not runnable_builds(), reason="no C kernels were built here")
 def test_no_kernel_leaves_its_memory_or_does_what_c_leaves_open(request, tmp_path):
     flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
     try:
-        build.build(tmp_path, flags, runnable())
+        build.build(tmp_path, flags, runnable_builds())
     except RuntimeError as error:
         pytest.skip(f"the compiler cannot build with sanitizers: {str(error).splitlines()[-1]}")
     environment = os.environ | {

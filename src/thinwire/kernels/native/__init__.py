@@ -1,8 +1,8 @@
-"""The kernels in C: which build of them this processor can run, loaded when first asked for.
+"""Loading of the C kernels: the best build that this processor can run, at first use.
 
-THINWIRE_KERNELS=reference switches them off, THINWIRE_KERNELS=baseline (or avx2, avx512) asks for that build. A library
-that is there and does not load is a warning in the log; one that was never built is not: the installation said so, the
-torch expressions give the same bits, and `thinwire doctor` shows it.
+THINWIRE_KERNELS=reference disables them, THINWIRE_KERNELS=baseline (or avx2, avx512) selects a build. A library that
+does not load is a warning in the log; one that was never built is not: the torch expressions give the same bits, and
+`thinwire doctor` shows which kernels are used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ...core.logs import get_logger
-from .build import HERE, INSTRUCTION_SETS, builds_here, library_file, mark
+from .build import HERE, INSTRUCTION_SETS, library_file, source_checksum, supported_builds
 from .signatures import declare
 
 _NEEDS = {"avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"}, "avx2": {"avx2"}, "baseline": set[str]()}
@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 @lru_cache(maxsize=1)
 def processor_flags() -> frozenset[str]:
-    """What the processor and its kernel allow; nothing is known outside Linux, where the baseline will do."""
+    """The CPU flags of /proc/cpuinfo; empty outside Linux, where the baseline build is used."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -31,18 +31,22 @@ def processor_flags() -> frozenset[str]:
     return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), ()))
 
 
-def runnable() -> list[str]:
-    """Builds that were made and that run here, the best first."""
-    return [name for name in builds_here() if _NEEDS[name] <= processor_flags() and library_file(name).exists()]
+def runnable_builds() -> list[str]:
+    """The builds that exist and run on this processor, the best first."""
+    return [name for name in supported_builds() if _NEEDS[name] <= processor_flags() and library_file(name).exists()]
 
 
 @lru_cache
 def load(name: str) -> ctypes.CDLL:
-    """A build. OSError if it was made from another text than this package has: its arguments may be others."""
+    """Load a build.
+
+    Raises:
+        OSError: it cannot be loaded, or it was compiled from another source than that of this package.
+    """
     opened = ctypes.CDLL(str(library_file(name)))
     opened.tw_mark.restype = ctypes.c_uint32
-    if opened.tw_mark() != mark():
-        raise OSError(f"{library_file(name).name} is not of this version; install thinwire again")
+    if opened.tw_mark() != source_checksum():
+        raise OSError(f"{library_file(name).name} was compiled from another version; reinstall thinwire")
     return declare(opened)
 
 
@@ -51,29 +55,29 @@ def _chosen() -> tuple[ctypes.CDLL | None, str]:
     wanted = os.environ.get(VARIABLE, "")
     if wanted == "reference":
         return None, f"torch reference ({VARIABLE}=reference)"
-    names = runnable()
+    names = runnable_builds()
     if wanted and wanted not in names:
         known = ", ".join(("reference", *INSTRUCTION_SETS))
-        raise ValueError(f"{VARIABLE}: {wanted!r} is not one of {known}, or does not run here; here: {names}")
+        raise ValueError(f"{VARIABLE} must be one of {known}, got {wanted!r}; builds that run here: {names}")
     if not names:
-        return None, "torch reference (this installation has no C kernels: there was no compiler)"
+        return None, "torch reference (no C kernels: the installation found no compiler)"
     name = wanted or names[0]
     try:
         return load(name), f"C, {name}"
     except (OSError, AttributeError) as error:  # AttributeError: the library lacks a function that we call
         log.warning(
-            "the C kernels do not load (%s); slower torch expressions serve instead, with the same results. "
-            "Remedy: install thinwire again, or python %s",
+            "the C kernels do not load (%s); slower torch expressions are used, with the same results. "
+            "Reinstall thinwire, or run: python %s",
             error, HERE / "build.py",
         )  # fmt: skip
         return None, f"torch reference (the C kernels do not load: {error})"
 
 
 def library() -> ctypes.CDLL | None:
-    """The kernels that serve CPU tensors, or None where the torch expressions do."""
+    """The loaded C kernels, or None if the torch expressions are used."""
     return _chosen()[0]
 
 
-def serving() -> str:
-    """Which kernels serve, in a few words."""
+def describe_kernels() -> str:
+    """A short text: which kernels are used."""
     return _chosen()[1]

@@ -1,4 +1,4 @@
-"""Compiles kernels.c, once for each instruction set: `python build.py`. Needs nothing but Python and a compiler."""
+"""Compile kernels.c once per instruction set: `python build.py`. Needs only Python and a C compiler."""
 
 from __future__ import annotations
 
@@ -27,36 +27,40 @@ def library_file(name: str, folder: Path = HERE) -> Path:
     return folder / f"kernels_{name}.so"
 
 
-def builds_here() -> list[str]:
-    """Those that this kind of processor could run in some model; only x86 has more than one."""
+def supported_builds() -> list[str]:
+    """The builds for this architecture; only x86 has more than one."""
     return list(INSTRUCTION_SETS) if platform.machine().lower() in ("x86_64", "amd64") else ["baseline"]
 
 
-def mark() -> int:
-    """Of the text; a library carries that of the text it was made from."""
+def source_checksum() -> int:
+    """The checksum of kernels.c; a library returns that of the source it was compiled from."""
     return zlib.crc32(SOURCE.read_bytes())
 
 
 def compiler() -> str | None:
     """$CC, cc or gcc; None if there is none."""
-    found = (shutil.which(name) for name in (os.environ.get("CC", ""), "cc", "gcc") if name)
-    return next((path for path in found if path), None)
+    paths = (shutil.which(name) for name in (os.environ.get("CC", ""), "cc", "gcc") if name)
+    return next((path for path in paths if path), None)
 
 
 def build(folder: Path = HERE, extra: Sequence[str] = (), names: Sequence[str] | None = None) -> list[Path]:
-    """The libraries, in `folder`. RuntimeError with the compiler's words if there is none or it fails."""
+    """Compile the libraries into `folder`.
+
+    Raises:
+        RuntimeError: there is no compiler, or it failed; the text has its output.
+    """
     cc = compiler()
     if cc is None:
         raise RuntimeError("no C compiler: neither $CC nor cc nor gcc was found")
     made = []
-    for name in builds_here() if names is None else names:
+    for name in supported_builds() if names is None else names:
         target = library_file(name, folder)
-        part = target.with_suffix(f".{os.getpid()}.part")  # a process that has the old one loaded keeps it
+        part = target.with_suffix(f".{os.getpid()}.part")  # a process with the old library keeps it
         command = [
             cc,
             *_FLAGS,
             *INSTRUCTION_SETS[name],
-            f"-DTW_MARK={mark():#x}u",
+            f"-DTW_MARK={source_checksum():#x}u",
             *extra,
             str(SOURCE),
             "-o",

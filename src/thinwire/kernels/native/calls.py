@@ -1,6 +1,6 @@
-"""The C kernels as functions of tensors: those of kernels/reference.py and codes.py, with a library before the rest.
+"""The C kernels of kernels/reference.py and codes.py as functions of tensors, with the library as first argument.
 
-Tensors are on the CPU, contiguous and not empty: `dispatch` sees to that.
+Tensors are on the CPU, contiguous and not empty, which `dispatch` checks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _ROW = 4096  # of mean_magnitude
 
 
 def _at(tensor: Tensor, count: int, dtype: torch.dtype = torch.float32) -> int:
-    """Where its `count` elements are. Tested here once more: C would read whatever is there."""
+    """The address of its `count` elements. Checked again here, since C reads whatever is there."""
     if tensor.dtype != dtype or tensor.numel() != count or not tensor.is_contiguous() or not tensor.is_cpu:
-        found = f"{tensor.numel()} {tensor.dtype} on {tensor.device}"
-        raise TypeError(f"C kernels: {count} contiguous {dtype} on the CPU are needed, got {found}")
+        got = f"{tensor.numel()} {tensor.dtype} on {tensor.device}"
+        raise TypeError(f"C kernels: the tensor must be {count} contiguous {dtype} on the CPU, got {got}")
     return tensor.data_ptr()
 
 
@@ -40,13 +40,13 @@ def _bytes(count: int) -> Tensor:
     return empty(count, torch.uint8)
 
 
-def _room(out: Tensor | None, count: int) -> Tensor:
-    """The caller's memory where there is so much, else memory of our own."""
+def _output(out: Tensor | None, count: int) -> Tensor:
+    """The caller's memory if it has this size, else new memory."""
     return empty(count) if out is None or out.numel() != count else out.view(-1)
 
 
 def _counter(key: Key) -> tuple[int, int]:
-    """Where the words of a key begin, and by how much they advance; see reference.noise16."""
+    """Start and stride of the words of a key; see reference.noise16."""
     return key & 0xFFFFFFFF, ((key >> 32) | 1) & 0xFFFFFFFF
 
 
@@ -74,15 +74,15 @@ def block_peaks(library: ctypes.CDLL, flat: Tensor, block: int) -> Tensor:
     return out
 
 
-def room_for_codes(count: int, bits: int, block: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Memory for what a quantizer makes of a tensor and its residual: codes, one number a block, and what is left."""
+def allocate_codes(count: int, bits: int, block: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Memory for the results of a quantizer with residual: codes, one scale per block, and the new residual."""
     return _bytes(packed_bytes(count, bits)), torch.empty(_blocks(count, block)), empty(count)
 
 
 def decode_blocks(
     kernel: Callable[..., Any], packed: Tensor, scales: Tensor, count: int, bits: int, block: int
 ) -> tuple[Tensor, Any]:
-    """Codes with one scale a block, decoded; and what the kernel returns."""
+    """Decode codes with one scale per block; also returns the result of the kernel."""
     out = empty(count)
     codes, numbers = _at(packed, packed_bytes(count, bits), torch.uint8), _at(scales, _blocks(count, block))
     return out, kernel(codes, numbers, count, block, bits, out.data_ptr())
@@ -97,11 +97,11 @@ def mean_of_blocks(
     bits: int,
     block: int,
 ) -> tuple[Tensor, Any]:
-    """The mean of such tensors of all ranks; and what the kernel returns."""
-    room, ranks = _room(out, count), len(packed)
+    """The mean of the decoded tensors of all ranks; also returns the result of the kernel."""
+    output, ranks = _output(out, count), len(packed)
     codes = _all_at(packed, packed_bytes(count, bits), torch.uint8)
     numbers = _all_at(scales, _blocks(count, block), torch.float32)
-    return room, kernel(codes, numbers, ranks, count, block, bits, 1 / ranks, room.data_ptr())
+    return output, kernel(codes, numbers, ranks, count, block, bits, 1 / ranks, output.data_ptr())
 
 
 def qsgd_encode(
@@ -121,7 +121,7 @@ def qsgd_feedback(
     library: ctypes.CDLL, flat: Tensor, before: Tensor, bits: int, block: int, key: Key
 ) -> tuple[Tensor, Tensor, Tensor]:
     n = flat.numel()
-    packed, norms, rest = room_for_codes(n, bits, block)
+    packed, norms, rest = allocate_codes(n, bits, block)
     library.tw_qsgd_feedback(
         _at(flat, n), _at(before, n), rest.data_ptr(), n, block, bits, *_counter(key), SMALLEST_NORM,
         norms.data_ptr(), packed.data_ptr(),
@@ -146,7 +146,7 @@ def qsgd_mean(
 
 
 def _mean_scratch(count: int) -> tuple[float, float, Tensor]:
-    """What mean_magnitude scales by before and after, and room for its rows."""
+    """The scales of mean_magnitude before and after summing, and memory for its rows."""
     shrink = 1 << (count - 1).bit_length()
     return 1.0 / shrink, shrink / count, torch.empty(max(1, shrink // _ROW))
 
@@ -192,10 +192,10 @@ def sign_decode(library: ctypes.CDLL, signs: Tensor, scale: Tensor, count: int) 
 def sign_mean(
     library: ctypes.CDLL, out: Tensor | None, signs: Sequence[Tensor], scales: Sequence[Tensor], count: int
 ) -> Tensor:
-    room, ranks, together = _room(out, count), len(signs), torch.cat([scale.reshape(1) for scale in scales])
+    output, ranks, together = _output(out, count), len(signs), torch.cat([scale.reshape(1) for scale in scales])
     packed = _all_at(signs, packed_bytes(count, 1), torch.uint8)
-    library.tw_sign_mean(packed, _at(together, ranks), ranks, count, 1 / ranks, room.data_ptr())
-    return room
+    library.tw_sign_mean(packed, _at(together, ranks), ranks, count, 1 / ranks, output.data_ptr())
+    return output
 
 
 def largest_magnitudes(library: ctypes.CDLL, flat: Tensor, k: int) -> Tensor:
@@ -206,7 +206,7 @@ def largest_magnitudes(library: ctypes.CDLL, flat: Tensor, k: int) -> Tensor:
     return out
 
 
-def reaching(library: ctypes.CDLL, flat: Tensor, level: float) -> Tensor:
+def positions_reaching(library: ctypes.CDLL, flat: Tensor, level: float) -> Tensor:
     """Found once and kept as bits, because how many there are must be known first."""
     n = flat.numel()
     bits = _bytes(4 * _blocks(n, 32))

@@ -7,14 +7,14 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..allocation import checked, followed_back
+from ..allocation import check_allocation, trace_back
 from .calls import _at
 
 
-def cheapest(library: ctypes.CDLL, costs: Tensor, errors: Tensor, budget: int) -> Tensor:
-    checked(costs, errors, budget)
+def solve_allocation(library: ctypes.CDLL, costs: Tensor, errors: Tensor, budget: int) -> Tensor:
+    check_allocation(costs, errors, budget)
     layers, candidates = costs.shape
     tables = torch.empty(layers + 1, budget + 1, dtype=torch.float64)
     given = _at(costs, layers * candidates, torch.float64), _at(errors, layers * candidates, torch.int64)
     library.tw_cheapest(*given, layers, candidates, budget, tables.data_ptr())
-    return followed_back(tables, costs, errors)
+    return trace_back(tables, costs, errors)

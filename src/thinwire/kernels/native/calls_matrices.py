@@ -7,16 +7,16 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..matrices import NOTHING
+from ..matrices import NEGLIGIBLE
 from ..memory import empty
-from .calls import _at, _room
+from .calls import _at, _output
 
 
 def low_rank(library: ctypes.CDLL, out: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
     (rank, rows), columns = left.shape, right.shape[1]
-    room = _room(out, rows * columns)
-    library.tw_low_rank(_at(left, rank * rows), _at(right, rank * columns), rank, rows, columns, room.data_ptr())
-    return room.view(rows, columns)
+    output = _output(out, rows * columns)
+    library.tw_low_rank(_at(left, rank * rows), _at(right, rank * columns), rank, rows, columns, output.data_ptr())
+    return output.view(rows, columns)
 
 
 def subtract_low_rank(library: ctypes.CDLL, matrix: Tensor, left: Tensor, right: Tensor) -> None:
@@ -40,12 +40,12 @@ def combine_rows(library: ctypes.CDLL, basis: Tensor, matrix: Tensor) -> Tensor:
     return out
 
 
-def orthonormal(library: ctypes.CDLL, rows: Tensor) -> Tensor:
+def orthonormalize(library: ctypes.CDLL, rows: Tensor) -> Tensor:
     basis = rows.to(torch.float64, copy=True)
     count, n = basis.shape
     width = 1 << (n - 1).bit_length()
     before, sums = torch.empty(count, dtype=torch.float64), torch.empty(width, dtype=torch.float64)
     library.tw_orthonormal(
-        _at(basis, count * n, torch.float64), count, n, NOTHING, before.data_ptr(), sums.data_ptr(), width
+        _at(basis, count * n, torch.float64), count, n, NEGLIGIBLE, before.data_ptr(), sums.data_ptr(), width
     )
     return basis

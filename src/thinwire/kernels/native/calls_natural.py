@@ -1,4 +1,4 @@
-"""Powers of two in C, as functions of tensors; see `calls`."""
+"""The C kernels for powers of two as functions of tensors; see `calls`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from ...core import Key
 from ..memory import empty
 from ..packing import packed_bytes
-from .calls import _all_at, _at, _bytes, _counter, _room
+from .calls import _all_at, _at, _bytes, _counter, _output
 
 
 def natural_encode(library: ctypes.CDLL, flat: Tensor, key: Key, window: int, most: int) -> Tensor:
@@ -46,19 +46,19 @@ def exponents_decode(library: ctypes.CDLL, exponents: Tensor, signs: Tensor) -> 
 
 def natural_mean(library: ctypes.CDLL, out: Tensor | None, codes: Sequence[Tensor], window: int) -> Tensor:
     n, ranks = codes[0].numel(), len(codes)
-    room = _room(out, n)
-    library.tw_natural_mean(_all_at(codes, n, torch.uint8), ranks, n, window, 1 / ranks, room.data_ptr())
-    return room
+    output = _output(out, n)
+    library.tw_natural_mean(_all_at(codes, n, torch.uint8), ranks, n, window, 1 / ranks, output.data_ptr())
+    return output
 
 
 def exponents_mean(
     library: ctypes.CDLL, out: Tensor | None, exponents: Sequence[Tensor], signs: Sequence[Tensor]
 ) -> Tensor:
     n, ranks = exponents[0].numel(), len(exponents)
-    room = _room(out, n)
+    output = _output(out, n)
     planes = _all_at(exponents, n, torch.uint8), _all_at(signs, packed_bytes(n, 1), torch.uint8)
-    library.tw_exponents_mean(*planes, ranks, n, 1 / ranks, room.data_ptr())
-    return room
+    library.tw_exponents_mean(*planes, ranks, n, 1 / ranks, output.data_ptr())
+    return output
 
 
 def natural_feedback(

@@ -16,16 +16,16 @@ from torch import Tensor
 from .. import positions as plain
 from ..memory import empty
 from ..packing import packed_bytes
-from ..positions import Coded, Taken, first_parameter, width_of
-from .calls import _at, _room
+from ..positions import CodedPositions, TakenValues, first_parameter, width_of
+from .calls import _at, _output
 
 _HEAD = 10  # bytes: the coding, and a count
 
 
 class _Form(NamedTuple):
-    """What C is told of so many positions below a number."""
+    """Arguments of C for a number of positions below a limit."""
 
-    start: int  # where the search for Rice's parameter begins
+    start: int  # of the search for the Rice parameter
     width: int  # bits of an explicit position
     num_bytes: int  # none of the codings that C chooses from is longer than explicit positions
 
@@ -36,12 +36,12 @@ def _form(count: int, numel: int) -> _Form:
     return _Form(first_parameter(count, numel), width, _HEAD + packed_bytes(count, width))
 
 
-def _coded(data: Tensor, written: int) -> Coded:
+def _coded(data: Tensor, written: int) -> CodedPositions:
     """C returns the bytes it wrote, and the coding in the lowest two bits."""
-    return Coded(data[: written >> 2], written & 3)
+    return CodedPositions(data[: written >> 2], written & 3)
 
 
-def encode_positions(library: ctypes.CDLL, positions: Tensor, numel: int) -> Coded:
+def encode_positions(library: ctypes.CDLL, positions: Tensor, numel: int) -> CodedPositions:
     k = positions.numel()
     start, width, num_bytes = _form(k, numel)
     data = empty(num_bytes, torch.uint8)
@@ -50,7 +50,7 @@ def encode_positions(library: ctypes.CDLL, positions: Tensor, numel: int) -> Cod
 
 
 def decode_positions(library: ctypes.CDLL, data: Tensor, count: int, numel: int) -> Tensor:
-    if data.dim() != 1 or count > min(numel, 8 * data.numel()):  # before there is room for them
+    if data.dim() != 1 or count > min(numel, 8 * data.numel()):  # before memory is allocated for them
         return plain.decode_positions(data, count, numel)
     num_bytes, out = data.numel(), empty(count, torch.int64)
     at = _at(data, num_bytes, torch.uint8)
@@ -58,7 +58,7 @@ def decode_positions(library: ctypes.CDLL, data: Tensor, count: int, numel: int)
     return plain.decode_positions(data, count, numel) if wrong else out
 
 
-def take_largest(library: ctypes.CDLL, flat: Tensor, other: Tensor, k: int) -> Taken:
+def take_largest(library: ctypes.CDLL, flat: Tensor, other: Tensor, k: int) -> TakenValues:
     n = flat.numel()
     k = min(k, n)
     start, width, num_bytes = _form(k, n)
@@ -67,7 +67,7 @@ def take_largest(library: ctypes.CDLL, flat: Tensor, other: Tensor, k: int) -> T
         _at(flat, n), _at(other, n), n, k, start, width,
         rest.data_ptr(), kept.data_ptr(), positions.data_ptr(), data.data_ptr(),
     )  # fmt: skip
-    return Taken(rest, kept, positions, _coded(data, written))
+    return TakenValues(rest, kept, positions, _coded(data, written))
 
 
 def sparse_mean(
@@ -75,12 +75,12 @@ def sparse_mean(
 ) -> Tensor:
     if any(data.dim() != 1 for data in coded):
         return plain.sparse_mean(values, coded, count)
-    room, ranks = _room(out, count), len(values)
+    output, ranks = _output(out, count), len(values)
     counts, lengths = [kept.numel() for kept in values], [data.numel() for data in coded]
     pointers, numbers = ctypes.c_void_p * ranks, ctypes.c_int64 * ranks
     kept = pointers(*map(_at, values, counts))
     data = pointers(*(_at(each, n, torch.uint8) for each, n in zip(coded, lengths, strict=True)))
     wrong = library.tw_sparse_mean(
-        kept, numbers(*counts), data, numbers(*lengths), ranks, count, width_of(count), 1 / ranks, room.data_ptr()
+        kept, numbers(*counts), data, numbers(*lengths), ranks, count, width_of(count), 1 / ranks, output.data_ptr()
     )
-    return plain.sparse_mean(values, coded, count) if wrong else room
+    return plain.sparse_mean(values, coded, count) if wrong else output

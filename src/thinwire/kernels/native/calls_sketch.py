@@ -1,4 +1,4 @@
-"""Count sketches and peeling in C: the functions of kernels/sketch.py, with a library before the rest; see `calls`."""
+"""The C kernels of kernels/sketch.py as functions of tensors; see `calls`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ...core import Key
 from ..memory import empty
-from ..sketch import ROWS, Order, Peeled, check_cells, row_keys
+from ..sketch import ROWS, PeeledValues, PeelingOrder, check_cells, row_keys
 from .calls import _at, _counter, _inside
 
-_MOST = 1 << 32  # C numbers them in 32 bits
+_MAX_ITEMS = 1 << 32  # C numbers them in 32 bits
 
 
 def _counters(key: Key) -> ctypes.Array[ctypes.c_uint32]:
@@ -32,11 +32,11 @@ def sketch(library: ctypes.CDLL, values: Tensor, positions: Tensor, cells: int, 
     return table
 
 
-def peeling_order(library: ctypes.CDLL, positions: Tensor, cells: int, key: Key, lanes: int = 1) -> Order:
+def peeling_order(library: ctypes.CDLL, positions: Tensor, cells: int, key: Key, lanes: int = 1) -> PeelingOrder:
     check_cells(cells, lanes)
     n = positions.numel()
-    if max(n, cells) >= _MOST:
-        raise MemoryError(f"C kernels: at most {_MOST} positions and cells can be peeled, got {n} and {cells}")
+    if max(n, cells) >= _MAX_ITEMS:
+        raise MemoryError(f"C kernels: at most {_MAX_ITEMS} positions and cells can be peeled, got {n} and {cells}")
     at, signs = (empty(ROWS * n, torch.int64) for _ in range(2))
     found, read, ends = (empty(n, torch.int64) for _ in range(3))
     left = torch.empty(n, dtype=torch.bool)
@@ -47,10 +47,10 @@ def peeling_order(library: ctypes.CDLL, positions: Tensor, cells: int, key: Key,
         raise MemoryError(f"C kernels: no memory to peel {n} positions from {cells} cells")
     stops = ends[:rounds].tolist()
     pairs = [(found.numpy()[a:b], read.numpy()[a:b]) for a, b in zip([0, *stops], stops, strict=False)]
-    return Order(at.numpy().reshape(ROWS, n), signs.numpy().reshape(ROWS, n), tuple(pairs), left)
+    return PeelingOrder(at.numpy().reshape(ROWS, n), signs.numpy().reshape(ROWS, n), tuple(pairs), left)
 
 
-def peel(library: ctypes.CDLL, table: Tensor, order: Order) -> Peeled:
+def peel(library: ctypes.CDLL, table: Tensor, order: PeelingOrder) -> PeeledValues:
     """All rounds at once, of which there are some: in a cell that one is read in, no other of its round has a part."""
     whole, cells, n = not table.is_floating_point(), table.numel(), order.left.numel()
     rest = table.to(torch.int32 if whole else torch.float64, copy=True).flatten()
@@ -61,7 +61,7 @@ def peel(library: ctypes.CDLL, table: Tensor, order: Order) -> Peeled:
     run = library.tw_peel_whole if whole else library.tw_peel
     reading = _at(found, steps, torch.int64), _at(read, steps, torch.int64), steps
     _inside(run(rest.data_ptr(), cells, *places, n, *reading, values.data_ptr()), cells)
-    return Peeled(values, rest)
+    return PeeledValues(values, rest)
 
 
 def _joined(parts: Sequence[NDArray[np.int64]]) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the functions of kernels.c take; ctypes tests every call against it."""
+"""Signatures of the functions of kernels.c, which ctypes checks at every call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 
 _P, _L, _I, _W, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_uint32, ctypes.c_float
 
-# in the order of kernels.c: what is returned, then the arguments
+# in the order of kernels.c: result, arguments
 _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "tw_mark": (_W, ()),
     "tw_noise16": (None, (_W, _W, _L, _P)),
@@ -60,6 +60,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
 
 
 def declare(library: ctypes.CDLL) -> ctypes.CDLL:
+    """Set the signatures of a library's functions; returns it."""
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
