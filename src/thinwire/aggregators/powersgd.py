@@ -56,7 +56,7 @@ class PowerSGDState(NamedTuple):
 class PowerSGD:
     """Rank-r average P Qᵀ by one power iteration per step, started at the last step's Q: r·(rows + columns)·b bits.
 
-    P = orthonormalize(mean of M Q), Q = mean of Mᵀ P. A layer is a matrix of its first dimension by all others; vectors,
+    P = orthonormal(mean of M Q), Q = mean of Mᵀ P. A layer is a matrix of its first dimension by all others; vectors,
     and layers where this would save less than `min_saving`, are sent dense. `subtract` is what error feedback
     subtracts: a rank's "own" contribution P (Mᵀ P)ᵀ, or the "mean" P Qᵀ, as torch's PowerSGD hook does. `alternate`
     sends P and Q in turns (ACP-SGD, Zhang et al., 2023): half the bytes and one message per step. arXiv 1905.13727.

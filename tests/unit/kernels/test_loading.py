@@ -81,7 +81,7 @@ def test_a_library_that_does_not_load_is_one_warning_with_reason_and_remedy(choo
     assert native.library() is None and native.library() is None
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("thinwire.kernels.native", "WARNING")
-    for part in ("kernels_", "torch expressions are used", "install thinwire again, or python ", "build.py"):
+    for part in ("kernels_", "torch expressions are used", "Reinstall thinwire, or run: python ", "build.py"):
         assert part in record.getMessage()
 
 
