@@ -32,14 +32,34 @@ def save(
     world_size: int = 1,
     barrier: Callable[[], object] | None = None,
 ) -> Path:
-    """Store a nested state of tensors, numbers and strings; when this returns, it is on the disk. Gives its place.
+    """Store a nested state atomically; when this returns, it is on the disk.
 
-    Until the new checkpoint is complete nothing older is touched; then all but the newest `keep` are deleted. After
-    a crash at any moment `load` finds the new one or the one before it. Without `step` saves are counted.
+    Nothing older is touched until the new checkpoint is complete. After a crash at any time `load` finds the new
+    checkpoint or the one before it. Several ranks with a shared file system write one checkpoint together: each rank
+    calls this with its own state.
 
-    With `world_size` above one every rank calls this with its own state, the same step and a folder that all share,
-    and with a `barrier` that returns when all ranks have called it. It is called three times, whatever happens in
-    between, so that an error of one rank is an error on all: no rank returns unless the checkpoint is complete.
+    Args:
+        folder: The folder of all checkpoints of a run; created if it does not exist.
+        state: Nested dicts, lists and tuples of tensors, numbers, strings, booleans and None.
+        step: Step of the checkpoint, the same on all ranks; None counts the saves.
+        keep: Number of checkpoints to keep; older ones are deleted after the new one is complete.
+        rank: This rank.
+        world_size: Number of ranks that write this checkpoint.
+        barrier: Returns when all ranks have called it; needed if world_size is above 1. It is called three times, also
+            after an error, so that an error of one rank is an error on all ranks.
+
+    Returns:
+        The folder of the new checkpoint.
+
+    Raises:
+        CheckpointError: Something cannot be written or stored, or another rank failed; the previous one remains.
+        ValueError: An argument is not valid.
+
+    Example:
+        ```python
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "thinwire": handle.state_dict()}
+        checkpoint.save("checkpoints", state, step=step)
+        ```
     """
     if world_size > 1 and barrier is None:
         raise ValueError(f"checkpoint.save: {world_size} ranks write one checkpoint together; give them a barrier")
@@ -141,7 +161,14 @@ def _delete_all_but(keep: int, folder: Path) -> None:
 
 
 def steps(folder: str | PathLike[str]) -> list[int]:
-    """The steps of the checkpoints there, in the order in which they were saved; [] if there are none."""
+    """Return the steps of the checkpoints in a folder.
+
+    Args:
+        folder: The folder of all checkpoints of a run.
+
+    Returns:
+        The steps, in the order in which they were saved; [] if there are none.
+    """
     return [name.step for name in _names(Path(folder))]
 
 
@@ -159,11 +186,21 @@ def load(
     rank: int = 0,
     world_size: int | None = 1,
 ) -> dict[Any, Any]:
-    """The state that was saved last, or last at `step`; tensors are on the CPU and have memory of their own.
+    """Load the state that was saved last, or last at `step`.
 
-    A checkpoint that is damaged is a CheckpointError that names file and field. With `fallback` the one saved before
-    it is taken instead, and a warning says so; every rank then checks the files of all, so that all take the same.
-    `world_size` must be what it was saved with; None takes the part of `rank` whatever that was.
+    Args:
+        folder: The folder of all checkpoints of a run.
+        step: Step of the checkpoint; None: the one that was saved last.
+        fallback: If the checkpoint is damaged, load the one that was saved before it, with a warning in the log. Each
+            rank then checks the files of all ranks, so that all load the same.
+        rank: This rank.
+        world_size: Number of ranks that saved the checkpoint; None accepts any number.
+
+    Returns:
+        The state of this rank, bit for bit. Tensors are on the CPU and do not share memory.
+
+    Raises:
+        CheckpointError: There is no checkpoint, or it is damaged or of another world size; the text has file and field.
     """
     folder = Path(folder)
     names = _names(folder)

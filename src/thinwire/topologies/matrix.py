@@ -14,7 +14,7 @@ _TOLERANCE = 1e-6  # of a sum that should be one
 
 @dataclass(frozen=True)
 class Matrix:
-    """A mixing matrix of your own: rows[i][j] is the weight of rank j's tensor for rank i. Rows and columns sum to one.
+    """A mixing matrix of your own: rows[i] has the weights of all tensors for rank i. Rows and columns sum to one.
 
     Written as rows=((0.5, 0.5), (0.5, 0.5)), or read from a file with one row per line, numbers separated by commas or
     blanks.

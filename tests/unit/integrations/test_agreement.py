@@ -34,5 +34,5 @@ def test_there_are_more_than_25_kinds_of_disagreement():
 
 def test_what_one_rank_alone_does_between_steps_is_an_error_of_all(pool):
     for name, text in pool.run(2, jobs.pause_alone):
-        assert name == "ProtocolError" and "rank 0 asks" in text and "rank 1 asks" in text
+        assert name == "ProtocolError" and "rank 0 requests" in text and "rank 1 requests" in text
     pool.close()  # DDP wants no more of these models

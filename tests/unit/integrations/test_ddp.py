@@ -104,7 +104,7 @@ def test_a_nan_costs_one_step_on_all_ranks(pool, with_test):
 
 def test_many_bad_steps_in_a_row_are_an_error_of_its_own_type(pool):
     for step, kind, text in pool.run(2, jobs.too_many_bad_steps):
-        assert (step, kind) == (2, "NonFiniteError") and "3 steps in a row" in text
+        assert (step, kind) == (2, "NonFiniteError") and "3 consecutive steps" in text
 
 
 def test_ranks_without_inputs_play_along(pool):

@@ -44,7 +44,9 @@ def test_a_part_that_ranks_cannot_compare_is_refused_with_the_remedy(pool):
 
 def test_an_old_handle_knows_that_it_was_replaced(pool):
     for errors, report, told, steps, after, last in pool.run(2, jobs.two_handles, within_s=30.0):
-        for (kind, text), method in zip(errors, ("pause", "resume", "change", "state_dict", "load_state"), strict=True):
+        for (kind, text), method in zip(
+            errors, ("pause", "resume", "set_composition", "state_dict", "load_state"), strict=True
+        ):
             assert kind == "ClosedError" and text.startswith(method)
             assert "this handle was detached by a second attach" in text
         assert report == 1 and len(told) == 1 and "stays with the newer handle" in told[0]
@@ -58,9 +60,9 @@ WRAPPED = {
     "compiled plain": "got torch.compile of Net, a plain module",
     "fsdp2": "sharded (FSDP2, fully_shard)",
     "replicate": "composable replicate() has changed in place; use DistributedDataParallel",
-    "mixed precision": "mixed_precision=..., which takes the only communication hook",
+    "mixed precision": "mixed_precision=..., which uses the only communication hook",
     "in backward": "steps inside backward",
-    "own hook": "has a communication hook already (allreduce_hook)",
+    "own hook": "already has a communication hook (allreduce_hook)",
 }
 
 
@@ -100,14 +102,14 @@ def test_frameworks_are_known_by_their_classes(name, module, told):
         if name in ("LightningModule", "DataParallel"):
             assert find_plain_module(model) is model
         else:
-            with pytest.raises(CompositionError, match="local: a plain module is needed"):
+            with pytest.raises(CompositionError, match="local: model must be a plain module"):
                 find_plain_module(model)
 
 
 def test_what_is_no_module_is_told_so():
-    with pytest.raises(CompositionError, match=r"got list, which is no torch.nn.Module"):
+    with pytest.raises(CompositionError, match=r"got list, which is not a torch.nn.Module"):
         thinwire.attach([], "dense()")
-    with pytest.raises(CompositionError, match=r"local: a torch.nn.Module is needed, got list"):
+    with pytest.raises(CompositionError, match=r"local: model must be a torch.nn.Module, got list"):
         find_plain_module([])
 
 

@@ -50,7 +50,7 @@ def test_change_keeps_dgcs_velocity(pool):
 def test_what_change_drops_is_returned_and_logged(pool, before, after, what):
     for _, _, dropped, texts in pool.run(2, jobs.change, before, after):
         assert len(dropped) == 1 and f"'s {what} of" in dropped[0] and "second.weight" in dropped[0]
-        assert texts == [f"change: {dropped[0]}"]
+        assert len(texts) == 1 and texts[0].endswith(f": set_composition: {dropped[0]}")
 
 
 def test_change_keeps_importance_and_the_mapping_that_a_refresher_fills(pool):
@@ -67,7 +67,7 @@ def test_a_state_of_another_composition_is_refused_with_both_names_and_the_remed
 def test_not_strict_takes_over_what_fits_and_says_what_it_drops(pool):
     for dropped, texts, apart, step in pool.run(2, jobs.load_another, "dgc(topk(density=0.05))", EF, False):
         assert len(dropped) == 1 and "DGC's velocity" in dropped[0] and apart == 0 and step == 4
-        assert texts == [f"load_state_dict: {dropped[0]}"]
+        assert len(texts) == 1 and texts[0].endswith(f": load_state_dict: {dropped[0]}")
     for dropped, _, apart, _ in pool.run(2, jobs.load_another, EF, 'ef(qsgd(), residual_dtype="int8")', False):
         assert dropped == [] and 0 < apart < 0.1
     for dropped, _, apart, _ in pool.run(2, jobs.load_another, EF, EF, False):
@@ -81,7 +81,7 @@ def test_a_state_that_does_not_name_its_composition_still_loads(pool):
 def test_states_that_are_none_are_refused_by_name(pool):
     for told in pool.run(1, jobs.load_odd_states):
         assert {kind for kind, _ in told.values()} == {"CheckpointError"}, told
-        assert "no state of a handle" in told["empty"][1] and "first.weight" in told["model"][1]
+        assert "not the state of a handle" in told["empty"][1] and "first.weight" in told["model"][1]
         assert "lacks paused" in told["no paused"][1] and "lacks layers" in told["no layers"][1]
         assert "3 ranks" in told["other size"][1] and "gather=True" in told["other size"][1]
 
@@ -90,7 +90,7 @@ def test_states_that_are_none_are_refused_by_name(pool):
 def test_resuming_without_the_handles_state_is_told_once(pool, kind):
     for first, told in pool.run(2, jobs.resume_without_the_handle, kind, False):
         assert first == [] and len(told) == 1
-        assert "load_state_dict" in told[0] and "resumed" in told[0] and "begins here" in told[0]
+        assert "load_state_dict" in told[0] and "resumed" in told[0] and "compression starts" in told[0]
     assert pool.run(1, jobs.resume_without_the_handle, kind, True) == [[[], []]]
     assert pool.run(1, jobs.resume_without_the_handle, kind, False, "qsgd()") == [[[], []]]  # nothing to lose
 
@@ -117,5 +117,5 @@ def test_torchs_checkpoint_of_another_composition_or_place_is_told(pool, tmp_pat
         assert step == 4 and dropped == []
     for kind, text in pool.run(1, jobs.load_dcp, EF, str(tmp_path), True, "handles"):
         assert kind == "CheckpointError" and "'handles'" in text and "model, thinwire" in text
-    with pytest.raises(CheckpointError, match=r"no torch\.distributed\.checkpoint"):
+    with pytest.raises(CheckpointError, match=r"cannot read a torch\.distributed\.checkpoint"):
         load_dcp(None, tmp_path / "nowhere")

@@ -102,7 +102,7 @@ def test_a_nan_costs_one_round_and_leaves_all_sound(pool):
 
 
 def test_too_many_bad_rounds_are_an_error(pool):
-    assert "1 rounds in a row" in equal_on_all_ranks(pool.run(2, jobs.spoil, 12, 1))
+    assert "1 consecutive rounds" in equal_on_all_ranks(pool.run(2, jobs.spoil, 12, 1))
 
 
 def test_anchors_that_diverge_stop_or_heal(pool):
@@ -184,5 +184,5 @@ def test_ranks_with_fewer_rounds_are_told_at_once_and_spare_steps_do_no_harm(poo
     (well, _, counted), (again, *_) = pool.run(2, jobs.uneven, (9, 11))
     assert well == again == "well" and "the end of training" not in counted  # which is no layer
     (first, waited, _), (second, *_) = pool.run(2, jobs.uneven, (6, 9))
-    assert "this rank has made its 6 steps and others have more rounds to make" in first and waited < 10
+    assert "this rank has finished after 6 steps, and other ranks have further rounds" in first and waited < 10
     assert "the end of training" in second

@@ -137,7 +137,7 @@ def test_moments_of_another_composition_are_compared_too():
         for leaf, tensor in stored["rank0"]["exchanger"]["layers"][name].items():
             assert torch.equal(ours["exchanger"]["layers"][name][leaf], tensor)
     assert ours["rounds"] == 1
-    with pytest.raises(CheckpointError, match="no state of a handle"):
+    with pytest.raises(CheckpointError, match="not the state of a handle"):
         other.load_state_dict({})
 
 

@@ -34,8 +34,8 @@ ATTACH = [
     ("max_bad_steps", -1, "at least 0, got -1; 0 disables the limit"),
     ("max_bad_steps", -3, "at least 0, got -3"),
     ("warmup_steps", 1.5, "at least 0, got 1.5"),
-    ("scaler", True, "must be your torch.amp.GradScaler, got True"),
-    ("scaler", torch.amp.GradScaler, "must be your torch.amp.GradScaler"),
+    ("scaler", True, "must be a torch.amp.GradScaler, got True"),
+    ("scaler", torch.amp.GradScaler, "must be a torch.amp.GradScaler"),
 ]
 LOCAL = [
     ("max_bad_rounds", -1, "at least 0, got -1"),
@@ -134,7 +134,7 @@ def test_ranks_that_differ_leave_no_threads_and_no_hook(pool):
 def test_a_rank_that_is_refused_alone_is_found_by_the_others(pool):
     (kind, text), (other, why) = pool.run(2, jobs.alone_refused)
     assert other == "CompositionError" and "did you mean 'topk'?" in why
-    assert kind == "PeerLostError" and "if attach was refused on another rank, its own log says why" in text
+    assert kind == "PeerLostError" and "if attach failed on another rank, the log of that rank has the reason" in text
     pool.close()  # these ranks have not opened equally many connections
 
 

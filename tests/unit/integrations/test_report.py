@@ -28,7 +28,7 @@ def test_a_report_has_compositions_and_reasons_and_the_handle_says_what_it_is(po
     assert report.sent_bytes == pytest.approx(sum(report.by_layer.values()) + sum(report.common.values()))
     for word in ("ef(topk(density=0.05)) for 1 layer", "step 1", "rank 0 of 2"):
         assert word in shown
-    assert "no step was made yet" in seen["before"][0] and "×" not in seen["before"][0].partition("saving")[2][:40]
+    assert "(no step yet)" in seen["before"][0] and "×" not in seen["before"][0].partition("saving")[2][:40]
     for state in ("paused", "detached"):
         assert all(state in told for told in seen[state]) and state not in shown
 
@@ -41,7 +41,7 @@ def test_layers_that_are_sent_as_one_are_called_so(pool):
 
 def test_one_rank_saves_nothing_and_is_told_so(pool):
     (text,) = pool.run(1, jobs.report_of, "ef(topk(density=0.05))")
-    assert "nan" not in text and "saving       - (one rank: there is nothing to send)" in text
+    assert "nan" not in text and "saving       - (one rank: nothing is sent)" in text
 
 
 def test_local_tells_its_rounds_and_what_carries_moments(pool):

@@ -18,7 +18,10 @@ def test_what_was_unfrozen_later_is_healed_if_asked(pool):
 
 def test_ranks_that_unfreeze_differently_are_told(pool):
     for kind, text, *_ in pool.run(2, jobs.unfreeze, "stop", False):
-        assert kind == "DivergedError" and "different numbers of parameters: 8 on rank 0, 6 on rank 1" in text
+        assert (
+            kind == "DivergedError"
+            and "different numbers of parameters that require gradients: 8 on rank 0, 6 on rank 1" in text
+        )
 
 
 def test_what_ddp_was_told_to_ignore_may_differ_with_one_warning(pool):
