@@ -15,22 +15,22 @@ def compare_results(one: dict[str, Any], other: dict[str, Any], name: str, other
     first, second = average_finals(one), average_finals(other)
     rows = []
     for key in (key for key in first if key in second):
-        for measure in (*METRICS, "wire_bytes"):
-            a, b = first[key].get(measure), second[key].get(measure)
+        for metric in (*METRICS, "wire_bytes"):
+            a, b = first[key].get(metric), second[key].get(metric)
             if a is not None and b is not None:
                 change = None if a == 0 else f"{100 * (b / a - 1):+.2f} %"
-                rows.append([*key, measure, a, b, change])
+                rows.append([*key, metric, a, b, change])
     unmatched = [f"{label} ({group})" for group, label in first.keys() ^ second.keys()]
     return {
         "title": f"{name} and {other_name}",
         "note": f"Only in one of them: {', '.join(sorted(unmatched))}" if unmatched else "",
-        "columns": ["group", "method", "measure", name, other_name, "change"],
+        "columns": ["group", "method", "metric", name, other_name, "change"],
         "rows": rows,
     }
 
 
 def average_finals(result: dict[str, Any]) -> dict[Key, dict[str, float]]:
-    """Return means over seeds by (group, label); a measure that is not finite for one seed is left out."""
+    """Return means over seeds by (group, label); a metric that is not finite for one seed is left out."""
     seeds: dict[Key, list[dict[str, Any]]] = {}
     for run in result.get("runs", []):
         seeds.setdefault((run["group"], run["label"]), []).append(run["final"])

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from .charts import BOTTOM, LARGE, LEFT, RIGHT, SMALL, TOP
 from .pictures import Picture, draw_error_map, draw_kind_bars, draw_layer_bars, draw_modelled_bars, draw_time_bars
 from .plan_map import draw_plan_map
-from .plots import Plot, build_group_plot, build_histogram_plots, choose_measures
+from .plots import Plot, build_group_plot, build_histogram_plots, choose_metrics
 from .result_tables import build_plot, build_table
 from .seeds import Run, assign_styles, group_runs
 from .svg import DASHES, SERIES_COLORS, svg_swatch
@@ -155,7 +155,7 @@ def _group_view(
     return {
         "table": build_group_table(title, members, target),
         "legend": _legend(plot) if plot else None,
-        "charts": _charts(plot, choose_measures(plot), data) if plot else [],
+        "charts": _charts(plot, choose_metrics(plot), data) if plot else [],
         "pictures": [data.add_picture(picture) for picture in costs],
         "histograms": [
             {"quantity": quantity, "legend": _legend(drawn), "charts": _charts(drawn, ["y"], data)}

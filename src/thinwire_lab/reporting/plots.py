@@ -133,8 +133,8 @@ def build_group_plot(
     return Plot(name, xs, ys, lines, {target.metric: target.value} if target else {})
 
 
-def choose_measures(plot: Plot) -> list[str]:
-    """Return the default measures of a group's two charts: a loss, and accuracy or perplexity if present."""
+def choose_metrics(plot: Plot) -> list[str]:
+    """Return the default metrics of a group's two charts: a loss, and accuracy or perplexity if present."""
     order = ("loss", "train_loss", "grad_norm"), ("accuracy", "perplexity", "train_loss", "grad_norm")
     chosen: list[str] = []
     for keys in order:

@@ -55,10 +55,10 @@ def read_description(result: Mapping[str, Any]) -> str:
 
 
 def read_target(result: Mapping[str, Any]) -> TargetLevel | None:
-    """Return the target of a result; results of old versions have a loss only."""
+    """Return the target of a result; old versions wrote "measure" or, before that, only a loss."""
     target = result.get("target")
     if target:
-        return TargetLevel(str(target["metric"]), float(target["value"]))
+        return TargetLevel(str(target.get("metric") or target["measure"]), float(target["value"]))
     loss = to_finite(result.get("target_loss"))
     return None if loss is None else TargetLevel("loss", loss)
 
