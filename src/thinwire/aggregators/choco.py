@@ -41,8 +41,13 @@ class Choco(PrivateState):
     """Gossip of whole weights: send C(x_i − h_i), then x_i ← x_i + gamma Σ_j K_ij (h_j − h_i). Fixed topologies only.
 
     h_i ← h_i + C(x_i − h_i) on rank i and on all ranks that receive from it. The estimates h converge to tensors that
-    do not change, so nothing is lost, however few bits are sent; the mean over ranks does not move. Stable while gamma
-    is small against the contract's delta. CHOCO-SGD, arXiv 1902.00340.
+    do not change, so nothing is lost, however few bits are sent; the mean over ranks does not move. CHOCO-SGD,
+    arXiv 1902.00340.
+
+    Args:
+        compressor: C, with a contract delta > 0.
+        topology: neighbors and weights K, the same at every step.
+        gamma: step size of the mixing, in (0, 1]; stable while it is small against the compressor's delta.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset(
@@ -69,18 +74,20 @@ class Choco(PrivateState):
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: ChocoState, ctx: Context) -> Program[Reduced[ChocoState]]:
         rank, wide = ctx.world.rank, tensor.to(spec.work_dtype)
-        near = neighbors_of(self.topology, ctx.world, ctx.step)
+        neighbors = neighbors_of(self.topology, ctx.world, ctx.step)
         difference = cast_saturating(saturate(wide - state.own_estimate), spec.dtype)
         payload = self.compressor.encode(difference, ctx.key(spec.name, rank))
-        answers: GatheredPayloads = yield make_exchange(near, payload, self.topology, spec)
+        answers: GatheredPayloads = yield make_exchange(neighbors, payload, self.topology, spec)
         mixed = state.mixed_estimate
-        for source, received in zip(near.incoming, answers, strict=True):
+        for source, received in zip(neighbors.incoming, answers, strict=True):
             if source not in answers.missing:  # an excluded neighbor keeps its h_j, so its share here stays as well
                 change = decode_from(self.compressor, received, spec, ctx, source)
-                mixed = saturate(mixed + change * near.incoming[source])
+                mixed = saturate(mixed + change * neighbors.incoming[source])
         if_excluded = ChocoState(state.own_estimate, mixed)
         own_change = decode_from(self.compressor, payload, spec, ctx, rank)
-        new = ChocoState(saturate(state.own_estimate + own_change), saturate(mixed + own_change * near.self_weight))
+        new = ChocoState(
+            saturate(state.own_estimate + own_change), saturate(mixed + own_change * neighbors.self_weight)
+        )
         value = saturate(wide + (new.mixed_estimate - new.own_estimate) * self.gamma)
         return Reduced(value, wide, new, if_excluded)
 

@@ -40,8 +40,14 @@ _DGC_STAGES = 5  # 0.25, 0.0625, 0.0156, 0.0039, 0.001: each stage keeps a quart
 class DensitySchedule:
     """Change the density of `inner` from `start` to `end` over `steps` steps: DGC's warm-up, dynamic sparsification.
 
-    shape is "linear", "cosine", "exponential" or "dgc", which is exponential in five stages. The density depends on the
-    step alone, so it is the same on all ranks.
+    The density depends on the step alone, so it is the same on all ranks.
+
+    Args:
+        inner: a composition with a density, such as topk(density=0.01).
+        start: density at step 0.
+        end: density from step `steps` on.
+        steps: length of the schedule.
+        shape: "linear", "cosine", "exponential", or "dgc", which is exponential in five stages.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.FUSES_RESIDUAL, Capability.ACCEPTS_MOMENT_PAIRS})

@@ -1,4 +1,4 @@
-"""Global compression: concatenate all layers into one vector, so that Top-k selects over the model, not per layer."""
+"""Global selection (Aji & Heafield, 2017): all layers as one vector, so that Top-k selects over the whole model."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ class Flatten:
     Costs what `inner` costs for that vector. The exchange starts when the last layer is ready; a layer may receive
     nothing but zeros. Memories go outside, ef(flatten(topk(density=0.01))): each layer keeps its own residual, which
     is the same as one residual of the flat vector.
+
+    Args:
+        inner: an aggregator without state, such as topk(density=0.01).
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.FLATTENS_LAYERS})

@@ -41,7 +41,11 @@ _ALWAYS = frozenset(
 
 @dataclass(frozen=True)
 class GatherMean:
-    """All-gather the payloads, decode and average them: any compressor; bytes grow with n − 1."""
+    """All-gather the payloads, decode and average them: any compressor; bytes grow with n − 1.
+
+    Args:
+        compressor: encodes what all other ranks receive.
+    """
 
     compressor: Compressor
 

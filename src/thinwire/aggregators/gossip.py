@@ -37,10 +37,14 @@ SELF_TERMS = ("decoded", "exact")
 class Gossip:
     """Mix each rank's tensor with its neighbors': x_i ← Σ_j K_ij C(x_j), one payload per neighbor. Ranks end different.
 
-    K is the topology's doubly stochastic matrix, so the mean of `value` over ranks is the mean of `sent`. A rank's own
-    term is C(x_i), like the others'; self_term="exact" uses x_i instead, so that only what neighbors receive is lossy.
-    A neighbor with a non-finite tensor is left out: its weight is added to the rank's own, which keeps the mean of
-    the others where K is symmetric.
+    K is the topology's doubly stochastic matrix, so the mean of `value` over ranks is the mean of `sent`. A neighbor
+    with a non-finite tensor is left out: its weight is added to the rank's own, which keeps the mean of the others
+    where K is symmetric.
+
+    Args:
+        compressor: C, encodes what neighbors receive.
+        topology: the neighbors and the weights K.
+        self_term: the rank's own term: "decoded" is C(x_i), like the others'; "exact" is x_i.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset(
@@ -77,29 +81,30 @@ class Gossip:
         self, tensor: Tensor, payload: Payload, spec: TensorSpec, state: tuple[()], ctx: Context
     ) -> Program[Reduced[tuple[()]]]:
         rank = ctx.world.rank
-        near = neighbors_of(self.topology, ctx.world, ctx.step)
-        answers: GatheredPayloads = yield make_exchange(near, payload, self.topology, spec)
-        received, near = dict(zip(near.incoming, answers, strict=True)), drop_absent(near, answers.missing)
+        neighbors = neighbors_of(self.topology, ctx.world, ctx.step)
+        answers: GatheredPayloads = yield make_exchange(neighbors, payload, self.topology, spec)
+        received = dict(zip(neighbors.incoming, answers, strict=True))
+        neighbors = drop_missing(neighbors, answers.missing)
         own_decoded = cache(lambda: decode_from(self.compressor, payload, spec, ctx, rank))
         own_term = own_decoded() if self.self_term == "decoded" else tensor.to(spec.work_dtype)
         value = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
-        for r in sorted((rank, *near.incoming)):  # in rank order, so that a complete graph gives the bits of a gather
+        for r in sorted((rank, *neighbors.incoming)):  # in rank order: a complete graph gives the bits of a gather
             if r == rank:
-                value += own_term * near.self_weight
+                value += own_term * neighbors.self_weight
             else:
-                value += decode_from(self.compressor, received[r], spec, ctx, r) * near.incoming[r]
+                value += decode_from(self.compressor, received[r], spec, ctx, r) * neighbors.incoming[r]
 
         def sent() -> Tensor:
             """With an exact self term, K_ii of the tensor counts as it is and 1 − K_ii as the neighbors decoded it."""
             if self.self_term == "decoded":
                 return own_decoded()
-            return saturate(own_decoded() + (own_term - own_decoded()) * near.self_weight)
+            return saturate(own_decoded() + (own_term - own_decoded()) * neighbors.self_weight)
 
         return Reduced(saturate(value), sent, state)
 
 
-def drop_absent(near: Neighbors, absent: frozenset[int]) -> Neighbors:
+def drop_missing(neighbors: Neighbors, missing: frozenset[int]) -> Neighbors:
     """The same weights without these sources: their weight is added to the rank's own."""
-    present = {source: weight for source, weight in near.incoming.items() if source not in absent}
-    lost = sum(weight for source, weight in near.incoming.items() if source in absent)
-    return near._replace(self_weight=near.self_weight + lost, incoming=present)
+    present = {source: weight for source, weight in neighbors.incoming.items() if source not in missing}
+    lost = sum(weight for source, weight in neighbors.incoming.items() if source in missing)
+    return neighbors._replace(self_weight=neighbors.self_weight + lost, incoming=present)

@@ -17,14 +17,14 @@ from ..core import (
 )
 
 
-def make_exchange(near: Neighbors, own: Payload, topology: Topology, spec: TensorSpec) -> NeighborExchange:
+def make_exchange(neighbors: Neighbors, own: Payload, topology: Topology, spec: TensorSpec) -> NeighborExchange:
     """The request that sends `own` to all receivers and asks for the payloads of all sources.
 
     The payload is labelled once, however many ranks receive it.
     """
     return NeighborExchange(
-        outgoing=tuple((to, own) for to in near.receivers),
-        sources=tuple(near.incoming),
+        outgoing=tuple((to, own) for to in neighbors.receivers),
+        sources=tuple(neighbors.incoming),
         form=types_of(own),
         group=repr(topology),
         tolerate_missing=True,

@@ -42,10 +42,14 @@ from .shards import (
 class ParameterServer:
     """Send payloads to rank 0, which averages and answers all: a worker sends one payload, the server n − 1 answers.
 
-    The answer is the dense average, or its encoding by `downlink`; the error of that encoding is subtracted from the
-    server's own `sent`. With `shards`, ranks 0, 1, ... own one shard each: the same result, the load is shared. Servers
-    are ranks that also train, so there are at most as many shards as ranks. A sparse compressor selects over the whole
-    tensor.
+    The error of encoding the answer is subtracted from the server's own `sent`. A sparse compressor selects over the
+    whole tensor.
+
+    Args:
+        compressor: encodes what workers send.
+        downlink: encodes the answer; None sends the dense average.
+        shards: number of servers: ranks 0, 1, ... own one shard each, which shares the load and gives the same result.
+            Servers are ranks that also train, so more shards than ranks count as one per rank.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR})

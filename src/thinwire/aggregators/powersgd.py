@@ -56,10 +56,16 @@ class PowerSGDState(NamedTuple):
 class PowerSGD:
     """Rank-r average P Qᵀ by one power iteration per step, started at the last step's Q: r·(rows + columns)·b bits.
 
-    P = orthonormal(mean of M Q), Q = mean of Mᵀ P. A layer is a matrix of its first dimension by all others; vectors,
-    and layers where this would save less than `min_saving`, are sent dense. `subtract` is what error feedback
-    subtracts: a rank's "own" contribution P (Mᵀ P)ᵀ, or the "mean" P Qᵀ, as torch's PowerSGD hook does. `alternate`
-    sends P and Q in turns (ACP-SGD, Zhang et al., 2023): half the bytes and one message per step. arXiv 1905.13727.
+    P = orthonormal(mean of M Q), Q = mean of Mᵀ P. A layer is a matrix of its first dimension by all others; vectors
+    are sent dense. arXiv 1905.13727.
+
+    Args:
+        rank: r, the rank of the average.
+        dims: (rows, columns) of the matrix, for layers with as many elements; by default the layer's shape decides.
+        min_saving: layers where the factors would save less than this factor are sent dense.
+        subtract: what error feedback subtracts: a rank's "own" contribution P (Mᵀ P)ᵀ, or the "mean" P Qᵀ, as torch's
+            PowerSGD hook does.
+        alternate: send P and Q in turns (ACP-SGD, Zhang et al., 2023): half the bytes and one message per step.
     """
 
     tunable = RANK

@@ -76,12 +76,20 @@ _ALWAYS = frozenset({Capability.WRAPS_COMPRESSOR, Capability.SUMS_NONZEROS})
 class SketchSum:
     """All-reduce a bitmap of nonzero positions by OR, then count sketches of the values: d + 1.3·b·n bits, all-reduced.
 
-    n is the size of the union of what ranks send. Peeling recovers all n sums, up to rounding; exact=True sends
-    integers, so that sums are exact. Whether peeling succeeds follows from the index, so all ranks take the first key
-    with which it does. With `cells`, a fraction of d, the sketch has a fixed size and does not wait for the index;
-    peeling fails if n is too large for it. Values that could not be peeled are sent again (on_failure="values") or
-    estimated ("median"), counted and reported. lanes=1024 keeps neighboring values together; some lanes then fail.
-    Where a sketch would be longer than the tensor, values are sent instead.
+    n is the size of the union of what ranks send. Peeling recovers all n sums, up to rounding. Whether it succeeds
+    follows from the index, so all ranks take the first key with which it does. Where a sketch would be longer than the
+    tensor, values are sent instead.
+
+    Args:
+        compressor: what it leaves nonzero is sent.
+        cells: size of the sketch as a fraction of d; the sketch then does not wait for the index, and peeling fails if
+            n is too large for it. None takes as many cells as n needs.
+        index: "bitmap", or "bloom", which is shorter where few coordinates are sent.
+        false_positive_rate: fraction of the zeros that a Bloom filter takes for sent ones.
+        lanes: 1024 keeps neighboring values together, for large layers; some lanes then fail.
+        exact: send integers, so that sums are exact in any order.
+        on_failure: values that could not be peeled are sent again ("values") or estimated ("median"); both are counted
+            and reported.
     """
 
     compressor: Compressor

@@ -33,7 +33,11 @@ _ALWAYS = frozenset({Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR, Capabilit
 
 @dataclass(frozen=True)
 class SumMean:
-    """Add payloads by all-reduce and decode the sum: linear compressors only; bytes do not grow with n."""
+    """Add payloads by all-reduce and decode the sum: linear compressors only; bytes do not grow with n.
+
+    Args:
+        compressor: one with additive payloads, such as randomk(density=0.01).
+    """
 
     compressor: Compressor
 

@@ -43,6 +43,9 @@ class TwoHop:
 
     A sparse compressor selects over the whole tensor; an owner then keeps its share of what the compressor would keep.
     The error of the second encoding is subtracted from the owner's `sent`, so error feedback loses nothing.
+
+    Args:
+        compressor: encodes shards in both hops.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.WRAPS_COMPRESSOR})

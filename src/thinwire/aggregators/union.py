@@ -39,8 +39,12 @@ _ALWAYS = frozenset(
 class UnionSum:
     """All-reduce a bitmap of nonzero positions by OR, then the n values of their union: d + b·n bits by all-reduce.
 
-    The result is that of `gather`, with any compressor. It pays where ranks send the same coordinates. index="bloom" is
-    shorter than a bitmap where few coordinates are sent; false_positive_rate of the zeros are then sent as well.
+    The result is that of `gather`, with any compressor. It pays where ranks send the same coordinates.
+
+    Args:
+        compressor: what it leaves nonzero is sent.
+        index: "bitmap", or "bloom", which is shorter where few coordinates are sent.
+        false_positive_rate: fraction of the zeros that a Bloom filter takes for sent ones; they are sent as well.
     """
 
     compressor: Compressor

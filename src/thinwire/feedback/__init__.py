@@ -1,4 +1,4 @@
-"""Aggregators around aggregators that remember what was lost."""
+"""Memories: wrappers of aggregators that keep what was not sent and send it later. One module per method."""
 
 from .dgc import DGC
 from .ef21 import EF21

@@ -47,9 +47,14 @@ _ALWAYS = frozenset({Capability.CORRECTS_ERROR, Capability.KEEPS_RESIDUAL})
 class DGC(ResidualMemory):
     """Momentum on each worker before compression: u ← momentum·u + g, send C(e + u), keep e ← e + u − sent.
 
-    The optimizer must then have no momentum of its own. masking sets u to zero where something was sent, so that stale
-    velocity does not move a coordinate on; it is meant for sparse inner parts, because a dense one would clear all of u
-    at every step. clip bounds each layer's g to the norm clip / sqrt(ranks) first. arXiv 1712.01887.
+    The optimizer must then have no momentum of its own. arXiv 1712.01887.
+
+    Args:
+        inner: the aggregator that sends C(e + u), such as topk(density=0.001).
+        momentum: factor of the velocity u, in [0, 1).
+        masking: set u to zero where something was sent, so that stale velocity does not move a coordinate on. For
+            sparse inner parts: a dense one would clear all of u at every step.
+        clip: bound each layer's g to the norm clip / sqrt(ranks) first; None does not clip.
     """
 
     inner: Aggregator[Any]

@@ -48,6 +48,9 @@ class EF21:
     """Send c_i = C(g_i − h_i), then h_i ← h_i + c_i; all ranks use h ← h + mean of c_i, which is the mean of all h_i.
 
     Needs a contractive C (delta > 0). With a gradient that does not change, h becomes exact.
+
+    Args:
+        inner: the aggregator that sends C(g_i − h_i), such as topk(density=0.01).
     """
 
     capabilities: ClassVar[Capabilities] = frozenset(

@@ -43,8 +43,12 @@ class ErrorFeedbackState(NamedTuple):
 class ErrorFeedback(ResidualMemory):
     """Send C(g + e) and keep the residual e ← g + e − C(g + e): the sum of sent + e is the sum of all gradients.
 
-    The residual is float32 or wider, so that what half precision rounds away is kept as well. residual_dtype="bf16"
-    stores it in half the memory, "int8" in a quarter, by stochastic rounding; the sums are then equal in expectation.
+    The residual is float32 or wider, so that what half precision rounds away is kept as well.
+
+    Args:
+        inner: the aggregator that sends C(g + e), such as topk(density=0.01).
+        residual_dtype: "fp32"; "bf16" takes half the memory, "int8" a quarter, by stochastic rounding. The sums are
+            then equal in expectation.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset(

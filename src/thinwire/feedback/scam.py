@@ -49,10 +49,14 @@ class SCAMState(NamedTuple):
 class SCAM(ResidualMemory):
     """Select coordinates by |e + g|, send the plain g there, add the rest of g to e: sum of sent + e = sum of all g.
 
-    As published, sending a coordinate does not change its residual, which may grow without bound. reset_selected=True
-    sets it to zero there; decay < 1 multiplies all of it by `decay` at every step; either gives up the identity.
-    `inner` is an aggregator of a compressor that selects coordinates (Top-k, thresholds). residual_dtype="bf16" or
-    "int8" stores e in less memory.
+    As published, sending a coordinate does not change its residual, which may grow without bound. `reset_selected` and
+    `decay` bound it and give up the identity.
+
+    Args:
+        inner: an aggregator of a compressor that selects coordinates, such as topk(density=0.01).
+        reset_selected: set the residual to zero at the selected coordinates.
+        decay: factor of the residual at every step, in (0, 1].
+        residual_dtype: "fp32", "bf16" or "int8", as in `ef`.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.LOSSLESS, Capability.CORRECTS_ERROR})

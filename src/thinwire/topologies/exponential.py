@@ -15,6 +15,9 @@ class Exponential:
 
     Directed: rank i sends to ranks i + 1, i + 2, i + 4, ... With one_peer, a step averages two tensors; if n is a power
     of two, log₂ n steps give the exact average.
+
+    Args:
+        one_peer: receive from one of the neighbors per step, in turn.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.HAS_PERIOD, Capability.SUPPORTS_ONE_PEER})

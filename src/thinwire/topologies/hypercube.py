@@ -13,7 +13,8 @@ from .uniform_weights import uniform_weights
 class Hypercube:
     """Receive from the log₂ n ranks that differ from i in one bit, with equal weights; n must be a power of two.
 
-    one_peer takes one bit per step and averages two tensors: log₂ n steps give the exact average.
+    Args:
+        one_peer: exchange with one neighbor per step and average two tensors: log₂ n steps give the exact average.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.HAS_PERIOD, Capability.SUPPORTS_ONE_PEER})

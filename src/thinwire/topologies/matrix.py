@@ -1,4 +1,4 @@
-"""Mixing matrix of the user: any doubly stochastic K, from a tuple or a file."""
+"""Mixing matrix of the user (Xiao & Boyd, 2004): any doubly stochastic K, from a tuple or a file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _TOLERANCE = 1e-6  # of a sum that should be one
 class Matrix:
     """A mixing matrix of your own: rows[i] has the weights of all tensors for rank i. Rows and columns sum to one.
 
-    Written as rows=((0.5, 0.5), (0.5, 0.5)), or read from a file with one row per line, numbers separated by commas or
-    blanks.
+    Args:
+        rows: the matrix, such as ((0.5, 0.5), (0.5, 0.5)).
+        file: a text file with one row per line, numbers separated by commas or blanks; give either this or rows.
     """
 
     rows: tuple[tuple[float, ...], ...] | None = None

@@ -1,4 +1,4 @@
-"""Mixing matrix and spectral gap of a topology: how fast gossip reaches the average."""
+"""Mixing matrix and spectral gap of a topology (Xiao & Boyd, 2004): how fast gossip reaches the average."""
 
 from __future__ import annotations
 

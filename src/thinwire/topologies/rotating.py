@@ -12,8 +12,10 @@ from ..core import Capabilities, Capability, World
 class Rotating:
     """Receive from ranks i − s and i + s, weights 1/3; s = 1, 2, ..., ⌊n/2⌋, then 1 again, one value per step.
 
-    Where both are the same rank (n even, s = n/2), one message is sent and has weight 2/3, as if it were two;
-    equal_pairs=true gives both tensors 1/2 there.
+    Where both are the same rank (n even, s = n/2), one message is sent and has weight 2/3, as if it were two.
+
+    Args:
+        equal_pairs: where both are the same rank, give both tensors the weight 1/2.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.HAS_PERIOD})

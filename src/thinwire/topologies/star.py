@@ -9,7 +9,11 @@ from ..core import CompositionError, World
 
 @dataclass(frozen=True)
 class Star:
-    """Receive from rank `center` with weight 1/n; the center receives from all, 1/n each. A server's traffic."""
+    """Receive from rank `center` with weight 1/n; the center receives from all, 1/n each. A server's traffic.
+
+    Args:
+        center: the rank in the middle.
+    """
 
     center: int = 0
 
