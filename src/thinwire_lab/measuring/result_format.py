@@ -13,7 +13,7 @@ def upgrade_result(result: Mapping[str, Any]) -> dict[str, Any]:
     """A result with the keys of this version; one that has them is returned unchanged."""
     upgraded = _rename(result, _HEAD_KEYS)
     if isinstance(upgraded.get("target"), Mapping):
-        upgraded["target"] = _rename(upgraded["target"], {"metric": "metric"})
+        upgraded["target"] = _rename(upgraded["target"], {"measure": "metric"})
     if "runs" in upgraded:
         upgraded["runs"] = [_upgrade_run(run) for run in upgraded["runs"]]
     return upgraded

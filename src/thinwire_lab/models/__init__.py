@@ -1,1 +1,4 @@
-"""Models of the laboratory, small enough to read; each is a plain torch module."""
+"""Models of the laboratory as plain torch modules.
+
+Parameter names seed the initial weights and the random bits of compressors: renaming a submodule changes all results.
+"""

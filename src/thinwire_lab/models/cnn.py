@@ -1,4 +1,4 @@
-"""A small network of plain convolutions, without batch norms: all of its state is weights."""
+"""A small convolutional network without batch norms: its only state is the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A decoder like GPT-2: learned places, norms first, the head tied to the embedding. No dropout: batches say it all."""
+"""A decoder like GPT-2 (Radford et al., 2019): learned positions, pre-norm, tied embeddings; without dropout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .initialization import initialize
 
 
 class TransformerBlock(nn.Module):
-    """Attention to what came before, then a small network for each place."""
+    """Causal self-attention, then an MLP for each position."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class TransformerBlock(nn.Module):
 
 
 class GPT(nn.Module):
-    """Scores of the next token at every place."""
+    """Scores of the next token at every position."""
 
     def __init__(self, tokens: int, context: int, layers: int, width: int, heads: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class GPT(nn.Module):
 
 
 def gpt(tokens: int, context: int, layers: int, width: int, heads: int, seed: int) -> GPT:
-    """Its first weights are as wide as GPT-2's: 0.02, and less for what each block adds to the stream."""
+    """A GPT with GPT-2's initial deviation: 0.02, divided by sqrt(2 layers) for the outputs of blocks."""
 
     def deviation(name: str, weights: Tensor) -> float:
         return 0.02 / math.sqrt(2 * layers) if name.endswith(("out.weight", "down.weight")) else 0.02

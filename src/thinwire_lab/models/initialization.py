@@ -1,4 +1,4 @@
-"""First weights that follow from a seed alone: the same bits on every rank, whatever its processor."""
+"""Initial weights that depend only on a seed: the same bits on every rank and processor."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from thinwire.kernels.reference import noise32
 _INITIAL_KEY = "initial"  # frozen: makes the random bits
 
 M = TypeVar("M", bound=nn.Module)
-Deviation = Callable[[str, Tensor], float]  # of a matrix's entries, by its name and shape
+Deviation = Callable[[str, Tensor], float]  # standard deviation of a matrix by name and shape
 
 
 def initialize(build: Callable[[], M], seed: int, deviation: Deviation | None = None) -> M:
-    """A new model: matrices uniform with that deviation (as He et al. if none is given), biases zero, norms one.
+    """Build a model and initialize it: uniform matrices (He et al., 2015, unless `deviation` is given), zero biases.
 
-    No generator is touched: entries are keyed noise, scaled by operations that all processors round alike.
+    Norms keep their ones. No random generator is used: entries are keyed noise, scaled by operations that all
+    processors round in the same way.
     """
     deviation = deviation or he_deviation
     with preserve_rng_state():
@@ -37,12 +38,12 @@ def initialize(build: Callable[[], M], seed: int, deviation: Deviation | None = 
 
 
 def draw_uniform(like: Tensor, deviation: float, seed: int, name: str) -> Tensor:
-    """Uniform entries around zero, with this deviation."""
+    """Uniform entries with mean zero and this standard deviation."""
     words = noise32(derive_key(seed, _INITIAL_KEY, name), like.numel(), like.device)
     unit = (words.double() + 0.5) * 2.0**-32 - 0.5
     return (unit * (deviation * math.sqrt(12.0))).to(like.dtype).view(like.shape)
 
 
 def he_deviation(name: str, weights: Tensor) -> float:
-    """sqrt(2 / inputs), which keeps the size of what rectifiers let through."""
+    """He initialization (He et al., 2015): sqrt(2 / inputs)."""
     return math.sqrt(2.0 / max(1, weights[0].numel()))

@@ -1,4 +1,4 @@
-"""Two hidden layers of rectifiers."""
+"""A multilayer perceptron with two hidden ReLU layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Residual networks: ResNet-18 and a slim one for images of 32 x 32, ResNet-18 and ResNet-50 for large images."""
+"""Residual networks (He et al., 2016): ResNet-18 and a slim one for 32 x 32 images, ResNet-18 and -50 for large."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions and a way around them."""
+    """Two 3 x 3 convolutions with a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -25,9 +25,10 @@ class ResidualBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A convolution at a quarter of the width, between one that narrows and one that widens, and a way around them.
+    """A bottleneck block: 1 x 1, 3 x 3 and 1 x 1 convolutions with a shortcut.
 
-    A block begins as its way around alone: else first gradients of fifty layers are forty times as large.
+    The last norm starts at zero, so that a block starts as its shortcut; otherwise the first gradients of fifty layers
+    are forty times as large.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -49,14 +50,14 @@ class Bottleneck(nn.Module):
 
 
 def make_shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Nothing, unless the shape changes."""
+    """The identity, or a 1 x 1 convolution if the shape changes."""
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
 
 class ResNet(nn.Module):
-    """Blocks of these widths; each new width halves the image. large: the stem does so twice, the first width not."""
+    """Blocks of the given widths; each new width halves the image. large: the stem halves it twice instead."""
 
     def __init__(
         self,
@@ -84,10 +85,10 @@ def resnet18(classes: int, large: bool = False) -> ResNet:
 
 
 def resnet50(classes: int) -> ResNet:
-    """For large images: 25.6 M parameters with a thousand classes. The middle convolution strides, as is usual now."""
+    """For large images: 25.6 M parameters with 1000 classes. The 3 x 3 convolution has the stride (ResNet v1.5)."""
     return ResNet(classes, 64, (*[256] * 3, *[512] * 4, *[1024] * 6, *[2048] * 3), Bottleneck, large=True)
 
 
 def slim_resnet(classes: int) -> ResNet:
-    """0.3 M parameters: one block for each of three widths, none on the whole image, where most time would go."""
+    """0.3 M parameters: one block for each of three widths, none at full resolution, which would take most time."""
     return ResNet(classes, 16, (32, 64, 128))

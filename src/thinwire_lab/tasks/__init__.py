@@ -1,4 +1,4 @@
-"""Tasks: a model and its data, by name. Each is loaded when it is asked for."""
+"""Tasks (a model and its data) by name. The module of a task is imported when the task is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GROUP = "thinwire.tasks"
 METHODS = ("prepare", "learner", "describe", "smoothness")  # of a task; see base.Task
 
-TASKS: dict[str, str | type[Any]] = {  # a class, or where it is: "module:class", from here or in full
+TASKS: dict[str, str | type[Any]] = {  # a class or its path, "module:class"
     "logistic": ".logistic_task:LogisticTask",
     "digits": ".digits:Digits",
     "cifar10": ".images:Cifar10",
@@ -29,29 +29,29 @@ TASKS: dict[str, str | type[Any]] = {  # a class, or where it is: "module:class"
 
 
 def register_task(name: str, cls: Any = None) -> Any:
-    """Give a task a name, so that a TOML file can ask for it: a call, or a decorator of the class.
+    """Register a task under a name, so that config files can use it. A function, or a decorator of the class.
 
-    Workers are processes of their own: they know the task if an entry point of the group thinwire.tasks names it, or if
-    its class is in a module that they can import.
+    Worker processes find the task through an entry point of the group thinwire.tasks, or by importing its module.
 
     Args:
-        name: what `task.name` of a config is, such as "my_task".
-        cls: a frozen dataclass that keeps the protocol `Task`; its fields are settings. Without it, a decorator.
+        name: the value of `task.name` in a config, such as "my_task".
+        cls: a frozen dataclass with the methods of the protocol `Task`; its fields are the settings. None: return a
+            decorator.
 
     Raises:
-        CompositionError: the name is taken or empty, or the class is no task.
+        CompositionError: the name is taken or not an identifier, or the class is not a task.
     """
     if not isinstance(name, str) or not name.isidentifier():
-        raise CompositionError(f"register_task: a name is an identifier such as 'my_task', got {name!r}")
+        raise CompositionError(f"register_task: the name must be an identifier such as 'my_task', got {name!r}")
     if cls is None:
         return lambda cls: register_task(name, cls)
     if not isinstance(cls, type) or not is_dataclass(cls):
         raise CompositionError(
-            f"register_task: {name!r} needs a dataclass, whose fields are the task's settings, got {cls!r}"
+            f"register_task: {name!r} must be a dataclass, whose fields are the task's settings, got {cls!r}"
         )
     lacking = [method for method in METHODS if not hasattr(cls, method)]
     if lacking:
-        raise CompositionError(f"register_task: {cls.__name__} is no task: it lacks {', '.join(lacking)}")
+        raise CompositionError(f"register_task: {cls.__name__} is not a task: it has no {', '.join(lacking)}")
     old = TASKS.get(name, cls)
     if old is not cls and (isinstance(old, str) or _path(old) != _path(cls)):
         raise CompositionError(
@@ -65,18 +65,27 @@ PLUGINS = Plugins(GROUP, register_task)
 
 
 def make_task(name: str, settings: Mapping[str, Any] | None = None, data: str | Path | None = None) -> Task:
-    """The task of that name. data: the folder its data are in; see experiments/data/where.py for what else is tried."""
-    made = _find(name)
-    known = [setting.name for setting in fields(made) if setting.name != "folder"]
+    """Make a task.
+
+    Args:
+        name: of the task.
+        settings: fields of the task's class.
+        data: folder of its data; None: see thinwire_lab.data.load.
+
+    Raises:
+        CompositionError: the name or a setting is wrong.
+    """
+    cls = _find(name)
+    known = [setting.name for setting in fields(cls) if setting.name != "folder"]
     settings = dict(settings or {})
     for key in settings:
         if key not in known:
             raise CompositionError(
-                f"{name}: no setting is called {key!r}; there are {', '.join(known)}{did_you_mean(key, known)}"
+                f"{name}: there is no setting {key!r}{did_you_mean(key, known)}; there are {', '.join(known)}"
             )
-    if len(known) < len(fields(made)):  # its data are in a folder
+    if len(known) < len(fields(cls)):  # it reads data from a folder
         settings["folder"] = None if data is None else str(data)
-    return made(**settings)  # type: ignore[no-any-return]
+    return cls(**settings)  # type: ignore[no-any-return]
 
 
 def _find(name: str) -> type[Any]:

@@ -1,4 +1,4 @@
-"""What the runner knows of a task: settings that make learners, and learners that give gradients."""
+"""Protocols of tasks: a Task makes Learners, a Learner computes gradients and metrics for one worker."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ from .splits import Split
 
 
 class Learner(Protocol):
-    """One worker's model and its share of the data. The runner owns optimizer, exchange and seeds."""
+    """One worker's model and its shard of the data. Optimizer, exchange and seeds belong to the runner."""
 
     @property
     def parameters(self) -> dict[str, Tensor]:
-        """Leaf tensors by name, in the order of the model; an optimizer changes them in place."""
+        """Leaf tensors by name, in the order of the model; the optimizer updates them in place."""
 
     def gradients(self, step: int) -> tuple[float, dict[str, Tensor]]:
         """Loss of this step's batch and its gradients, a pure function of (weights, step).
 
-        Which examples a batch has and their augmentation follow from (seed, rank, step) alone, so that a resumed run
-        sees the same. Batch norms' running means move on; they are in `state_dict` and no part of the gradient.
+        The examples of a batch and their augmentation depend only on (seed, rank, step), so that a resumed run sees the
+        same batches. Running means of batch norms are updated; they are in `state_dict`.
         """
 
     def measure(self) -> dict[str, float]:
-        """Figures with the present weights: loss, accuracy or perplexity held out; train_loss, grad_norm where cheap.
+        """Metrics of the present weights: held-out loss, accuracy or perplexity; train_loss and grad_norm where cheap.
 
-        Leaves no trace: flags, buffers and random states are as before.
+        Does not change training mode, buffers or random states.
         """
 
     def objective(self, step: int) -> Objective:
-        """This step's loss as a function of the weights, for the importance solver."""
+        """The loss of this step's batch as a function of the weights, for the importance solver."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What is neither weight nor optimizer: batch norms' buffers; often nothing."""
+        """State besides weights and optimizer, such as the buffers of batch norms."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class Task(Protocol):
-    """Settings of a task, checked when they are put together."""
+    """The settings of a task; checked when it is made."""
 
     def prepare(self, size: int, split: Split, on_progress: ProgressCallback | None = None) -> None:
-        """Find or download the data and refuse what cannot be, before any worker starts."""
+        """Locate or download the data and check the split, before any worker starts."""
 
     def learner(self, rank: int, size: int, split: Split, seed: int) -> Learner:
-        """Rank's learner; all ranks start from the same weights, which follow from the seed."""
+        """The learner of a rank; all ranks start from the same weights, which depend only on the seed."""
 
     def describe(self) -> dict[str, Any]:
-        """Plain facts for the report: examples, parameters, batch, where the data are from and what was cut."""
+        """Facts for the report: examples, parameters, batch size, origin of the data, and how they were reduced."""
 
     @property
     def smoothness(self) -> float | None:
-        """L of the whole training loss where it is known."""
+        """Smoothness L of the training loss, if known."""
 
 
 def check_settings(task: Any, name: str) -> None:
-    """Raise CompositionError for the first setting that is not of its declared type, or not positive where it counts.
+    """Raise CompositionError for the first setting that has not its declared type, or is an integer below 1.
 
-    Whole numbers must be at least 1. Numbers with a fraction are left to the task.
+    The task checks the range of floats.
     """
     hints = typing.get_type_hints(type(task))
     for setting in fields(task):

@@ -1,4 +1,4 @@
-"""Which examples a step's batch has: a pure function of (seed, rank, step)."""
+"""Choose the examples of a batch, and augment images; both depend only on (seed, rank, step)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _CPU = torch.device("cpu")
 
 
 def batch_positions(step: int, batch: int, count: int, seed: int, rank: int) -> Tensor:
-    """Positions below `count` of the step's examples: epochs follow one another, each in an order of its own.
+    """Positions (below `count`) of the examples in the batch of a step.
 
-    Every example comes once an epoch; a batch may end one epoch and begin the next, and may be larger than `count`.
+    Every epoch is a new permutation of all examples. A batch may span two epochs and may be larger than `count`.
     """
     begin, end = step * batch, (step + 1) * batch
     pieces = []
@@ -32,12 +32,12 @@ def batch_positions(step: int, batch: int, count: int, seed: int, rank: int) -> 
 
 @lru_cache(maxsize=64)
 def permutation(key: Key, count: int) -> Tensor:
-    """A permutation of `count` positions; do not change it."""
-    return noise32(key, count, _CPU).argsort()  # all words differ, so that the order is the only one
+    """A cached permutation of `count` positions; callers must not modify it."""
+    return noise32(key, count, _CPU).argsort()  # all words differ, so the order is unique
 
 
 def crop_and_flip(images: Tensor, key: Key, edge: int = 4) -> Tensor:
-    """Each image moved by up to `edge` pixels, black coming in, and mirrored or not."""
+    """Shift each image by up to `edge` pixels (zero padding) and mirror half of them at random."""
     count, channels, height, width = images.shape
     draws = noise16(key, 3 * count, _CPU).view(3, count).long()
     down, right = draws[0] % (2 * edge + 1), draws[1] % (2 * edge + 1)

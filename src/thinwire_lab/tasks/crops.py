@@ -1,4 +1,4 @@
-"""Which piece of a large image is taken: drawn from a key to train, the middle to measure."""
+"""Crops of large images: random ones for training (Szegedy et al., 2015), the center for evaluation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thinwire.kernels.reference import noise16
 
 from ..data.folders import Crop
 
-DRAWS = 6  # 16-bit words that a crop takes
+DRAWS = 6  # 16-bit random words per crop
 
 
 def draw_crop_numbers(key: Key, count: int) -> list[list[int]]:
@@ -21,10 +21,10 @@ def draw_crop_numbers(key: Key, count: int) -> list[list[int]]:
 
 
 def random_crop(width: int, height: int, draws: Sequence[int]) -> Crop:
-    """8 to 100 % of the area, up to a third wider than high or higher than wide, anywhere inside, mirrored or not.
+    """A crop with 8 to 100 % of the area and an aspect ratio from 3:4 to 4:3 at a random position, mirrored or not.
 
-    Where so large a piece of that form does not fit, the largest that does. Roots and products only, no powers: every
-    processor then cuts the same piece.
+    A crop that does not fit is reduced to the largest that does. Uses only roots and products, no powers, so that every
+    processor chooses the same crop.
     """
     area, form, upright, right, down, mirrored = draws
     ratio = 1 + form / 65535 / 3
@@ -36,7 +36,7 @@ def random_crop(width: int, height: int, draws: Sequence[int]) -> Crop:
 
 
 def central_crop(width: int, height: int) -> Crop:
-    """The square in the middle, seven eighths of the shorter side: as 224 pixels out of 256."""
+    """The center square with 7/8 of the shorter side, as 224 of 256 pixels."""
     side = min(width, height) * 7 / 8
     left, top = (width - side) / 2, (height - side) / 2
     return Crop(left, top, left + side, top + side)

@@ -1,4 +1,4 @@
-"""Handwritten digits (UCI; embedded) by an MLP: nothing to download, seconds to train."""
+"""Handwritten digits (UCI, embedded) with an MLP: no download, trains in seconds."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .splits import Split, split_rows
 
 _TEST_SPLIT_KEY = ("digits", "test")  # frozen: makes the random bits
 
-TEST = 360  # of 1,797; the same ones for every seed
+TEST = 360  # of 1,797 images; the same for every seed
 
 
 @dataclass(frozen=True)
 class Digits:
-    """Two hidden layers of `width`; batch is a worker's."""
+    """An MLP with two hidden layers of `width`; batch: examples per worker and step."""
 
     width: int = 128
     batch: int = 32
@@ -65,7 +65,7 @@ class Digits:
 
 
 def _digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Pixels and labels to train on, and to test on."""
+    """Training pixels and labels, test pixels and labels."""
     pixels, labels = map(torch.from_numpy, read_digits())
     places = permutation(derive_key(*_TEST_SPLIT_KEY), len(labels))
     test, train = places[:TEST].sort().values, places[TEST:].sort().values

@@ -1,4 +1,4 @@
-"""The gradient of the same logistic regression, several times as fast where rows repeat in parts: for solvers."""
+"""A faster gradient of logistic regression for data whose rows consist of few distinct halves, for solvers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class FactoredLogistic:
-    """Columns in two halves, each half with every distinct row once: a product looks up sums that were taken once.
+    """Logistic regression with the columns in two halves; each distinct half row is multiplied once.
 
-    The mushrooms' 8124 rows have 648 and 244 distinct halves. Equal to Logistic up to rounding, not to the bit. Mostly
-    in numpy, which takes half of torch's time for arrays as short as these.
+    The 8124 rows of the mushrooms have 648 and 244 distinct halves. Equal to Logistic up to rounding, not bit for bit.
+    Uses numpy, which takes half of torch's time for such short arrays.
     """
 
-    halves: tuple[Numbers, Numbers]  # distinct rows of the columns up to a cut, and of those from there on
-    codes: tuple[NDArray[np.int64], NDArray[np.int64]]  # (rows,): which of the distinct halves each row has
-    slope: Numbers  # features^T labels / rows, the same at every point
+    halves: tuple[Numbers, Numbers]  # distinct rows of the left and of the right columns
+    codes: tuple[NDArray[np.int64], NDArray[np.int64]]  # (rows,): index of the distinct half of each row
+    slope: Numbers  # features^T labels / rows, independent of the weights
     ridge: float
 
     @classmethod
     def of(cls, problem: Logistic) -> FactoredLogistic:
-        """Cut where the distinct halves have the fewest numbers."""
+        """Split the columns where the distinct halves have the fewest elements."""
         columns = problem.features.shape[1]
         places = range(columns // 4, 3 * columns // 4 + 1, max(1, columns // 16))
         halves, codes = min(
@@ -43,7 +43,7 @@ class FactoredLogistic:
         at, cut = weights.double().numpy(), left.shape[1]
         chances = (left @ at[:cut]).take(left_codes)
         chances += (right @ at[cut:]).take(right_codes)
-        torch.from_numpy(chances).sigmoid_()  # where the scores lie; numpy's exponentials take twice as long
+        torch.from_numpy(chances).sigmoid_()  # in place; numpy's exp takes twice as long
         sums = (
             np.bincount(left_codes, chances, len(left)) @ left,
             np.bincount(right_codes, chances, len(right)) @ right,

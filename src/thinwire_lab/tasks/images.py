@@ -1,4 +1,4 @@
-"""What tasks on images share; CIFAR-10 and CIFAR-100: a small CNN, a slim ResNet or ResNet-18."""
+"""Base class of image tasks; CIFAR-10 and CIFAR-100 with a small CNN, a slim ResNet or ResNet-18."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Channels = tuple[float, float, float]
 
 
 class ImageTask:
-    """The learner of a task on images: a subclass says what they are, and which module scores them."""
+    """Base class of image tasks: subclasses define the images and the model."""
 
     batch: int
     augment: bool
-    at_once: ClassVar[int] = 500  # images when measuring
+    at_once: ClassVar[int] = 500  # batch size of evaluation
 
     @property
     def smoothness(self) -> None:
@@ -67,15 +67,15 @@ class ImageTask:
         raise NotImplementedError
 
     def _statistics(self) -> tuple[Channels, Channels]:
-        """Mean and deviation of each channel, of pixels from 0 to 1."""
+        """Mean and standard deviation of each channel, for pixels from 0 to 1."""
         raise NotImplementedError
 
     def _labels(self) -> Tensor:
-        """Of all training images, (n,)."""
+        """Labels of all training images, (n,)."""
         raise NotImplementedError
 
     def _train_images(self, rows: Tensor, key: Key | None) -> Tensor:
-        """Bytes (rows, 3, height, width), varied by the key if there is one."""
+        """Bytes (rows, 3, height, width), augmented with the key if there is one."""
         raise NotImplementedError
 
     def _test_labels(self) -> Tensor:
@@ -87,7 +87,7 @@ class ImageTask:
 
 @dataclass(frozen=True)
 class Cifar10(ImageTask):
-    """The first `images` of 50,000 to train on, the first `test_images` of 10,000 to measure; batch is a worker's."""
+    """Trains on the first `images` of 50,000, evaluates on the first `test_images` of 10,000; batch is per worker."""
 
     classes: ClassVar[int] = 10
 
@@ -95,7 +95,7 @@ class Cifar10(ImageTask):
     images: int = 10_000
     test_images: int = 2_000
     batch: int = 128
-    augment: bool = True  # moved by up to four pixels, mirrored or not
+    augment: bool = True  # shifts of up to four pixels and mirroring
     folder: str | None = None
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ class Cifar10(ImageTask):
     def prepare(self, size: int, split: Split, on_progress: ProgressCallback | None = None) -> None:
         load(
             *select_files(self.classes, self.images), self.folder, on_progress
-        )  # with progress; the reader finds it afterwards
+        )  # downloads with progress; `_data` reads it afterwards
         split_rows(self._data.train_labels.numpy(), size, split, seed=0)
 
     def describe(self) -> dict[str, Any]:
@@ -144,15 +144,15 @@ class Cifar10(ImageTask):
 
 @dataclass(frozen=True)
 class Cifar100(Cifar10):
-    """The same with a hundred classes, the fine labels."""
+    """CIFAR-100 with fine labels; otherwise as CIFAR-10."""
 
     classes: ClassVar[int] = 100
 
 
 def normalize(images: Tensor, mean: Channels, deviation: Channels) -> Tensor:
-    """Bytes -> floats with mean 0 and deviation 1 in each channel, over the training set.
+    """Convert bytes to floats with mean 0 and standard deviation 1 in each channel of the training set.
 
-    Channels last in memory: convolutions of residual networks then take a quarter less time.
+    Memory format channels_last, with which the convolutions of residual networks take a quarter less time.
     """
     middle, scale = (255 * torch.tensor(numbers).view(3, 1, 1) for numbers in (mean, deviation))
     return (images.to(torch.float32, memory_format=torch.channels_last) - middle) / scale

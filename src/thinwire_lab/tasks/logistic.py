@@ -1,4 +1,4 @@
-"""Logistic regression with a ridge: one worker's share of it, and the whole."""
+"""Logistic regression with L2 regularization (ridge), and its distribution over workers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Logistic:
         return self.features.T @ errors / len(self.labels) + self.ridge * weights
 
     def loss_and_gradient(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Both to the bits of `loss` and `gradient`, with one product less."""
+        """The same bits as `loss` and `gradient`, with one product less."""
         scores = self.features @ weights
         loss = (softplus(scores) - self.labels * scores).mean() + self.ridge / 2 * weights.square().sum()
         errors = torch.sigmoid(scores) - self.labels
@@ -50,25 +50,25 @@ class Logistic:
 
 @lru_cache(maxsize=2)
 def mushrooms(ridge: float, dtype: torch.dtype = torch.float32) -> Logistic:
-    """The whole data set; label 1 is edible."""
+    """The mushrooms data set; label 1 is edible."""
     features, labels = load_mushrooms()
     return Logistic(torch.tensor(features, dtype=dtype), torch.tensor(labels - 1, dtype=dtype), ridge)
 
 
 def split_problem(whole: Logistic, workers: int, how: str, seed: int) -> list[Logistic]:
-    """One share for each worker; `how` is the text of a Split."""
+    """One problem per worker; `how`: text of a Split."""
     return [select_rows(whole, rows) for rows in split_rows(whole.labels.numpy(), workers, Split.parse(how), seed)]
 
 
 @lru_cache(maxsize=2)
 def hold_out(whole: Logistic, share: float, seed: int) -> tuple[Logistic, Logistic]:
-    """The rows without a share of them drawn at random, and that share."""
+    """Split off a random fraction `share` of the rows: (rest, held-out)."""
     order = np.random.RandomState(seed).permutation(len(whole.labels))
     cut = round(share * len(order))
     return select_rows(whole, np.sort(order[cut:])), select_rows(whole, np.sort(order[:cut]))
 
 
 def select_rows(whole: Logistic, rows: Tensor | NDArray[np.int64]) -> Logistic:
-    """The same problem on some of its rows."""
+    """The same problem with some of its rows."""
     index = torch.as_tensor(rows)
     return Logistic(whole.features[index], whole.labels[index], whole.ridge)

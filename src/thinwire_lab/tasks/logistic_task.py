@@ -1,4 +1,4 @@
-"""Logistic regression as a task: the mushrooms, a9a, or any LIBSVM file with two labels."""
+"""The task `logistic`: logistic regression on the mushrooms, a9a, or a LIBSVM file with two labels."""
 
 from __future__ import annotations
 
@@ -20,29 +20,37 @@ from .batches import batch_positions
 from .logistic import Logistic, hold_out, mushrooms, select_rows
 from .splits import Split, split_rows
 
-Problems = tuple[Logistic, Logistic, str]  # to train on, to measure accuracy on, where the rows are from
+Problems = tuple[Logistic, Logistic, str]  # training problem, test problem, origin of the rows
 
 
 @dataclass(frozen=True)
 class LogisticTask:
-    """With a ridge, from zero weights. Full gradients, or those of `batch` rows of a worker's share.
+    """Logistic regression with a ridge; starts from zero weights.
 
-    held_out: share of the rows, drawn with held_out_seed, kept for accuracy alone; a9a has its own test set instead.
-    Where nothing is held out, accuracy is that on the training rows.
+    Args:
+        data: "mushrooms", "a9a", or the path of a LIBSVM file.
+        ridge: coefficient of the L2 regularization.
+        held_out: fraction of the rows for testing; 0: accuracy is measured on the training rows. a9a has a test set.
+        batch: rows per worker and step; None: all rows of the worker (full gradients).
+        dtype: "float32" or "float64".
+        held_out_seed: draws the held-out rows, which are the same for all seeds of a run.
+        folder: of the data of a9a.
     """
 
-    data: str = "mushrooms"  # or a9a, or the path of a LIBSVM file
+    data: str = "mushrooms"
     ridge: float = 1e-3
     held_out: float = 0.0
     batch: int | None = None
     dtype: Literal["float32", "float64"] = "float32"
-    held_out_seed: int = 1  # draws what is held out: the same rows for all seeds of a run
+    held_out_seed: int = 1
     folder: str | None = None
 
     def __post_init__(self) -> None:
         check_settings(self, "logistic")
         if not 0 <= self.held_out < 1:
-            raise CompositionError(f"logistic: held_out must be in [0, 1), got {self.held_out}; 0.2 keeps a fifth")
+            raise CompositionError(
+                f"logistic: held_out must be in [0, 1), got {self.held_out}; 0.2 holds out a fifth of the rows"
+            )
         if not 0 <= self.ridge < float("inf"):
             raise CompositionError(f"logistic: ridge must be at least 0, got {self.ridge}; 0.001 is usual")
         if self.data == "a9a" and self.held_out:
@@ -77,7 +85,7 @@ class LogisticTask:
 
 
 class LogisticLearner:
-    """One worker's share. `measure` looks at the whole: its loss and gradient norm, the held-out rows' accuracy."""
+    """One worker's rows. `measure` uses all rows: training loss and gradient norm, held-out loss and accuracy."""
 
     def __init__(
         self, share: Logistic, train: Logistic, test: Logistic, batch: int | None, seed: int, rank: int
@@ -115,7 +123,7 @@ class LogisticLearner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state:
             raise CompositionError(
-                f"logistic regression has no state but its weights, the stored one has {sorted(state)}"
+                f"logistic: there is no state besides the weights, the stored state has {sorted(state)}"
             )
 
     def _problem(self, step: int) -> Logistic:

@@ -1,4 +1,4 @@
-"""The learner of tasks whose model is a torch module that scores classes."""
+"""The learner of tasks whose model is a torch module with class scores."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.nn.functional import cross_entropy
 from thinwire.core import CompositionError
 from thinwire.importance import ModuleObjective, Objective, preserve_model
 
-Batch = tuple[Tensor, Tensor]  # inputs of the model, and the class that is right for each row of its scores
+Batch = tuple[Tensor, Tensor]  # inputs of the model, and the target class of each row of scores
 
 
 class ModuleLearner:
-    """A model, the batch of a step, and its held-out figures."""
+    """A model, a function that gives the batch of a step, and a function that computes held-out metrics."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ModuleLearner:
         self.model.train()
         loss = mean_loss(self.model, self.batch(step))
         found = torch.autograd.grad(loss, list(self.parameters.values()))
-        plain = (gradient.contiguous() for gradient in found)  # channels may come last in memory
+        plain = (gradient.contiguous() for gradient in found)  # they may have memory format channels_last
         return float(loss.detach()), dict(zip(self.parameters, plain, strict=True))
 
     def measure(self) -> dict[str, float]:
@@ -40,7 +40,7 @@ class ModuleLearner:
             return self._figures(self.model)
 
     def objective(self, step: int) -> Objective:
-        batch = self.batch(step)  # made once: a solver asks many times
+        batch = self.batch(step)  # made once, because a solver evaluates it many times
 
         def closure(model: nn.Module) -> Tensor:
             model.train()
@@ -54,7 +54,7 @@ class ModuleLearner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         buffers = dict(self.model.named_buffers())
         if state.keys() != buffers.keys():
-            raise CompositionError(f"the model has buffers {sorted(buffers)}, the stored state {sorted(state)}")
+            raise CompositionError(f"the model has the buffers {sorted(buffers)}, the stored state has {sorted(state)}")
         with torch.no_grad():
             for name, buffer in buffers.items():
                 buffer.copy_(state[name])
@@ -67,7 +67,7 @@ def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def evaluate(model: nn.Module, batches: Iterable[Batch]) -> tuple[float, float]:
-    """Mean loss and accuracy over all rows of all batches, with the model as it is."""
+    """Mean loss and accuracy over all rows of all batches; does not change the mode of the model."""
     loss, right, count = 0.0, 0, 0
     for inputs, targets in batches:
         scores, wanted = model(inputs).flatten(0, -2), targets.flatten()

@@ -1,4 +1,4 @@
-"""Who gets which examples: at random, by label, or by Dirichlet draws between the two."""
+"""Distribute examples over workers: iid, sorted by label, or by Dirichlet proportions (Hsu et al., 2019)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Split:
-    """How examples are shared out. As text: "iid", "label-sorted", "dirichlet(0.3)"."""
+    """How examples are distributed. As text: "iid", "label-sorted", "dirichlet(0.3)"."""
 
     kind: Literal["iid", "sorted", "dirichlet"] = "iid"
-    alpha: float | None = None  # of Dirichlet: small is unlike, large is alike
+    alpha: float | None = (
+        None  # of Dirichlet: small values give different, large values similar distributions of labels
+    )
 
     def __post_init__(self) -> None:
         if self.kind not in ("iid", "sorted", "dirichlet"):
             raise CompositionError(f"Split: kind must be iid, sorted or dirichlet, got {self.kind!r}")
         if self.kind != "dirichlet" and self.alpha is not None:
-            raise CompositionError(f"Split: {self.kind} takes no alpha, got {self.alpha}; dirichlet does")
+            raise CompositionError(f"Split: {self.kind} has no alpha, got {self.alpha}; only dirichlet has one")
         if self.kind == "dirichlet" and not (self.alpha is not None and 0 < self.alpha < math.inf):
             raise CompositionError(
-                f"Split: alpha must be positive and finite, got {self.alpha}; dirichlet(0.3) would do"
+                f"Split: alpha must be positive and finite, got {self.alpha}; for example dirichlet(0.3)"
             )
 
     @classmethod
@@ -44,7 +46,7 @@ class Split:
             except ValueError as error:
                 raise CompositionError(f"split {text!r}: {error}") from None
         raise CompositionError(
-            f"split must be iid, label-sorted or dirichlet(ALPHA), got {text!r}; dirichlet(0.3) would do"
+            f"split must be iid, label-sorted or dirichlet(ALPHA), got {text!r}; for example dirichlet(0.3)"
         )
 
     def __str__(self) -> str:
@@ -54,29 +56,29 @@ class Split:
 
 
 def split_rows(labels: ArrayLike, size: int, split: Split, seed: int) -> list[Rows]:
-    """Rows of each rank: every row once, no rank without any. iid and sorted shares are of nearly equal size.
+    """Rows of each rank: a partition of all rows without empty sets; of nearly equal size for iid and sorted.
 
-    The same on every rank that asks with the same seed.
+    Depends only on the arguments, so that all ranks compute the same.
     """
     kinds = np.asarray(labels)
     if size < 1 or size > len(kinds):
-        raise CompositionError(f"{len(kinds)} examples cannot be shared by {size} workers: none may be without any")
+        raise CompositionError(
+            f"{len(kinds)} examples cannot be split over {size} workers: every worker needs at least one"
+        )
     if split.kind == "dirichlet":
-        assert split.alpha is not None, "asked for when it was made"
+        assert split.alpha is not None, "checked by Split"
         return _split_by_dirichlet(kinds, size, split.alpha, np.random.RandomState(seed))
     by_label = split.kind == "sorted"
     order = np.argsort(kinds, kind="stable") if by_label else np.random.RandomState(seed).permutation(len(kinds))
     return [np.asarray(rows, dtype=np.int64) for rows in np.array_split(order, size)]
 
 
-def split_text(length: int, size: int, split: Split, least: int) -> list[tuple[int, int]]:
-    """Begin and end of each rank's stretch of a text: of nearly equal length, `least` at the least."""
+def split_text(length: int, size: int, split: Split, min_length: int) -> list[tuple[int, int]]:
+    """Begin and end of each rank's part of a text: of nearly equal length, at least `min_length`."""
     if split.kind != "iid":
-        raise CompositionError(
-            f"a text has no labels to be split by, got {split}; iid gives each worker a stretch of it"
-        )
-    if size < 1 or length // size < least:
-        raise CompositionError(f"{length} tokens cannot be shared by {size} workers: each needs {least} at the least")
+        raise CompositionError(f"a text has no labels and can only be split iid (one part per worker), got {split}")
+    if size < 1 or length // size < min_length:
+        raise CompositionError(f"{length} tokens cannot be split over {size} workers: each needs at least {min_length}")
     cuts = [length * rank // size for rank in range(size + 1)]
     return list(pairwise(cuts))
 
@@ -84,12 +86,12 @@ def split_text(length: int, size: int, split: Split, least: int) -> list[tuple[i
 def _split_by_dirichlet(
     kinds: NDArray[np.generic], size: int, alpha: float, numbers: np.random.RandomState
 ) -> list[Rows]:
-    """Each label's rows in proportions drawn anew. A rank left without any is given one of the largest share's."""
+    """Split the rows of each label in random proportions. An empty rank gets one row of the largest rank."""
     parts: list[list[Rows]] = [[] for _ in range(size)]
     for kind in np.unique(kinds):
         rows = numbers.permutation(np.flatnonzero(kinds == kind)).astype(np.int64)
         proportions = numbers.dirichlet([alpha] * size)
-        if not np.isfinite(proportions).all():  # all draws were too small for a float: one rank has everything
+        if not np.isfinite(proportions).all():  # all draws underflowed: one rank gets all rows
             proportions = np.eye(size)[numbers.randint(size)]
         cuts = np.round(np.cumsum(proportions)[:-1] * len(rows)).astype(np.int64)
         for part, piece in zip(parts, np.split(rows, cuts), strict=True):

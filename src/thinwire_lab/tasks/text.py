@@ -1,4 +1,4 @@
-"""Language models: a GPT on WikiText-2 or -103 by words, on tiny-shakespeare by characters."""
+"""Language modelling with a GPT: WikiText-2 and WikiText-103 by words, tiny-shakespeare by characters."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ _DEFAULT = (6, 384, 6)
 
 @dataclass(frozen=True)
 class WikiText2:
-    """Words, each worker having a stretch of the first `tokens`; a batch is `batch` windows of `context` words.
+    """WikiText-2 by words. Each worker has a contiguous part of the first `tokens` training tokens.
 
-    Perplexity is that of the first `valid_windows` windows of the validation file. size="gpt2" is 12 layers of 768.
+    A batch is `batch` windows of `context` tokens. Perplexity is measured on the first `valid_windows` windows of the
+    validation file. size="gpt2": 12 layers of width 768 with 12 heads.
     """
 
     name: ClassVar[str] = "wikitext2"
     data: ClassVar[DataSet] = WIKITEXT2
-    at_once: ClassVar[int] = 16  # windows when measuring
+    at_once: ClassVar[int] = 16  # windows per batch of evaluation
 
     layers: int = _DEFAULT[0]
     width: int = _DEFAULT[1]
@@ -58,7 +59,9 @@ class WikiText2:
         if self.size is not None:
             given, wanted = (self.layers, self.width, self.heads), _SIZES[self.size]
             if given not in (_DEFAULT, wanted):
-                raise CompositionError(f"{self.name}: size={self.size!r} is {wanted} layers, width, heads; got {given}")
+                raise CompositionError(
+                    f"{self.name}: size={self.size!r} means layers, width, heads = {wanted}, got {given}"
+                )
             for key, value in zip(("layers", "width", "heads"), wanted, strict=True):
                 object.__setattr__(self, key, value)
         if self.width % self.heads:
@@ -109,7 +112,7 @@ class WikiText2:
         return text.train[:wanted]
 
     def _valid(self) -> int:
-        """Windows that are measured: those wished for, or all there are."""
+        """Number of validation windows that are evaluated."""
         windows = (len(self._text().valid) - 1) // self.context
         if windows < 1:
             raise CompositionError(f"{self.name}: context must be shorter than the validation text, got {self.context}")
@@ -128,7 +131,7 @@ class WikiText2:
 
 @dataclass(frozen=True)
 class WikiText103(WikiText2):
-    """A hundred million words, 267,735 different ones: the scores of a window are eight times as many."""
+    """WikiText-103 by words: 103 million tokens, a vocabulary of 267,735."""
 
     name: ClassVar[str] = "wikitext103"
     data: ClassVar[DataSet] = WIKITEXT103
@@ -140,7 +143,7 @@ class WikiText103(WikiText2):
 
 @dataclass(frozen=True)
 class Shakespeare(WikiText2):
-    """Characters of tiny-shakespeare: nine parts in ten to train on, the last one to measure."""
+    """tiny-shakespeare by characters: 90 % for training, 10 % for validation."""
 
     name: ClassVar[str] = "shakespeare"
     data: ClassVar[DataSet] = SHAKESPEARE
@@ -153,7 +156,7 @@ class Shakespeare(WikiText2):
 
 
 def cut_windows(tokens: Tensor, windows: Tensor, context: int) -> Batch:
-    """Windows of `context` tokens side by side, by number, and the token that follows each place."""
+    """Inputs and targets of non-overlapping windows of `context` tokens, by window number."""
     places = windows[:, None] * context + torch.arange(context + 1)
     piece = tokens[places].long()
     return piece[:, :-1], piece[:, 1:]

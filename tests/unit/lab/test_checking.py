@@ -41,7 +41,7 @@ def method(composition, **settings):
         (LOGISTIC | method("gossip(identity(), star(center=7))"), "methods: a: workers = 3: Star: center is rank 7"),
         (
             LOGISTIC | method("gossip(identity(), matrix(rows=((0.5, 0.5), (0.5, 0.5))))"),
-            "methods: a: workers = 3: Matrix: it is for 2 ranks",
+            "methods: a: workers = 3: Matrix: it has 2 rows for a world of 3 ranks",
         ),
         (
             LOGISTIC | method("switch(topk(density=0.1), dense(), controller=fixed(default=5))"),
@@ -121,7 +121,7 @@ def test_the_error_of_a_rank_is_shown_whole_however_long_it_is():
 
 
 def test_a_job_that_fails_is_named_with_its_error_and_where_its_log_is(tmp_path, monkeypatch):
-    def run_ranks(size, job, orders, tell, **options):
+    def run_ranks(size, job, orders, **options):
         error = PeerLostError(f"rank 1 of {size} failed:\n...")
         error.log = LOG.format(words="no such thing").strip()
         raise error

@@ -224,7 +224,7 @@ def test_what_is_missing_is_said_with_the_ways_to_get_it(tmp_path):
     text = str(error.value)
     for part in (
         str(tmp_path / "none"), "no such folder", "cifar-10-batches-bin/data_batch_2.bin", "test_batch.bin",
-        CIFAR10.archive.url, CIFAR10.archive.pin.sha256, "--data", "THINWIRE_DATA", str(cache_folder()),
+        CIFAR10.archive.url, CIFAR10.archive.checksum.sha256, "--data", "THINWIRE_DATA", str(cache_folder()),
     ):  # fmt: skip
         assert part in text
 

@@ -218,7 +218,7 @@ def test_a_bottleneck_begins_as_its_way_around():
 
 
 def test_more_workers_than_images_are_refused(place):
-    with pytest.raises(CompositionError, match="24 examples cannot be shared by 25 workers"):
+    with pytest.raises(CompositionError, match="24 examples cannot be split over 25 workers"):
         make_task("image_folder", {}, place).prepare(25, IID)
 
 

@@ -91,9 +91,9 @@ def test_a_config_names_classes_by_module_or_file(tmp_path):
     ("parts", "words"),
     [
         ({"mine": "no_such_module:Mine"}, "parts: mine: no_such_module:Mine cannot be imported: ModuleNotFoundError"),
-        ({"mine": "json"}, 'parts: mine: a path such as "my_package.parts:MyTopK" is needed'),
+        ({"mine": "json"}, 'parts: mine: must be a path such as "my_package.parts:MyTopK"'),
         ({"mine": "json:JSONDecoder"}, "parts: mine: register: JSONDecoder implements the protocol of no part"),
-        ("json:JSONDecoder", "parts: a table is needed"),
+        ("json:JSONDecoder", "parts: must be a table"),
     ],
 )
 def test_a_class_that_cannot_be_used_is_named_with_its_key(parts, words):
@@ -139,7 +139,7 @@ def test_a_registered_task_is_made_by_name_with_its_settings():
         pass
 
     assert make_task("mine", {"width": 8}) == Mine(width=8) and register_task("mine", Mine) is Mine
-    with pytest.raises(CompositionError, match=r"mine: no setting is called 'widht'.*did you mean 'width'"):
+    with pytest.raises(CompositionError, match=r"mine: there is no setting 'widht'.*did you mean 'width'"):
         make_task("mine", {"widht": 8})
     with pytest.raises(CompositionError, match=r"task must be one of .*mine, got 'mien'"):
         make_task("mien")
@@ -148,8 +148,8 @@ def test_a_registered_task_is_made_by_name_with_its_settings():
 @pytest.mark.parametrize(
     ("name", "cls", "words"),
     [
-        ("digits", TopK, "TopK is no task: it lacks prepare, learner, about, smoothness"),
-        ("my digits", Digits, "a name is an identifier such as 'my_task', got 'my digits'"),
+        ("digits", TopK, "TopK is not a task: it has no prepare, learner, describe, smoothness"),
+        ("my digits", Digits, "the name must be an identifier such as 'my_task', got 'my digits'"),
         ("mine", Digits(), "'mine' needs a dataclass, whose fields are the task's settings"),
         (
             "digits",

@@ -55,7 +55,7 @@ def test_a_small_alpha_gives_unlike_shares_and_a_large_one_alike_shares():
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_more_workers_than_examples_are_refused(text):
-    with pytest.raises(CompositionError, match="3 examples cannot be shared by 4 workers"):
+    with pytest.raises(CompositionError, match="3 examples cannot be split over 4 workers"):
         split_rows([0, 1, 1], 4, Split.parse(text), 0)
 
 
@@ -94,8 +94,8 @@ def test_settings_that_do_not_belong_together_are_refused():
 
 def test_a_text_is_cut_into_stretches():
     assert split_text(10, 3, Split(), 3) == [(0, 3), (3, 6), (6, 10)]
-    with pytest.raises(CompositionError, match="10 tokens cannot be shared by 3 workers: each needs 4"):
+    with pytest.raises(CompositionError, match="10 tokens cannot be split over 3 workers: each needs at least 4"):
         split_text(10, 3, Split(), 4)
     for text in ("label-sorted", "dirichlet(0.3)"):
-        with pytest.raises(CompositionError, match="a text has no labels to be split by"):
+        with pytest.raises(CompositionError, match="a text has no labels and can only be split iid"):
             split_text(10, 1, Split.parse(text), 1)

@@ -303,14 +303,18 @@ def test_gpt2_small_is_an_option(folder):
     ("name", "settings", "says"),
     [
         ("cifar", {}, "did you mean 'cifar"),
-        ("digits", {"widht": 3}, "no setting is called 'widht'.*did you mean 'width'"),
-        ("digits", {"folder": "x"}, "no setting is called 'folder'"),
+        ("digits", {"widht": 3}, "there is no setting 'widht'.*did you mean 'width'"),
+        ("digits", {"folder": "x"}, "there is no setting 'folder'"),
         ("digits", {"width": "3"}, "width must be a whole number, got '3'"),
         ("digits", {"batch": 0}, "batch must be at least 1, got 0"),
         ("digits", {"batch": True}, "batch must be a whole number, got True"),
         ("cifar10", {"model": "vgg"}, "model must be cnn or small cnn or slim or resnet18, got 'vgg'"),
         ("cifar10", {"augment": 1}, "augment must be true or false, got 1"),
-        ("image_folder", {"set": "../imagenet"}, "set must be the name of a folder, got '../imagenet'"),
+        (
+            "image_folder",
+            {"set": "../imagenet"},
+            "set must be the name of a folder such as imagenet, got '../imagenet'",
+        ),
         ("image_folder", {"pixels": 16}, "pixels must be at least 32, got 16; 224 is usual"),
         ("image_folder", {"model": "slim"}, "model must be resnet18 or resnet50, got 'slim'"),
         ("wikitext2", {"tokens": "most"}, "tokens must be a whole number or all, got 'most'"),
@@ -330,7 +334,7 @@ def test_bad_settings_are_refused_with_what_would_do(name, settings, says):
 
 
 def test_too_many_workers_or_tokens_are_refused_before_anything_starts(folder):
-    with pytest.raises(CompositionError, match="60 examples cannot be shared by 61 workers"):
+    with pytest.raises(CompositionError, match="60 examples cannot be split over 61 workers"):
         make_task("cifar10", {"images": 60, "test_images": 20}, folder).prepare(61, IID)
     with pytest.raises(CompositionError, match="tokens must be at most 480"):
         make_task("wikitext2", GPT, folder).prepare(2, IID)
