@@ -38,10 +38,10 @@ class KeeperState(NamedTuple):
 @thinwire.register("keeper", kind="memory", examples=["topk(density=0.1)", "stride(step=4)"])
 @dataclass(frozen=True)
 class Keeper(ResidualMemory):
-    """Error feedback in its plainest form: what was not sent is added to the next tensor."""
+    """Error feedback: send C(g + e), keep e = g + e - C(g + e)."""
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.CORRECTS_ERROR, Capability.KEEPS_RESIDUAL})
-    residual: ClassVar[str] = "fp32"
+    residual_dtype: ClassVar[str] = "fp32"
 
     inner: Aggregator[Any]
 
