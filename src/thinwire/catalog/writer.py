@@ -82,7 +82,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def changed_settings(part: Any, write: Callable[[Any], str], without: Collection[str] = ()) -> list[str]:
-    """ "name=value" for every setting that is not its default. write: the text of a value that is a part."""
+    """Return `name=value` for each setting that is not its default. write: the text of a value that is a part."""
     found = []
     for field in settings_of(type(part)):
         value = getattr(part, field.name)
@@ -96,4 +96,5 @@ def _default(field: Field[Any]) -> Any:
 
 
 def literal(value: Any) -> str:
+    """Return a plain value as it stands in a composition text."""
     return f'"{value}"' if isinstance(value, str) else repr(value).lower() if isinstance(value, bool) else repr(value)

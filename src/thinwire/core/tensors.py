@@ -87,6 +87,7 @@ class Payload:
 
     @cached_property  # read by framing, headers and the meter
     def num_bytes(self) -> int:
+        """Bytes of all parts."""
         return sum([part.nbytes for part in self.parts])
 
 

@@ -36,6 +36,7 @@ class Traffic:
     received_bytes: float = 0.0
 
     def add(self, other: Traffic) -> None:
+        """Add the counts of another traffic to these."""
         self.requests += other.requests
         self.model_bits += other.model_bits
         self.payload_bytes += other.payload_bytes

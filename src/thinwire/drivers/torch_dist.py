@@ -253,7 +253,7 @@ class TorchDist(ClosedOnExit):
         return total.view(request.tensor.shape).to(request.tensor.device)
 
     def _ring_reduce(self, request: AllReduce) -> Tensor:
-        """gloo's ring all-reduce."""
+        """Run gloo's ring all-reduce."""
         total = request.tensor.detach().to("cpu", copy=True).contiguous()  # gloo reduces a strided tensor wrongly
         options = dist.AllreduceOptions()
         options.reduceOp = _OPS[request.op]  # type: ignore[assignment]

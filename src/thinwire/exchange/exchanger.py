@@ -45,8 +45,7 @@ class Exchanger:
         aggregator: one for all layers, or one for each by name.
         controller: chooses for all layers that have a menu; by default the controller of each composition does.
         seed: of all randomness.
-        wait_for_flattened: whether layers that are flattened into one vector (`flatten`) wait, over several exchanges,
-            for the last of them; False: each exchange flattens the layers that it is given.
+        wait_for_flattened: `flatten` waits for all layers of a step; False: it flattens those of each exchange.
     """
 
     __slots__ = ("__weakref__", "_memories", "_planning", "_step")  # no other attribute can be set
@@ -86,11 +85,12 @@ class Exchanger:
 
         Args:
             tensors: by layer name; each layer once per step.
+            step: the step that `begin` started.
+            world: this rank and the number of ranks.
             into: tensors to write the averages to, which may be the exchanged ones themselves.
 
         Returns:
-            This rank's averages by layer name, in the types of their specs. Layers that are flattened into one vector
-            are returned by the exchange that has the last of them.
+            This rank's averages by layer name, in the types of their specs; flattened layers come with the last one.
         """
         return self._step.exchange(tensors, step, world, into)
 

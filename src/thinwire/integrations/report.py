@@ -91,6 +91,7 @@ class TrafficReport:
         adapting: ControllerReport | None,
         context: ReportContext,
     ) -> TrafficReport:
+        """Make a report from the counts of a meter; gradient_bytes: dense bytes of all layers in one step."""
         total = meter.total()
         dense = steps * gradient_bytes * 2 * (world.size - 1) / world.size
         by_layer, by_kind = (

@@ -24,8 +24,11 @@ from ..core import CheckpointError, list_some
 class StatefulHandle(Protocol):
     """The handle of `attach`, `local` or `moments.average`."""
 
-    def state_dict(self, gather: bool = True) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> list[str]: ...
+    def state_dict(self, gather: bool = True) -> dict[str, Any]:
+        """Return the state of all ranks, or of this rank."""
+
+    def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> list[str]:
+        """Load a state; return what was dropped."""
 
 
 def load_dcp(

@@ -119,8 +119,10 @@ def _group_rows(rows: Sequence[Row]) -> dict[tuple[str, float], list[Row]]:
 
 
 def _estimate_group(rows: Sequence[Row], hosts: int, rate: float, parameters: float) -> CostEstimate:
-    """Take the larger error and bytes of two tasks, and the shorter time, since fixed costs weigh least in the larger
-    model; interpolate between measured numbers of hosts over their logarithm."""
+    """Combine the tasks of a group and interpolate between measured numbers of hosts, over their logarithm.
+
+    Of two tasks the larger error and bytes count, and the shorter time: fixed costs weigh least in the larger model.
+    """
 
     def figure(key: str, combine: Callable[[Sequence[float]], float]) -> float:
         found: dict[int, list[float]] = {}
@@ -148,7 +150,7 @@ def interpolate(points: Mapping[int, float], at: int) -> float:
 def _estimate(
     text: str, method: str, error: float, payload: float, work_ns: float, hosts: int, rate: float, parameters: float
 ) -> CostEstimate:
-    """payload and work_ns are per dense byte."""
+    """Make an estimate; payload and work_ns are per dense byte."""
     dense = 8 * parameters
     all_reduced = text.removeprefix("moments(").startswith(_ALL_REDUCED)
     messages = 1.0 if hosts == 1 else 2 * (hosts - 1) / hosts if all_reduced else hosts - 1.0
