@@ -32,8 +32,8 @@ def test_a_results_file_is_small_and_names_no_folder_of_a_machine(file):
 
 
 def test_local_sgd_gossip_verdicts_follow_from_its_results_file():
-    from thinwire_lab.published.local_sgd_gossip.tables import findings
+    from thinwire_lab.published.local_sgd_gossip.tables import build_findings_table
 
-    table = findings(TOOL["read"](RESULTS / "local-sgd-gossip.json.xz")["runs"])
+    table = build_findings_table(TOOL["read"](RESULTS / "local-sgd-gossip.json.xz")["runs"])
     expected = [f"| {' | '.join(row)} |" for row in table["rows"]]
     assert expected and lines_of((RESULTS / "local-sgd-gossip.md").read_text(), table["title"]) == expected

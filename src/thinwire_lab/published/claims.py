@@ -50,7 +50,7 @@ def build_claims_table(
         [claim.text, claim.verdict, "; ".join(f"{k} {v:.{digits}f}" for k, v in claim.figures.items())]
         for claim in claims
     ]
-    note = " ".join(filter(None, ("Differences between seeds are of the size of small differences.", note)))
+    note = " ".join(filter(None, ("Small differences may change with the seed.", note)))
     return {"title": title, "note": note, "columns": ["claim", "holds", "figures"], "rows": rows}
 
 
