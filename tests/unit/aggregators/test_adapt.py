@@ -56,7 +56,7 @@ def test_a_count_is_not_tunable_and_a_second_stage_is_not_varied():
         ("ef(lgreco())", "is a controller; expected an aggregator or a compressor"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(text, words):
+def test_impossible_settings_are_refused_by_name(text, words):
     with pytest.raises(CompositionError, match=words):
         parse(text)
 

@@ -48,7 +48,7 @@ def run(exchangers, step, buckets, given=tensors_of, into=None):
 
 
 @pytest.mark.parametrize("inner", ("topk(density=0.1)", "two_hop(topk(density=0.1))", "sign()", "union(topk(k=5))"))
-def test_it_is_the_exchange_of_one_long_vector(inner):
+def test_the_result_is_that_of_one_long_vector(inner):
     """A residual is each coordinate's own, so it does not matter that each layer keeps its own."""
     by_layer, flat = workers(f"ef(flatten({inner}))"), workers(f"ef({inner})", [FLAT])
     for step in range(5):
@@ -76,7 +76,7 @@ def test_layers_wait_for_the_last_bucket_and_buckets_do_not_matter():
     assert_same(at_once[2].state_dict(), late[2].state_dict())
 
 
-def test_averages_are_written_where_early_buckets_said():
+def test_averages_are_written_into_the_buffers_of_early_buckets():
     into = [tensors_of(0, rank) for rank in range(RANKS)]
     ((expected,), _), *_ = run(workers(), 0, [["a", "b", "c"]])
     run(workers(), 0, [["c"], ["a", "b"]], into=into)
@@ -93,14 +93,14 @@ def test_bytes_are_those_of_one_message_and_a_layer_of_large_values_takes_them_a
     assert int((outs[0]["a"] != 0).sum()) >= 10 and not outs[0]["c"].any()
 
 
-def test_others_are_not_kept_waiting():
+def test_layers_that_are_not_flattened_do_not_wait():
     rules = {"a": parse(TEXT), "b": parse("dense()"), "c": parse(TEXT)}
     exchangers = [Exchanger(LAYERS, rules) for _ in range(RANKS)]
     ((first, second), good), *_ = run(exchangers, 0, [["c", "b"], ["a"]])
     assert good and list(first) == ["b"] and sorted(second) == ["a", "c"]
 
 
-def test_a_bad_number_in_an_early_bucket_spoils_the_step_for_all():
+def test_a_nan_in_an_early_bucket_makes_the_step_bad_on_all_ranks():
     exchangers = workers()
     run(exchangers, 0, [["a", "b", "c"]])
     before = [e.state_dict() for e in exchangers]

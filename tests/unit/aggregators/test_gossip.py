@@ -36,7 +36,7 @@ def algorithm_2(weights, steps, rate, threshold=None):
 @pytest.mark.parametrize(
     ("text", "threshold"), [("gossip(identity(), rotating())", None), ("gossip(threshold(tau=0.7), rotating())", 0.7)]
 )
-def test_algorithms_2_and_3_as_printed(text, threshold, size):
+def test_values_follow_the_published_algorithms_2_and_3(text, threshold, size):
     aggregator, start = parse(text), [draw("gaussian", (40,), torch.float64, 7) for _ in range(size)]
     weights = start
     for step in range(9):
@@ -65,7 +65,7 @@ def test_values_are_the_matrix_times_the_tensors(name):
         torch.testing.assert_close(torch.stack([out.value for out in outs]), expected)
 
 
-def test_ones_own_tensor_may_be_taken_as_it_is():
+def test_the_self_term_may_be_exact():
     tensors = [draw("gaussian", (50,), torch.float64, rank) for rank in range(4)]
     exact = reduce_all(parse('gossip(topk(k=5), ring(), self_term="exact")'), tensors)
     lossy = reduce_all(parse("gossip(topk(k=5), ring())"), tensors)
@@ -73,7 +73,7 @@ def test_ones_own_tensor_may_be_taken_as_it_is():
         torch.testing.assert_close(a.value, b.value + (tensor - b.sent) / 3)
 
 
-def test_partners_of_a_bad_rank_mix_without_it_and_keep_their_mean():
+def test_neighbors_of_a_bad_rank_mix_without_it_and_keep_their_mean():
     size, layers = 5, [TensorSpec("w", (8,), torch.float64)]
     exchangers = [Exchanger(layers, parse("gossip(identity(), ring())")) for _ in range(size)]
     tensors = [draw("gaussian", (8,), torch.float64, rank) for rank in range(size)]
@@ -91,7 +91,7 @@ def test_partners_of_a_bad_rank_mix_without_it_and_keep_their_mean():
     assert [e.skipped_steps for e in exchangers] == [0, 0, 1, 0, 0]
 
 
-def test_a_rank_that_is_bad_later_in_a_step_keeps_what_partners_took_from_it():
+def test_a_rank_that_is_bad_later_in_a_step_keeps_what_neighbors_received_from_it():
     layers = [TensorSpec("a", (20,)), TensorSpec("b", (20,))]
     exchangers = [Exchanger(layers, parse("ef(gossip(topk(k=2), ring()))")) for _ in range(3)]
 
@@ -110,7 +110,7 @@ def test_a_rank_that_is_bad_later_in_a_step_keeps_what_partners_took_from_it():
     assert exchangers[1].states["b"].residual.count_nonzero() == 0
 
 
-def test_error_feedback_makes_a_thin_gossip_reach_the_mean_of_gradients():
+def test_error_feedback_makes_sparse_gossip_reach_the_mean_gradient():
     """Over many steps each rank has taken in what its neighbourhood sent, nothing missing."""
     aggregator, states = parse("ef(gossip(topk(density=0.1), ring()))"), None
     tensors = [draw("gaussian", (50,), torch.float64, rank) for rank in range(4)]
@@ -122,7 +122,7 @@ def test_error_feedback_makes_a_thin_gossip_reach_the_mean_of_gradients():
     assert float((torch.stack(total) / 400 - expected).abs().max()) < 0.1
 
 
-def test_traffic_is_one_payload_for_each_partner():
+def test_traffic_is_one_payload_per_neighbor():
     for name, neighbors in (("ring()", 2), ("rotating()", 2), ("exponential()", 3), ("complete()", 7), ("torus()", 3)):
         meters = [Meter() for _ in range(8)]
         reduce_all(parse(f"gossip(identity(), {name})"), [torch.ones(100) for _ in range(8)], meters=meters)
@@ -139,7 +139,7 @@ def test_memories_that_need_one_mean_for_all_refuse_gossip():
             parse(f"{memory}(choco(topk(density=0.1), ring()))")
 
 
-def test_a_caller_can_ask_what_a_composition_does_to_replicas_and_weights():
+def test_core_tells_what_a_composition_does_to_replicas_and_weights():
     assert topology_of(parse("ef(topk(density=0.1))")) is None and topology_of(parse("ring_all_reduce()")) is None
     assert topology_of(parse("ef(gossip(topk(density=0.1), ring()))")) == Ring()
     assert topology_of(parse("switch(gossip(qsgd(), ring()), gossip(qsgd(), rotating()))")) == Rotating()
@@ -178,5 +178,5 @@ def test_a_caller_can_ask_what_a_composition_does_to_replicas_and_weights():
         "ring_all_reduce()",
     ),
 )
-def test_texts_come_back(text):
+def test_compositions_are_written_as_they_were_read(text):
     assert to_text(parse(text)) == text and parse(to_text(parse(text))) == parse(text)

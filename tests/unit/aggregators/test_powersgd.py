@@ -54,7 +54,7 @@ def test_full_rank_reproduces_the_mean():
     torch.testing.assert_close(outs[0].value, sum(tensors) / 3, rtol=1e-4, atol=1e-5)
 
 
-def test_it_is_linear_in_what_the_ranks_give():
+def test_the_result_is_linear_in_the_ranks_tensors():
     """Four ranks with parts of a matrix get what one rank with their mean gets."""
     tensors = [draw("gaussian", SHAPE, torch.float64, seed) for seed in range(4)]
     apart = run("powersgd(rank=2)", [tensors] * 3)[-1]
@@ -69,7 +69,7 @@ def test_warm_start_reaches_the_best_approximation():
     assert losses[0] >= losses[1] >= losses[-1]
 
 
-def test_halves_reach_it_too_with_half_the_bytes_and_one_message_a_step():
+def test_alternating_factors_converge_with_half_the_bytes_and_one_message_per_step():
     x = draw("gaussian", SHAPE) + 3 * low_rank(2)
     meters = {text: [Meter() for _ in range(2)] for text in ("powersgd(rank=2)", "powersgd(rank=2, alternate=true)")}
     for text, (meter, _) in meters.items():
@@ -81,19 +81,19 @@ def test_halves_reach_it_too_with_half_the_bytes_and_one_message_a_step():
 
 
 @pytest.mark.parametrize("start", (0, 1))
-def test_halves_may_start_at_any_step(start):
+def test_alternating_factors_may_start_at_any_step(start):
     history = run("powersgd(rank=1, alternate=true)", [[low_rank(1)]] * 4, start=start)
     torch.testing.assert_close(history[-1][0].value, low_rank(1), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("setting", ("", ", alternate=true"))
-def test_a_matrix_that_was_zero_is_found_when_it_comes(setting):
+def test_a_matrix_is_approximated_after_steps_of_zeros(setting):
     history = run(f"powersgd(rank=2{setting})", [[torch.zeros(SHAPE)]] * 3 + [[low_rank(2)]] * 3)
     assert all(not out.value.any() for (out,) in history[:3])
     torch.testing.assert_close(history[-1][0].value, low_rank(2), rtol=1e-4, atol=1e-5)
 
 
-def test_a_rank_deficient_matrix_leaves_room_that_is_used_later():
+def test_directions_that_a_rank_deficient_matrix_leaves_free_are_used_later():
     history = run("powersgd(rank=3)", [[low_rank(1)]] * 3 + [[low_rank(3, seed=5)]] * 2)
     torch.testing.assert_close(history[2][0].value, low_rank(1), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(history[-1][0].value, low_rank(3, seed=5), rtol=1e-3, atol=1e-4)
@@ -112,7 +112,7 @@ def test_the_projection_is_finite_and_no_longer_than_the_matrix(kind, dtype):
     ("shape", "dense"),
     [((), True), ((100,), True), ((3, 4), True), ((64, 3, 3, 3), False), ((1, 500), True), ((0, 4), True)],
 )
-def test_layers_that_would_not_shrink_travel_dense_and_are_called_so(shape, dense):
+def test_layers_that_would_not_shrink_are_sent_dense_and_labelled_dense(shape, dense):
     meters = [Meter(), Meter()]
     run("powersgd(rank=2)", [[draw("gaussian", shape, seed=r) for r in range(2)]], meters)
     assert set(meters[0].sum_by("kind")) == {"dense" if dense else "factors", "header"}
@@ -124,7 +124,7 @@ def test_given_dims_make_a_matrix_of_a_vector():
     torch.testing.assert_close(out.value, x, rtol=1e-4, atol=1e-5)
 
 
-def test_against_the_mean_every_rank_keeps_what_the_average_lacks():
+def test_with_subtract_mean_every_rank_keeps_what_the_average_lacks():
     tensors = [draw("gaussian", SHAPE, seed=rank) for rank in range(3)]
     (outs,) = run('powersgd(rank=1, subtract="mean")', [tensors])
     assert all(torch.equal(out.sent, out.value) for out in outs)

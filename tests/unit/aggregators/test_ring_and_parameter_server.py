@@ -17,7 +17,7 @@ def metered(text, tensors):
 
 @pytest.mark.parametrize("size", (1, 2, 3, 5, 8))
 @pytest.mark.parametrize("numel", (0, 1, 3, 64, 101))
-def test_a_ring_gives_the_average_the_same_bits_to_all_in_messages_to_one_neighbour(size, numel):
+def test_a_ring_gives_all_ranks_the_same_bits_by_messages_to_the_next_rank(size, numel):
     tensors = [draw("gaussian", (numel,), seed=rank) for rank in range(size)]
     outs, kinds = metered("ring_all_reduce()", tensors)
     for out in outs:
@@ -80,7 +80,7 @@ def test_shards_are_counted_from_one():
     "text",
     ("ring_all_reduce()", "parameter_server(qsgd(), shards=2)", "ef(parameter_server(topk(k=3), downlink=sign()))"),
 )
-def test_layers_travel_together_and_a_bad_rank_is_known_to_all(text):
+def test_layers_share_messages_and_all_ranks_learn_of_a_bad_rank(text):
     layers = [TensorSpec("a", (40,)), TensorSpec("b", (7, 3)), TensorSpec("c", (5,), torch.bfloat16)]
     for size in (1, 2, 4):
         for bad in range(size):

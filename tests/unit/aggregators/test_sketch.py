@@ -58,14 +58,14 @@ def test_the_average_is_that_of_the_inputs(text, workers, overlap):
 @pytest.mark.parametrize("workers", (1, 2, 8, 64))
 @pytest.mark.parametrize("overlap", ("identical", "partly shared", "disjoint"))
 @pytest.mark.parametrize("settings", ("", ", cells=0.6", ', cells=0.02, index="bloom"', ", lanes=4"))
-def test_whole_numbers_are_averaged_to_the_last_bit(workers, overlap, settings):
+def test_integers_are_averaged_to_the_last_bit(workers, overlap, settings):
     outs, _ = reduce_all(f"sketch(identity(), exact=true{settings})", sparse(workers, 20, 4_000, overlap))
     total = sum(out.sent for out in outs)  # in units of a power of two: nothing is rounded here
     assert torch.equal(outs[0].value * workers, total)
     assert float((outs[0].sent - sparse(workers, 20, 4_000, overlap)[0]).abs().max()) < 2.0**-20
 
 
-def test_what_rounding_to_whole_numbers_loses_comes_back():
+def test_the_error_of_rounding_to_integers_stays_in_the_residual():
     tensors = sparse(2, 300, 4_000, "partly shared")
     tensors[0][tensors[0].nonzero()[0]] = 1e6  # a coarse unit for all
     outs, _ = reduce_all("ef(sketch(identity(), exact=true))", tensors)
@@ -89,7 +89,7 @@ def test_too_few_cells_are_known_repaired_counted_and_reported(caplog):
     assert "of 400 values could not be peeled from 402 cells" in record.message
 
 
-def test_cells_at_the_cliff_fail_and_a_little_more_succeed():
+def test_cells_below_the_threshold_fail_and_a_few_more_succeed():
     """1.15 and 1.30 cells for each of 10,000 values."""
     tensors = sparse(2, 5_000, 200_000, "disjoint", torch.float32)
     for cells, failures in ((0.0575, 1), (0.065, 0)):
@@ -109,7 +109,7 @@ def test_a_sketch_that_waits_for_the_index_takes_a_key_that_peels():
     assert state[0] == (6_000, 0, 0)
 
 
-def test_a_guess_needs_no_message_and_what_is_wrong_with_it_stays_in_memories():
+def test_a_median_estimate_needs_no_message_and_its_error_stays_in_the_residual():
     tensors = sparse(4, 100, 4_000, "disjoint")
     outs, meters = reduce_all('ef(sketch(identity(), cells=0.1, on_failure="median"))', tensors)
     assert kinds(meters[0]) == {"index", "sketch"}
@@ -154,7 +154,7 @@ def test_tiny_numbers_are_not_lost():
         torch.testing.assert_close(outs[0].value, tensor, rtol=1e-4, atol=1e-36)
 
 
-def test_a_layer_that_is_shorter_than_its_sketch_travels_as_it_is():
+def test_a_layer_that_is_shorter_than_its_sketch_is_sent_dense():
     small = [draw("gaussian", (50,), seed=r) for r in range(2)]
     for text, sent in (
         ("sketch(topk(k=3))", {"index", "values"}),
@@ -185,7 +185,7 @@ def test_zeros_send_an_index_and_nothing_else():
         ('sketch(topk(density=0.02), cells=0.3, index="bloom")', 2),
     ],
 )
-def test_layers_share_messages_and_the_flag_travels_with_them(text, messages):
+def test_layers_share_messages_that_carry_the_bad_step_flag(text, messages):
     layers = [TensorSpec(f"l{i}", (1500 + i,)) for i in range(4)]
     exchangers, meters = [Exchanger(layers, parse(text)) for _ in range(3)], [Meter() for _ in range(3)]
     tensors = [{s.name: draw("gaussian", s.shape, seed=r) for s in layers} for r in range(3)]
@@ -278,7 +278,7 @@ def test_unions_grow_as_supports_differ():
     assert union_size(1000, 4, "independent", 1000) == 1000
 
 
-def test_questions_that_make_no_sense_are_refused():
+def test_impossible_settings_of_the_estimate_are_refused():
     for arguments in ((0.0, 4), (0.1, 0), (0.1, 4, 1.5), (0.1, 4, "some"), (0.1, 4, 1.0, 100, "list")):
         with pytest.raises(CompositionError, match="worth_it: "):
             worth_it(*arguments)

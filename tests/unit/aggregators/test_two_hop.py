@@ -36,7 +36,7 @@ def test_an_owner_keeps_no_more_than_its_share():
         assert all(int(piece.count_nonzero()) <= 25 for piece in pieces)
 
 
-def test_what_an_owner_drops_is_in_its_own_residual():
+def test_the_error_of_the_second_hop_is_in_the_owners_residual():
     tensors = [draw("gaussian", (40,), torch.float64, r) for r in range(4)]
     outs, _ = reduce_all("ef(two_hop(topk(density=0.1)))", tensors)
     left = sum(out.state.residual for out in outs) / 4
@@ -44,7 +44,7 @@ def test_what_an_owner_drops_is_in_its_own_residual():
     torch.testing.assert_close(outs[0].value + left, mean)
 
 
-def test_a_sparse_operator_chooses_over_the_whole_tensor():
+def test_a_sparse_compressor_selects_over_the_whole_tensor():
     """All large numbers lie in one owner's range; a choice piece by piece would send small ones of the others."""
     tensor = torch.zeros(100)
     tensor[:10] = torch.arange(10, 0, -1)
@@ -75,7 +75,7 @@ def test_layers_fuse_into_one_message_per_hop():
     assert meters[0].total().requests == 2
 
 
-def test_schedules_go_where_they_should():
+def test_schedules_go_from_start_to_end():
     from thinwire.aggregators.density_schedule import density_at
 
     for shape in ("linear", "cosine", "exponential", "dgc"):

@@ -29,13 +29,13 @@ def same(one, other):
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(flat, expected)
 
 
-def test_those_that_were_meant_do_it():
+def test_the_expected_compressors_have_fused_kernels():
     names = {text.split("(")[0] for text in FUSED}
     assert names >= {"topk", "qsgd", "uniform", "natural", "sign"} and names == {text.split("(")[0] for text in MEANS}
 
 
 @pytest.mark.parametrize("text", FUSED)
-def test_what_is_left_is_what_encode_decode_and_subtract_leave(text):
+def test_the_fused_residual_equals_encode_decode_and_subtract(text):
     compressor = parse_compressor(text)
     for kind in KINDS:
         for shape in SHAPES:
@@ -95,7 +95,7 @@ def some_steps(aggregator, size, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("text", [*FUSED, "nearest_power2()", 'cast(dtype="bf16")'])
-def test_error_feedback_does_not_tell_one_form_from_the_other(text):
+def test_error_feedback_gives_the_same_result_in_both_forms(text):
     inner = GatherMean(parse_compressor(text))
     assert has(inner, Capability.FUSES_RESIDUAL) and not has(Plain(inner), Capability.FUSES_RESIDUAL)
     for size in (1, 3):
@@ -105,7 +105,7 @@ def test_error_feedback_does_not_tell_one_form_from_the_other(text):
 
 
 def test_parts_between_memory_and_payload_pass_the_residual_on():
-    """Whichever entry of a menu, whichever density of a schedule."""
+    """For every option of a menu and every density of a schedule."""
     inner = GatherMean(parse_compressor("topk(density=0.1)"))
     for outer in (
         Switch((inner, Dense())),

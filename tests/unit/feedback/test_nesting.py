@@ -20,16 +20,16 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_two_memories_of_one_loss_are_refused(text):
+def test_two_memories_of_one_error_are_refused(text):
     with pytest.raises(IncompatibleParts, match=r"both keep the same residual.*use one memory"):
         parse(text)
 
 
 @pytest.mark.parametrize("text", ("ef(scam(topk(k=3)))", "ef(ef21(topk(k=3)))", "switch(ef(topk(k=3)), ef21(sign()))"))
-def test_memories_that_do_not_send_twice_may_stand_together(text):
+def test_memories_of_different_errors_may_be_combined(text):
     assert parse(text)
 
 
-def test_a_memory_says_what_it_goes_around():
+def test_a_memory_refuses_inner_parts_by_name():
     with pytest.raises(IncompatibleParts, match=r"ErrorFeedback wraps an aggregator, got TopK.*GatherMean\(TopK"):
         ErrorFeedback(TopK(k=3))

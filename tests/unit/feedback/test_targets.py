@@ -84,7 +84,7 @@ class Looks(Fixed):
 
 
 @pytest.mark.parametrize("name", MEMORIES)
-def test_a_controller_is_shown_the_same_target(name):
+def test_a_controller_observes_the_same_target(name):
     spec = TensorSpec("w", (5, 8))
     default = {"switch around ef": 1, "ef around switch": 1, "adapt around ef21": 3}.get(name, 0)
     worker = Exchanger([spec], MEMORIES[name], Looks(default=default))

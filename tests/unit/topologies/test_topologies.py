@@ -79,7 +79,7 @@ def test_a_grid_is_as_square_as_it_can_be():
     assert Torus().weights(World(3, 7), 0) == Ring().weights(World(3, 7), 0)
 
 
-def test_partners_an_exponential_graph_has_grow_with_the_logarithm():
+def test_an_exponential_graph_has_log2_n_neighbors():
     assert sorted(Exponential().weights(World(0, 16), 0)) == [0, 8, 12, 14, 15]
     assert neighbors_of(Exponential(), World(0, 16), 0).receivers == (1, 2, 4, 8)
     assert [len(Exponential().weights(World(0, size), 0)) for size in (1, 2, 3, 5, 64)] == [1, 2, 3, 4, 7]
