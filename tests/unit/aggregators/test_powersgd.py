@@ -1,4 +1,4 @@
-"""PowerSGD: what it finds, what it costs, and what it does with matrices that have little in them."""
+"""PowerSGD: approximation, wire cost, and matrices of low rank or zeros."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The explicit ring and the servers: results, and the traffic of SPEC 2.5."""
+"""Ring all-reduce and parameter server: results, and the traffic of the table in docs/topologies.md."""
 
 import pytest
 import torch

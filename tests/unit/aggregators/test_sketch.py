@@ -1,4 +1,4 @@
-"""Sparse tensors added on the wire, as sketches and at the union of their places: the same average as a gather."""
+"""Sparse all-reduce by sketches and on the union of supports: the same average as a gather."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What is special to SCAM: it chooses by one tensor and sends another."""
+"""SCAM: selects coordinates by residual + gradient and sends the gradient there."""
 
 import pytest
 import torch
