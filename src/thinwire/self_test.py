@@ -24,7 +24,7 @@ from .drivers.rendezvous import gloo_is_available
 from .exchange import Exchanger
 from .integrations.comparison import compare_settings, fingerprint
 from .kernels.native import describe_kernels
-from .planner.link import LinkFigures, Rate, advice, measure_link
+from .planner.link import LinkMeasurement, LinkRate, describe_link, measure_link
 
 SELF_TESTS = ("dense()", "ef(topk(density=0.05))", "ef(powersgd(rank=2))", "qsgd(bits=4)", "two_hop(qsgd(bits=8))")
 _STEPS = 3
@@ -44,7 +44,7 @@ class GroupResult:
     """The result of a self-test of a process group; the same on all ranks."""
 
     num_ranks: int
-    link: LinkFigures | None
+    link: LinkMeasurement | None
     failures: dict[str, str]  # by test: what is wrong; empty if nothing is
 
     def as_json(self) -> dict[str, Any]:
@@ -55,8 +55,10 @@ class GroupResult:
     def from_json(cls, stored: dict[str, Any]) -> GroupResult:
         """Undo `as_json`."""
         link = stored["link"]
-        rates = tuple(Rate(**rate) for rate in link["rates"]) if link else ()
-        return cls(stored["num_ranks"], LinkFigures(**{**link, "rates": rates}) if link else None, stored["failures"])
+        rates = tuple(LinkRate(**rate) for rate in link["rates"]) if link else ()
+        return cls(
+            stored["num_ranks"], LinkMeasurement(**{**link, "rates": rates}) if link else None, stored["failures"]
+        )
 
     def findings(self) -> Iterator[Finding]:
         """Yield a finding for each link and test."""
@@ -66,7 +68,7 @@ class GroupResult:
             yield Finding("latency", f"{self.link.latency_us:,.0f} us for an all-reduce of one number")
             for rate in self.link.rates:
                 yield Finding(f"link {rate.source} to {rate.to}", f"{rate.mbit_s:,.0f} Mbit/s")
-            yield Finding("advice", advice(self.link.slowest_mbit_s))
+            yield Finding("advice", describe_link(self.link.slowest_mbit_s))
         for text in ("settings", *SELF_TESTS):
             failure = self.failures.get(text)
             yield Finding(f"self-test {text}", failure or f"{self.num_ranks} ranks agree", failure is None)

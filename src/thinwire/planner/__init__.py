@@ -1,1 +1,1 @@
-"""What a link can do, and what follows from it."""
+"""Link measurement: latency and bandwidth between ranks, and whether compression is likely to pay."""
