@@ -118,6 +118,9 @@ class MenuAggregator:
         return self.menu.options[at], self.state_index[at]
 
 
+MAX_FACTOR = 1000  # options are built one by one, so a menu without a bound could fill the memory
+
+
 @dataclass(frozen=True)
 class Switch(MenuAggregator):
     """Delegate each layer to the option that a controller chose; residuals outside survive a change of plan.
@@ -170,9 +173,10 @@ class Adapt(MenuAggregator):
                 "Adapt: no controller is given; write for example adapt(topk(density=0.01), controller=lgreco())"
             )
         for name, value in (("min_factor", self.min_factor), ("max_factor", self.max_factor)):
-            if value is not None and not 0 < value < float("inf"):
+            if value is not None and not 1 / MAX_FACTOR <= value <= MAX_FACTOR:
                 raise CompositionError(
-                    f"Adapt: {name} is a multiple of the given density, bits or rank, got {value}; 0.5 is an example"
+                    f"Adapt: {name} multiplies the given density, bits or rank and must be between 1/{MAX_FACTOR} and "
+                    f"{MAX_FACTOR}, got {value}; 0.5 is an example"
                 )
         if (self.min_factor or 0) > 1 or (self.max_factor or 2) < 1:
             raise CompositionError(
