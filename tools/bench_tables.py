@@ -1,5 +1,7 @@
-"""What `thinwire bench kernels` and `thinwire bench ddp` wrote with --json, as tables for docs/performance.md:
-`python tools/bench_tables.py FILE ...`."""
+"""Print JSON results of `thinwire bench kernels` and `thinwire bench ddp` as Markdown tables for docs/performance.md.
+
+`python tools/bench_tables.py FILE ...`
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ def table(columns: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (columns, rule, *rows))
 
 
-def of_kernels(found: list[dict[str, Any]]) -> str:
-    """A column for each run, and the torch expressions of the first."""
+def format_kernels(found: list[dict[str, Any]]) -> str:
+    """A table with a column for each run, and one for the torch expressions of the first."""
     heads = [f"{run['mb']:g} MB, {run['kernels']}" for run in found]
     runs = [[f"{row['native']:.2f}" for row in run["rows"]] for run in found]
     names, torch = zip(*((row["kernel"], f"{row['reference']:.1f}") for row in found[0]["rows"]), strict=True)
@@ -23,7 +25,7 @@ def of_kernels(found: list[dict[str, Any]]) -> str:
     return table(["kernel", *heads, f"{found[0]['mb']:g} MB, torch expression"], rows)
 
 
-def of_steps(found: dict[str, Any]) -> str:
+def format_steps(found: dict[str, Any]) -> str:
     def interval(figure: dict[str, float], digits: int) -> str:
         return f"{figure['median']:.{digits}f} [{figure['low']:.{digits}f}, {figure['high']:.{digits}f}]"
 
@@ -44,6 +46,6 @@ def of_steps(found: dict[str, Any]) -> str:
 if __name__ == "__main__":
     read = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
     if kernels := [found for found in read if isinstance(found, dict)]:
-        print(of_kernels(kernels), end="\n\n")
+        print(format_kernels(kernels), end="\n\n")
     for found in (part for parts in read if isinstance(parts, list) for part in parts):
-        print(of_steps(found), end="\n\n")
+        print(format_steps(found), end="\n\n")

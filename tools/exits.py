@@ -1,4 +1,4 @@
-"""Exits of training processes: how do ranks end that never say goodbye? None may end by a signal of its own.
+"""Test how training processes exit without detach() or destroy_process_group(): none may end by a signal of its own.
 
 Each run is two ranks (gloo, DDP, `attach`) forked from a process that has imported torch already, so that a run takes a
 fraction of a second; each child ends through the interpreter's own shutdown, which is what is tested. Every rank keeps
@@ -35,13 +35,13 @@ KINDS = {
     "interrupt_all": "Ctrl-C to both ranks in the middle of training",
     "interrupt_one": "Ctrl-C to one rank; the other loses its peer",
     "error": "an exception on one rank; the other loses its peer",
-    "silent": "ends while its thread waits for a peer that is stopped",
+    "silent": "ends while its thread waits for a stopped peer",
 }
 
 
 @dataclass
 class Rank:
-    """A forked child and what it left."""
+    """A forked child and its files."""
 
     pid: int
     folder: Path
@@ -63,8 +63,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for kind, text in KINDS.items():
         parser.add_argument(f"--{kind.replace('_', '-')}", type=int, default=0, metavar="RUNS", help=text)
-    parser.add_argument("--jobs", type=int, default=4, help="runs at once (default: 4)")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments at which signals are sent (default: 0)")
+    parser.add_argument("--jobs", type=int, default=4, help="number of runs in parallel (default: 4)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the times at which signals are sent (default: 0)")
     options = parser.parse_args()
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     import_all()
@@ -85,20 +85,20 @@ def main() -> int:
             endings[run.kind][run.ending()] += 1
             if fault := run.fault():
                 bad += 1
-                print(f"{run.kind} {run.folder.name}: {fault}\n{run.words()}", flush=True)
+                print(f"{run.kind} {run.folder.name}: {fault}\n{run.logs()}", flush=True)
             shutil.rmtree(run.folder)
         time.sleep(0.005)
     shutil.rmtree(folder)
     for kind, counts in endings.items():
         if counts:
-            told = ", ".join(f"{count} × {ending}" for ending, count in counts.most_common())
-            print(f"{kind:14} {sum(counts.values()):4} runs, slowest {slowest[kind]:.1f} s; exit codes {told}")
+            text = ", ".join(f"{count} × {ending}" for ending, count in counts.most_common())
+            print(f"{kind:14} {sum(counts.values()):4} runs, slowest {slowest[kind]:.1f} s; exit codes {text}")
     print(f"{len(runs)} runs, {bad} at fault, in {time.monotonic() - began:.0f} s")
     return 1 if bad else 0
 
 
 def import_all() -> None:
-    """Once, before any fork; no thread may run then."""
+    """Import everything once, before the first fork; no thread may run then."""
     import torch
     import torch._dynamo  # as DDP does it, in two seconds
     import torch.distributed
@@ -109,11 +109,11 @@ def import_all() -> None:
     torch.set_num_threads(1)
     thinwire.attach, thinwire.TorchDist, thinwire.parse  # noqa: B018 (imported when first named)
     assert threading.active_count() == 1
-    gc.freeze()  # else every child's first collection would copy all of it
+    gc.freeze()  # otherwise the first collection of every child would copy all of it
 
 
 class Run:
-    """One world of two ranks, watched without blocking."""
+    """One run of two ranks, polled without blocking."""
 
     def __init__(self, kind: str, folder: Path, chance: random.Random) -> None:
         self.kind, self.folder, self.began = kind, folder, time.monotonic()
@@ -149,41 +149,41 @@ class Run:
         done = [rank.poll() for rank in self.ranks]
         self.seconds = time.monotonic() - self.began
         if self.kind == "silent" and done[0] and not done[1]:
-            os.kill(self.ranks[1].pid, signal.SIGKILL)  # it was stopped; only the first is looked at
+            os.kill(self.ranks[1].pid, signal.SIGKILL)  # it was stopped; only rank 0 is examined
         elif not all(done) and self.seconds > SLOWEST_EXIT_S:
             self.hung = True
             for rank in self.ranks:
                 if rank.status is None:
-                    os.kill(rank.pid, signal.SIGABRT)  # faulthandler tells where it is
+                    os.kill(rank.pid, signal.SIGABRT)  # faulthandler prints its stack
         return all(done)
 
     def interfere(self) -> None:
         for rank in self.ranks if self.kind == "interrupt_all" else self.ranks[:1]:
             os.kill(rank.pid, signal.SIGINT)
 
-    def looked_at(self) -> list[Rank]:
+    def examined_ranks(self) -> list[Rank]:
         return self.ranks[:1] if self.kind == "silent" else self.ranks
 
     def ending(self) -> str:
-        return "/".join(str(rank.status) for rank in self.looked_at())
+        return "/".join(str(rank.status) for rank in self.examined_ranks())
 
     def fault(self) -> str:
-        """What is wrong with this ending, or nothing."""
+        """What is wrong with the exit, or ""."""
         if self.hung:
             return f"did not end within {SLOWEST_EXIT_S:.0f} s"
         allowed = {0} if self.kind in ("idle", "plain", "silent") else {0, 1, -signal.SIGINT}
-        if any(rank.status not in allowed for rank in self.looked_at()):
+        if any(rank.status not in allowed for rank in self.examined_ranks()):
             return f"exit codes {self.ending()}"
-        return "" if all("Fatal" not in rank.stderr for rank in self.looked_at()) else "a fatal error on stderr"
+        return "" if all("Fatal" not in rank.stderr for rank in self.examined_ranks()) else "a fatal error on stderr"
 
-    def words(self) -> str:
+    def logs(self) -> str:
         return "\n".join(
             f"  rank {r}: " + rank.stderr[-3000:].replace("\n", "\n  ") for r, rank in enumerate(self.ranks)
         )
 
 
 def train(rank: int, folder: Path, kind: str) -> None:
-    """What a user's script does: a DDP model, `attach`, steps, and no word of farewell."""
+    """A user's script: a DDP model, `attach`, some steps, and no cleanup."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -209,24 +209,24 @@ def train(rank: int, folder: Path, kind: str) -> None:
         if kind == "error" and rank == 0 and step == 2:
             raise ZeroDivisionError("this rank fails")
     if kind == "silent":
-        wait_for_a_silent_peer(rank, handle.driver)
+        wait_for_stopped_peer(rank, handle.driver)
     # no detach(), no destroy_process_group()
 
 
 def make_threads_idle() -> None:
-    """The system runs them only when nothing else wants the core: they come back at the worst moment."""
+    """Give thinwire's threads idle priority, so that they are scheduled at the worst moment."""
     for task in Path("/proc/self/task").iterdir():
         if "thinwire" in (name := (task / "comm").read_text()) or "thinwire" in thread_name(int(task.name), name):
             os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
 
 
 def thread_name(native_id: int, name: str) -> str:
-    """Python 3.11 does not tell the system what its threads are called."""
+    """The name of a thread; Python 3.11 does not pass it to the system."""
     return next((t.name for t in threading.enumerate() if t.native_id == native_id), name)
 
 
-def wait_for_a_silent_peer(rank: int, driver: Any) -> None:
-    """Rank 1 stops for good; rank 0 asks it for something and ends while its thread waits for the answer."""
+def wait_for_stopped_peer(rank: int, driver: Any) -> None:
+    """Rank 1 stops; rank 0 submits a request and ends while its thread waits for the answer."""
     import torch
 
     from thinwire.core import AllReduce, Op, reduce_labels

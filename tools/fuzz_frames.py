@@ -1,8 +1,8 @@
 """Coverage-guided fuzzing of frames: `python tools/fuzz_frames.py -max_total_time=60` (needs `pip install atheris`).
 
-Half of the inputs are read as they are; for the others the checksums are put right first, since no fuzzer guesses them
-and all that lies behind them would never be reached. Anything but a DecodeError ends the run. Options are libFuzzer's;
--runs=1000000 is the nightly form, -rss_limit_mb=1024 the limit of memory.
+Half of the inputs are used as they are; in the others the checksums are corrected first, because a fuzzer cannot guess
+them and would never reach the code behind them. Any exception but DecodeError ends the run. Options are libFuzzer's:
+-runs=1000000 for a nightly run, -rss_limit_mb=1024 to limit memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEEDS = [
 seen = {"inputs": 0, "accepted": 0, "refused": 0}
 
 
-def with_right_checksums(data: bytes) -> bytes:
+def correct_checksums(data: bytes) -> bytes:
     if len(data) < HEADER_BYTES + 4:
         return data
     form, inside = bytearray(data[: HEADER_BYTES - 4]), data[HEADER_BYTES:-4]
@@ -48,16 +48,16 @@ def with_right_checksums(data: bytes) -> bytes:
     return bytes(form) + struct.pack("<I", start) + inside + struct.pack("<I", zlib.crc32(inside, start))
 
 
-def one(data: bytes) -> None:
+def test_one_input(data: bytes) -> None:
     seen["inputs"] += 1
-    data = with_right_checksums(data[1:]) if data[:1] and data[0] & 1 else data[1:]
+    data = correct_checksums(data[1:]) if data[:1] and data[0] & 1 else data[1:]
     try:
         message = decode_frame(data)
     except DecodeError:
         seen["refused"] += 1
         return
     seen["accepted"] += 1
-    again = decode_frame(encode_frame(message))  # what is accepted could have been sent
+    again = decode_frame(encode_frame(message))  # an accepted frame could have been sent
     assert (again.kind, again.sender, again.fields) == (message.kind, message.sender, message.fields)
     assert message.payload.num_bytes <= len(data)
 
@@ -67,7 +67,7 @@ def main() -> None:
     for number, message in enumerate(SEEDS):
         for right in (b"\x00", b"\x01"):
             (folder / f"{number}{right.hex()}").write_bytes(right + bytes(encode_frame(message)))
-    atheris.Setup([sys.argv[0], "-max_len=512", *sys.argv[1:], str(folder)], one)
+    atheris.Setup([sys.argv[0], "-max_len=512", *sys.argv[1:], str(folder)], test_one_input)
     atheris.Fuzz()
 
 

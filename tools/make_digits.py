@@ -1,6 +1,6 @@
-"""Make the embedded digits data set from the copy of UCI's test set that scikit-learn has.
+"""Make the embedded digits data set from scikit-learn's copy of the UCI test set.
 
-Needs scikit-learn; nothing else of thinwire does:
+Only this script needs scikit-learn:
 
     pip install scikit-learn
     python tools/make_digits.py
@@ -14,7 +14,7 @@ import lzma
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-OUTPUT = Path(__file__).parents[1] / "src" / "thinwire" / "experiments" / "data" / "digits.csv.xz"
+OUTPUT = Path(__file__).parents[1] / "src" / "thinwire_lab" / "data" / "digits.csv.xz"
 SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"  # of the text, before compression
 
 
@@ -23,9 +23,9 @@ def csv_text(images: Iterable[Sequence[float]], labels: Iterable[int]) -> str:
     lines = []
     for number, (pixels, label) in enumerate(zip(images, labels, strict=True), start=1):
         if len(pixels) != 64 or any(pixel not in range(17) for pixel in pixels):
-            raise ValueError(f"image {number}: 64 whole numbers from 0 to 16 are needed, got {list(pixels)}")
+            raise ValueError(f"image {number}: expected 64 integers from 0 to 16, got {list(pixels)}")
         if label not in range(10):
-            raise ValueError(f"image {number}: a label from 0 to 9 is needed, got {label}")
+            raise ValueError(f"image {number}: expected a label from 0 to 9, got {label}")
         lines.append(",".join(str(int(value)) for value in (*pixels, label)) + "\n")
     return "".join(lines)
 
@@ -40,8 +40,8 @@ def read_source() -> tuple[list[list[float]], list[int]]:
     return images.tolist(), labels.tolist()
 
 
-def checked(text: str) -> bytes:
-    """The text as bytes, if it is the data set we publish results on."""
+def check_text(text: str) -> bytes:
+    """The text as bytes; ValueError unless it is the data set of the published results."""
     data = text.encode("ascii")
     found = hashlib.sha256(data).hexdigest()
     if found != SHA256:
@@ -56,7 +56,7 @@ def main() -> None:
     """Read scikit-learn's digits, check the text made from them, write the compressed file."""
     argparse.ArgumentParser(description="Make the embedded digits data set.").parse_args()
     try:
-        data = checked(csv_text(*read_source()))
+        data = check_text(csv_text(*read_source()))
     except ValueError as error:
         raise SystemExit(f"make_digits: {error}") from error
     packed = lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)

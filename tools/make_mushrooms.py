@@ -1,6 +1,6 @@
 """Make the embedded mushrooms data set from the `Mushroom` data frame of Debian's package r-cran-cba.
 
-Needs rdata; nothing else of thinwire does:
+Only this script needs rdata:
 
     apt-get download r-cran-cba && dpkg -x r-cran-cba_*.deb cba
     pip install rdata
@@ -15,7 +15,7 @@ import lzma
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-OUTPUT = Path(__file__).parents[1] / "src" / "thinwire" / "experiments" / "data" / "mushrooms.libsvm.xz"
+OUTPUT = Path(__file__).parents[1] / "src" / "thinwire_lab" / "data" / "mushrooms.libsvm.xz"
 SHA256 = "f39a4eb628dc61a7d43760815b061c9e497aa728ce1ad8bde57a09ef6043b538"  # of the text, before compression
 
 LABELS = {"poisonous": 1, "edible": 2}
@@ -84,8 +84,8 @@ def read_frame(path: Path) -> list[dict[str, str]]:
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def checked(text: str) -> bytes:
-    """The text as bytes, if it is the data set we publish results on."""
+def check_text(text: str) -> bytes:
+    """The text as bytes; ValueError unless it is the data set of the published results."""
     data = text.encode("ascii")
     found = hashlib.sha256(data).hexdigest()
     if found != SHA256:
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("rda", type=Path, help="path of Mushroom.rda from Debian's package r-cran-cba")
     arguments = parser.parse_args()
     try:
-        data = checked(libsvm_text(read_frame(arguments.rda)))
+        data = check_text(libsvm_text(read_frame(arguments.rda)))
     except (OSError, ValueError) as error:
         parser.exit(1, f"make_mushrooms: {error}\n")
     packed = lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)

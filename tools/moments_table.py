@@ -1,4 +1,7 @@
-"""Make the figures that `thinwire.moments.advise` chooses by: `python tools/moments_table.py FOLDER` of a run of E6."""
+"""Make the table that `thinwire.moments.advise` uses from the folder of a run of `optimizer-moments`.
+
+`python tools/moments_table.py FOLDER`
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ TABLE = Path(thinwire.__file__).parent / "optimizer_state" / "measured.json"
 
 
 def make(folder: Path) -> Path:
+    """Write the table and return its path."""
     result = json.loads((folder / "result.json").read_text())
     machine = result["machine"]
     about = {

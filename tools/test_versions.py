@@ -1,8 +1,8 @@
-"""The contract, parity, DDP and local suites on the oldest and newest Python and torch: one virtual environment each.
+"""Run the contract, parity, DDP and local suites with the oldest and newest Python and torch, in virtual environments.
 
-Writes what came of it to src/thinwire/core/tested_versions.json, which `thinwire doctor` reads, and to the README. The
-CUDA builds of torch that PyPI has need about 7 GB each, so environments are removed again unless --keep is given; point
-pip at PyTorch's index of CPU wheels (PIP_EXTRA_INDEX_URL) for less.
+Writes the results to src/thinwire/core/tested_versions.json, which `thinwire doctor` reads, and to the README. The
+CUDA builds of torch on PyPI need about 7 GB each, so environments are removed unless --keep is given; with PyTorch's
+index of CPU wheels (PIP_EXTRA_INDEX_URL) they need less.
 
     make test-versions                                                # python tools/test_versions.py
     make test-versions PYTHONS=python3.12 TORCHES="2.11 newest"       # ... --python python3.12 --torch 2.11 newest
@@ -36,7 +36,7 @@ SUITES = (
     "tests/unit/drivers/test_torch_dist.py",
     "tests/unit/integrations",
 )
-OLDEST_PYTHON, LAST_MINOR = "python3.10", 20  # no minor release above the latter is looked for
+OLDEST_PYTHON, LAST_MINOR = "python3.10", 20  # highest minor release that is searched
 VERSIONS = "import platform, torch, numpy; print(platform.python_version(), torch.__version__, numpy.__version__)"
 
 Entry = dict[str, Any]
@@ -66,22 +66,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", nargs="+", metavar="NAME_OR_PATH", help="default: python3.10 and the newest found")
     parser.add_argument(
-        "--torch", nargs="+", default=["oldest", "newest"], help="releases such as 2.11; oldest is what we allow"
+        "--python",
+        nargs="+",
+        metavar="NAME_OR_PATH",
+        help="interpreters to test (default: python3.10 and the newest one found)",
     )
-    parser.add_argument("--suites", nargs="+", default=SUITES, help="what pytest is given")
-    parser.add_argument("--venvs", type=Path, default=ROOT / ".venvs", help="where environments are made")
-    parser.add_argument("--keep", action="store_true", help="keep environments, and use them the next time")
-    parser.add_argument("--no-record", action="store_true", help="leave the record and the README as they are")
     parser.add_argument(
-        "--patience", type=float, default=1.0, help="a factor on time limits of tests, if others compute here"
+        "--torch",
+        nargs="+",
+        default=["oldest", "newest"],
+        help="releases such as 2.11, oldest (the oldest supported one) or newest (default: oldest newest)",
+    )
+    parser.add_argument("--suites", nargs="+", default=SUITES, help="arguments for pytest (default: the main suites)")
+    parser.add_argument(
+        "--venvs", type=Path, default=ROOT / ".venvs", help="folder of the environments (default: .venvs)"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the environments and use them the next time")
+    parser.add_argument("--no-record", action="store_true", help="do not update the record and the README")
+    parser.add_argument(
+        "--patience", type=float, default=1.0, help="factor on the time limits of tests, for busy machines (default: 1)"
     )
     return parser.parse_args(arguments)
 
 
 def find_interpreters(names: Sequence[str] | None) -> tuple[list[Path], list[str]]:
-    """Interpreters in order, each once, and names that were not found; without names, the oldest and the newest."""
+    """Paths of interpreters and names that were not found; without names, the oldest and the newest."""
     if not names:
         newer = (find_interpreter(f"python3.{minor}") for minor in range(LAST_MINOR, 10, -1))
         newest = next((path for path in newer if path), None)
@@ -92,7 +102,7 @@ def find_interpreters(names: Sequence[str] | None) -> tuple[list[Path], list[str
 
 
 def find_interpreter(name: str) -> Path | None:
-    """A path, a name on PATH, or one of pyenv's; it must run, since pyenv has names for versions that are not on."""
+    """The path of an interpreter on PATH or of pyenv, if it runs (pyenv has names for inactive versions)."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     candidates = [shutil.which(name), *sorted(map(str, pyenv.glob(f"*/bin/{name}")), reverse=True)]
     for candidate in filter(None, candidates):
@@ -110,7 +120,7 @@ def find_interpreter(name: str) -> Path | None:
 
 
 def run_one(python: Path, torch: str, folder: Path, options: argparse.Namespace) -> Entry:
-    """Install and test one combination."""
+    """Install and test one combination of Python and torch."""
     began = time.monotonic()
     print(f"{python.name} with torch {torch}: installing ...", flush=True)
     if not (folder / "bin" / "python").exists():
@@ -132,19 +142,19 @@ def run_one(python: Path, torch: str, folder: Path, options: argparse.Namespace)
 
 
 def environment(patience: float) -> dict[str, str]:
-    """This process's, without a path to other sources."""
+    """The environment of this process without PYTHONPATH."""
     return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"THINWIRE_TEST_PATIENCE": str(patience)}
 
 
 def torch_requirement(torch: str) -> str:
-    """oldest: what pyproject.toml allows; newest: what pip takes when nothing else is said."""
+    """The requirement for pip. oldest: from pyproject.toml; newest: any version."""
     if torch == "oldest":
         torch = re.findall(r'"torch>=([\d.]+)', (ROOT / "pyproject.toml").read_text())[0]
     return "torch" if torch == "newest" else f"torch=={torch}.*"
 
 
 def count_results(file: Path) -> dict[str, int]:
-    """Of pytest's JUnit file; a run that left none has failed."""
+    """Counts from pytest's JUnit file; without a file the run has failed."""
     if not file.exists():
         return {"passed": 0, "failed": 1, "skipped": 0}
     suites = list(ElementTree.parse(file).getroot().iter("testsuite"))
@@ -155,7 +165,7 @@ def count_results(file: Path) -> dict[str, int]:
 
 
 def record(entries: Iterable[Entry]) -> None:
-    """Entries of the same releases of Python and torch are replaced, others are kept."""
+    """Replace the entries of the same releases of Python and torch in the record and in the README."""
     stored = {releases(entry): entry for entry in json.loads(RECORD.read_text())}
     stored |= {releases(entry): entry for entry in entries}
     ordered = [stored[key] for key in sorted(stored)]

@@ -1,7 +1,7 @@
-"""A hook of mkdocs: pages that live outside docs/, and links that leave docs/, as they are in the repository.
+"""An mkdocs hook for pages outside of docs/ and for links from docs/ to other files of the repository.
 
-On GitHub and on disk a page links to `../examples/ddp_minimal.py`. The site gets a page for each such file, with its
-text, under source/; so the same links lead somewhere in both places.
+A page may link to `../examples/ddp_minimal.py`. The site gets a page under source/ with the text of each such file, so that
+the link works on the site as well as on GitHub.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = {  # in the repository: on the site
+PAGES = {  # path in the repository -> path on the site
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "examples/README.md": "examples/index.md",
@@ -40,7 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links between files of the repository become links between pages of the site."""
+    """Replace links between files of the repository by links between pages of the site."""
     here = page.file.src_uri
     if here.startswith("source/"):
         return markdown
@@ -54,7 +54,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def outside(page: Path, text: str) -> Iterator[Path]:
-    """What a page links to that is not in docs/."""
+    """Files outside of docs/ that a page links to."""
     for path in _LINK.findall(text):
         target = (page.parent / path).resolve()
         if target.is_file() and DOCS not in target.parents:
@@ -62,7 +62,7 @@ def outside(page: Path, text: str) -> Iterator[Path]:
 
 
 def site_place(target: Path) -> str | None:
-    """Where the site has a file of the repository; None if there is no such file."""
+    """The path of a repository file on the site; None if there is no such file."""
     target = target.resolve()
     if not target.is_file() or ROOT not in target.parents:
         return None

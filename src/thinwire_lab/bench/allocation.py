@@ -1,4 +1,4 @@
-"""Seconds of CPU to choose one candidate for each of many layers: C beside the torch expression, one thread.
+"""CPU seconds of the dynamic program that chooses one option for each layer: C and torch, one thread.
 
 `python -m thinwire_lab.bench.allocation`
 """
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from thinwire.kernels import allocation, dispatch, native
 
-SIZES = ((60, 16, 10_000), (400, 100, 10_000))  # layers, candidates, steps of the budget
+SIZES = ((60, 16, 10_000), (400, 100, 10_000))  # layers, options per layer, steps of the budget
 
 
-def draw_case(layers: int, candidates: int, budget: int) -> tuple[Tensor, Tensor]:
-    """Costs that fall as errors rise, as they do along a layer's densities; an even choice about fills the budget."""
+def draw_case(layers: int, options: int, budget: int) -> tuple[Tensor, Tensor]:
+    """Random costs that fall as errors rise, as for densities of a layer; the average option about fills the budget."""
     generator = torch.Generator().manual_seed(layers)
     numel = torch.randint(1_000, 1_000_000, (layers, 1), generator=generator)
-    places = torch.linspace(0.02, 1, candidates)
+    places = torch.linspace(0.02, 1, options)
     costs = (numel * places.flip(0)).round().double()
     errors = (places * budget / layers * 2 * torch.rand(layers, 1, generator=generator)).ceil().long().clamp(1, budget)
     return costs, errors
@@ -29,14 +29,14 @@ def main() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     print(f"{native.describe_kernels()}; seconds")
-    for layers, candidates, budget in SIZES:
-        case = draw_case(layers, candidates, budget)
+    for layers, options, budget in SIZES:
+        case = draw_case(layers, options, budget)
         times = []
         for kernels in (dispatch, allocation):
             start = time.process_time()
             kernels.solve_allocation(*case, budget)
             times.append(time.process_time() - start)
-        print(f"{layers} layers x {candidates} candidates, {budget} steps: C {times[0]:.3f}, torch {times[1]:.3f}")
+        print(f"{layers} layers x {options} options, {budget} steps: C {times[0]:.3f}, torch {times[1]:.3f}")
     torch.set_num_threads(threads)
 
 

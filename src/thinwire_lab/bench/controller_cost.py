@@ -1,9 +1,9 @@
-"""What choosing per layer costs: `python -m thinwire_lab.bench.controller_cost [--json FILE] [--quick]`.
+"""Cost of a per-layer controller: `python -m thinwire_lab.bench.controller_cost [--json FILE] [--quick]`.
 
-Processor time of one thread, medians. A decision is L-GreCo's in a world of one: all its arithmetic and no network, and
-of a gradient of the model's own. The share is of the steps between two decisions at the default period: one decision
-and the looks of its window, over the computing (forward and backward) of all these steps. Beside it, how far errors
-that are estimated for all settings at once are from those that are found by trying.
+Median CPU time of one thread. A decision is L-GreCo's with one rank: all of its arithmetic and no network, on a
+gradient of the model. The share relates one decision and the observations of its window to the forward and backward
+passes of all steps between two decisions at the default period. Also: the difference between estimated and exact
+errors of the options.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ COMPRESSORS = {
 
 @dataclass(frozen=True)
 class ControllerCost:
-    """Milliseconds, and shares in percent."""
+    """Times in milliseconds, shares and differences in percent."""
 
     model: str
-    family: str
+    compressor: str
     layers: int
-    entries: int
+    options: int
     compute_ms: float
-    look_ms: float
+    observe_ms: float
     decide_ms: float
     share: float
-    apart: float  # of the estimated errors from the tried ones: the median over the table
-    apart_most: float
+    difference: float  # of estimated and exact errors, median over the options
+    max_difference: float
 
 
 def make_gradients(model: str) -> tuple[dict[str, Tensor], float]:
-    """After a few steps, and what forward and backward take."""
+    """Gradients after a few steps, and the CPU seconds of a forward and backward pass."""
     make, batch = make_workload(model, 0)
     net = make()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
@@ -74,46 +74,49 @@ def make_gradients(model: str) -> tuple[dict[str, Tensor], float]:
     return named, statistics.median(took[1:])
 
 
-def measure(model: str, family: str, gradients: dict[str, Tensor], compute_s: float, seconds: float) -> ControllerCost:
+def measure(
+    model: str, compressor: str, gradients: dict[str, Tensor], compute_s: float, seconds: float
+) -> ControllerCost:
     layers = [TensorSpec.of(name, tensor) for name, tensor in gradients.items()]
     exchanger = Exchanger(
-        layers, assign_composition(layers, f"ef(adapt({COMPRESSORS[family]}, controller=lgreco(start=1, window=1)))")
+        layers,
+        assign_composition(layers, f"ef(adapt({COMPRESSORS[compressor]}, controller=lgreco(start=1, window=1)))"),
     )
-    chooser = exchanger.controller
-    assert isinstance(chooser, LGreCo)
-    plan, state = chooser.init(layers)
+    controller = exchanger.controller
+    assert isinstance(controller, LGreCo)
+    plan, state = controller.init(layers)
     ctx = Context(0, World(0, 1), 0, plan)
-    _, state = loopback(chooser.replan(plan, state, ctx))  # the first is not due
+    _, state = loopback(controller.replan(plan, state, ctx))  # the first is not due
     nothing: Any = Reduced(torch.zeros(0), torch.zeros(0), ())
-    seen = {
+    observations = {
         name: LayerObservation(t, nothing, partial(torch.add, t, t)) for name, t in gradients.items()
     }  # as with a residual
 
-    def look() -> Any:
-        looked = state
+    def observe() -> Any:
+        observed = state
         for spec in layers:
-            looked = chooser.observe(spec, seen[spec.name], looked, ctx)
-        return looked
+            observed = controller.observe(spec, observations[spec.name], observed, ctx)
+        return observed
 
-    looked = look()
-    look_s = time_cpu_s(look, seconds / 4)
-    decide_s = time_cpu_s(lambda: loopback(chooser.replan(plan, looked, ctx)), seconds)
+    observed = observe()
+    observe_s = time_cpu_s(observe, seconds / 4)
+    decide_s = time_cpu_s(lambda: loopback(controller.replan(plan, observed, ctx)), seconds)
     usual = LGreCo()
-    share = (decide_s + usual.window * look_s) / (usual.every * compute_s)
-    apart = estimate_differences(exchanger, gradients)
+    share = (decide_s + usual.window * observe_s) / (usual.every * compute_s)
+    differences = compare_errors(exchanger, gradients)
     return ControllerCost(
-        model, family, len(exchanger.menus), len(exchanger.menus[0][1].options), 1e3 * compute_s, 1e3 * look_s,
-        1e3 * decide_s, 100 * share, 100 * statistics.median(apart), 100 * max(apart),
+        model, compressor, len(exchanger.menus), len(exchanger.menus[0][1].options), 1e3 * compute_s, 1e3 * observe_s,
+        1e3 * decide_s, 100 * share, 100 * statistics.median(differences), 100 * max(differences),
     )  # fmt: skip
 
 
-def estimate_differences(
-    exchanger: Exchanger, gradients: dict[str, Tensor], most: int = 4, numel: int = 600_000
+def compare_errors(
+    exchanger: Exchanger, gradients: dict[str, Tensor], max_layers: int = 4, max_numel: int = 600_000
 ) -> list[float]:
-    """Relative, of every entry, for the largest layers whose exact factorisation does not take all day."""
-    ordered = sorted(exchanger.menus, key=lambda choice: choice[0].numel)
+    """Relative differences of estimated and exact errors of all options, for the largest layers up to `max_numel`."""
+    ordered = sorted(exchanger.menus, key=lambda pair: pair[0].numel)
     found: list[float] = []
-    for spec, menu in [choice for choice in ordered if choice[0].numel <= numel][-most:]:
+    for spec, menu in [pair for pair in ordered if pair[0].numel <= max_numel][-max_layers:]:
         quick, exact = (compute_errors(menu.options, gradients[spec.name], spec, Key(1), at) for at in (False, True))
         found += ((quick - exact).abs() / exact.clamp(min=1e-30))[exact > 0].tolist()
     return found
@@ -129,37 +132,40 @@ def time_cpu_s(work: Callable[[], object], seconds: float) -> float:
     return statistics.median(took)
 
 
-def measure_all(models: Sequence[str], families: Sequence[str], seconds: float) -> list[ControllerCost]:
+def measure_all(models: Sequence[str], compressors: Sequence[str], seconds: float) -> list[ControllerCost]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         rows = []
         for model in models:
             gradients, compute_s = make_gradients(model)
-            rows += [measure(model, family, gradients, compute_s, seconds) for family in families]
+            rows += [measure(model, compressor, gradients, compute_s, seconds) for compressor in compressors]
         return rows
     finally:
         torch.set_num_threads(threads)
 
 
 def table(rows: Sequence[ControllerCost]) -> str:
-    head = "| model | family | layers | entries | step, ms | look, ms | decision, ms | share, % | apart, % (most) |"
+    head = (
+        "| model | compressor | layers | options | step, ms | observation, ms | decision, ms | share, % "
+        "| error difference, % (max) |"
+    )
     lines = [
-        f"| {r.model} | {r.family} | {r.layers} | {r.entries} | {r.compute_ms:.0f} | {r.look_ms:.1f} | "
-        f"{r.decide_ms:.0f} | {r.share:.2f} | {r.apart:.2f} ({r.apart_most:.2f}) |"
+        f"| {r.model} | {r.compressor} | {r.layers} | {r.options} | {r.compute_ms:.0f} | {r.observe_ms:.1f} | "
+        f"{r.decide_ms:.0f} | {r.share:.2f} | {r.difference:.2f} ({r.max_difference:.2f}) |"
         for r in rows
     ]
     return "\n".join([head, "|---|---|" + "---:|" * 7, *lines])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="what choosing per layer costs")
+    parser = argparse.ArgumentParser(description="measure the cost of a per-layer controller")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true", help="one run of each")
+    parser.add_argument("--quick", action="store_true", help="one run of each measurement")
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
-    parser.add_argument("--families", nargs="+", default=list(COMPRESSORS), choices=list(COMPRESSORS))
+    parser.add_argument("--compressors", nargs="+", default=list(COMPRESSORS), choices=list(COMPRESSORS))
     args = parser.parse_args()
-    rows = measure_all(args.models, args.families, 0.0 if args.quick else 3.0)
+    rows = measure_all(args.models, args.compressors, 0.0 if args.quick else 3.0)
     print(table(rows))
     if args.json:
         args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")

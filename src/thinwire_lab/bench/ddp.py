@@ -1,8 +1,8 @@
-"""A DDP step with each way of sending, beside the step that sends nothing; measured in turns in one run.
+"""`thinwire bench ddp`: the time of a DDP step with several communication hooks, beside a step that sends nothing.
 
-Two models of about eleven million parameters on drawn inputs, one thread a worker: every turn takes one step with each
-method, in an order that rotates, so that what disturbs the machine disturbs all alike. A step's time is that of the
-slower rank. Bytes are the interface's own count of what this rank sent, frames included.
+Two models with about eleven million parameters on random inputs, one thread per worker. Each turn takes one step with
+each method, in rotating order, so that noise of the machine affects all methods. The time of a step is that of the
+slower rank. Bytes are those that the interface of a rank counts as sent, frames included.
 
 DDP reads the annotations of a hook, so this module must not import annotations from __future__.
 """
@@ -35,16 +35,19 @@ from ..testbed.network import ONE_HOST, network
 
 MODELS = ("resnet18", "gpt")
 WARMUP_STEPS = 4
-TRACED_STEPS = 5  # steps after the measured ones, of our methods
+TRACED_STEPS = 5  # after the measured ones, for thinwire's methods
 FLOOR = "sends nothing"
 TORCH_POWERSGD = "torch PowerSGD 4, one bucket"
 ONE_BUCKET_MB = 1e4
-_BOOTSTRAP_DRAWS = 2000  # of the bootstrap
+_BOOTSTRAP_DRAWS = 2000
 
 
 @dataclass(frozen=True)
 class DDPMethod:
-    """How one copy of the model sends its gradients: torch's own hook, or a composition of ours."""
+    """How one copy of the model sends its gradients: one of torch's hooks, or a composition of thinwire.
+
+    sends: "nothing", "plain", "fp16", "torch powersgd", or a composition.
+    """
 
     label: str
     sends: str
@@ -61,7 +64,9 @@ METHODS = (
     DDPMethod("thinwire ef(topk 1 %), 5 MB buckets", "ef(topk(density=0.01))", 5),
     DDPMethod("thinwire ef(powersgd 4), 5 MB buckets", "ef(powersgd(rank=4))", 5),
 )
-THINWIRE_METHODS = tuple(way for way in METHODS if way.sends == "nothing" or way.label.startswith("thinwire"))
+THINWIRE_METHODS = tuple(
+    method for method in METHODS if method.sends == "nothing" or method.label.startswith("thinwire")
+)
 ISOLATED_METHODS = (DDPMethod(FLOOR, "nothing"), DDPMethod(TORCH_POWERSGD, "torch powersgd", ONE_BUCKET_MB))
 
 
@@ -76,7 +81,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class DDPRow:
-    """One way of sending; `floors` are steps of the same turn that send nothing."""
+    """Figures of one method. floors: step time divided by that of the step of the same turn that sends nothing."""
 
     method: str
     step_ms: Estimate
@@ -87,64 +92,70 @@ class DDPRow:
 
 @dataclass(frozen=True)
 class DDPMeasurement:
-    """Rows, and for our methods what each rank's threads did in TRACED more steps, see `trace`."""
+    """Rows, and for thinwire's methods the spans of each rank's threads in TRACED_STEPS more steps (see `trace`)."""
 
     rows: list[DDPRow]
     pieces: dict[str, list[Any]]
 
 
 def measure(
-    model: str, rate: str, steps: int, tell: Callable[[str], None] = lambda _: None, peers: bool = True
+    model: str, rate: str, steps: int, tell: Callable[[str], None] = lambda _: None, baselines: bool = True
 ) -> DDPMeasurement:
-    """Every way on two real processes, in a network of their own; without `peers`, the floor and our own alone.
+    """Measure all methods on two processes in a network of the given rate.
 
-    torch's PowerSGD has processes of its own, because it may abort them; then it has no row.
+    Args:
+        model: "resnet18" or "gpt".
+        rate: of the links, as for the testbed.
+        steps: measured steps of each method.
+        tell: receives progress.
+        baselines: also measure plain DDP and torch's hooks. torch's PowerSGD runs in processes of its own, because it
+            may abort them; then it has no row.
     """
     rows: list[DDPRow] = []
     pieces: dict[str, list[Any]] = {}
-    for ways in (METHODS, ISOLATED_METHODS) if peers else (THINWIRE_METHODS,):
-        order = {"model": model, "rate": rate, "steps": steps, "ways": [vars(way) for way in ways]}
+    for methods in (METHODS, ISOLATED_METHODS) if baselines else (THINWIRE_METHODS,):
+        order = {"model": model, "rate": rate, "steps": steps, "methods": [vars(method) for method in methods]}
         try:
             with network(2, rate) as net:
                 device = net.hosts[0].device
                 results = run_ranks(
                     2, "thinwire_lab.bench.ddp:run_rank", order | {"device": device}, on_progress=tell,
-                    timeout_s=60 + 60 * len(ways) * steps, command_prefixes=net.command_prefixes(),
+                    timeout_s=60 + 60 * len(methods) * steps, command_prefixes=net.command_prefixes(),
                 )  # fmt: skip
         except PeerLostError:
-            if ways is not ISOLATED_METHODS:
+            if methods is not ISOLATED_METHODS:
                 raise
             continue
-        found = summarize(ways, [result["figures"] for result in results], shared=rate == ONE_HOST)
-        rows += found[1:] if ways is ISOLATED_METHODS else found
+        found = summarize(methods, [result["figures"] for result in results], shared=rate == ONE_HOST)
+        rows += found[1:] if methods is ISOLATED_METHODS else found
         pieces |= {label: [result["pieces"][label] for result in results] for label in results[0]["pieces"]}
     return DDPMeasurement(rows, pieces)
 
 
 def run_rank(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
-    """One rank's part: seconds, CPU seconds and bytes sent, by step and way; and pieces of time by way."""
-    ways = [DDPMethod(**way) for way in order["ways"]]
+    """One rank's part: seconds, CPU seconds and bytes sent by step and method, and the traced spans by method."""
+    methods = [DDPMethod(**method) for method in order["methods"]]
     model, draw = make_workload(order["model"], driver.world.rank)
-    copies, handles = zip(*(wrap_in_ddp(model(), way) for way in ways), strict=True)
+    copies, handles = zip(*(wrap_in_ddp(model(), method) for method in methods), strict=True)
     optimizers = [torch.optim.SGD(copy.parameters(), lr=1e-3, momentum=0.9) for copy in copies]
     rows = []
     for step in range(WARMUP_STEPS + order["steps"]):
-        row: list[list[float]] = [[]] * len(ways)
-        for turn in range(len(ways)):
-            at = (step + turn) % len(ways)
+        row: list[list[float]] = [[]] * len(methods)
+        for turn in range(len(methods)):
+            at = (step + turn) % len(methods)
             row[at] = time_step(copies[at], optimizers[at], *draw(), order["device"])
         rows.append(row)
         tell(f"{order['model']} at {order['rate']}: step {step + 1} of {WARMUP_STEPS + order['steps']}")
     pieces = {
-        way.label: trace_steps(copy, optimizer, handle, draw)
-        for way, copy, optimizer, handle in zip(ways, copies, optimizers, handles, strict=True)
+        method.label: trace_steps(copy, optimizer, handle, draw)
+        for method, copy, optimizer, handle in zip(methods, copies, optimizers, handles, strict=True)
         if handle is not None
     }
     return {"figures": rows[WARMUP_STEPS:], "pieces": pieces}
 
 
 def make_workload(model: str, rank: int) -> tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tensor]]]:
-    """A maker of equal models, and of drawn inputs with their classes."""
+    """A function that makes identical models, and one that draws random inputs with classes."""
     numbers = torch.Generator().manual_seed(rank)
 
     def images() -> tuple[Tensor, Tensor]:
@@ -161,18 +172,18 @@ def make_workload(model: str, rank: int) -> tuple[Callable[[], nn.Module], Calla
     return make, images if model == "resnet18" else text
 
 
-def wrap_in_ddp(model: nn.Module, way: DDPMethod) -> tuple[DistributedDataParallel, DDPHandle | None]:
+def wrap_in_ddp(model: nn.Module, method: DDPMethod) -> tuple[DistributedDataParallel, DDPHandle | None]:
     """And our handle, where it is ours that sends."""
-    copy = DistributedDataParallel(model, bucket_cap_mb=way.bucket_mb)
-    if way.sends == "nothing":
+    copy = DistributedDataParallel(model, bucket_cap_mb=method.bucket_mb)
+    if method.sends == "nothing":
         copy.register_comm_hook(None, _send_nothing)
-    elif way.sends == "fp16":
+    elif method.sends == "fp16":
         copy.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif way.sends == "torch powersgd":
+    elif method.sends == "torch powersgd":
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
         copy.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    elif way.sends != "plain":
-        return copy, attach(copy, way.sends, check_weights_every=0)
+    elif method.sends != "plain":
+        return copy, attach(copy, method.sends, check_weights_every=0)
     return copy, None
 
 
@@ -185,7 +196,7 @@ def _send_nothing(state: object, bucket: GradBucket) -> torch.futures.Future[Ten
 def time_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, classes: Tensor, device: str
 ) -> list[float]:
-    """Seconds, CPU seconds, bytes sent; between meetings of all ranks."""
+    """Seconds, CPU seconds and bytes sent of one step; all ranks meet at barriers before and after."""
     dist.barrier()
     before = read_counts(device)
     dist.barrier()
@@ -201,7 +212,7 @@ def time_step(
 def trace_steps(
     model: nn.Module, optimizer: torch.optim.Optimizer, handle: DDPHandle, draw: Callable[[], tuple[Tensor, Tensor]]
 ) -> list[TraceSpan]:
-    """What the threads of this rank do in a few steps."""
+    """Spans of the threads of this rank in TRACED_STEPS steps."""
     pieces = handle.hook.times.spans = []
 
     def add(what: str, began: float) -> float:
@@ -223,19 +234,19 @@ def trace_steps(
     return pieces
 
 
-def summarize(ways: Sequence[DDPMethod], results: Sequence[Any], shared: bool) -> list[DDPRow]:
-    """From each rank's figures; `shared`: both ranks' bytes pass one device."""
-    ranks = np.array(results)  # (rank, step, way, figure)
+def summarize(methods: Sequence[DDPMethod], results: Sequence[Any], shared: bool) -> list[DDPRow]:
+    """Rows from the figures of all ranks. shared: both ranks use one device, so that bytes are counted twice."""
+    ranks = np.array(results)  # (rank, step, method, figure)
     seconds, busy, sent = ranks[..., 0].max(0), ranks[..., 1].mean(0), ranks[..., 2].mean(0) / (2 if shared else 1)
     return [
         DDPRow(
-            way.label,
+            method.label,
             estimate(1e3 * seconds[:, at]),
             estimate(seconds[:, at] / seconds[:, 0]),
             float(np.median(sent[:, at])) / 1e6,
             1e3 * float(np.median(busy[:, at])),
         )
-        for at, way in enumerate(ways)
+        for at, method in enumerate(methods)
     ]
 
 

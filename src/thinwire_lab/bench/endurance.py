@@ -1,7 +1,8 @@
-"""Does training survive any number of DDP's buckets? `python -m thinwire_lab.bench.endurance [--runs 25] [--steps 50]`.
+"""Repeat short DDP trainings with different numbers of buckets and count hangs, aborts, errors and diverged replicas.
 
-A 3 MB MLP on two processes, a new model in every run. A run that takes longer than its deadline hangs; a process that a
-signal ended was aborted; then replicas are compared bit for bit. `--torch` lets torch's own PowerSGD hook do the same.
+`python -m thinwire_lab.bench.endurance [--runs 25] [--steps 50]`. A 3 MB MLP on two processes, a new model in every
+run. A run that exceeds its deadline counts as a hang, a process ended by a signal as an abort; in the end replicas
+are compared bit for bit. `--torch` does the same with torch's PowerSGD hook.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from thinwire.integrations.comparison import compare_weights
 
 COMPOSITIONS = ("ef(powersgd(rank=4))", "ef(topk(density=0.01))")
 TORCH = "torch's own powerSGD_hook"
-CAPS_MB = {1: 100.0, 2: 1.37, 8: 0.32, 64: 0.0005}  # DDP's size of buckets that gives so many
+CAPS_MB = {1: 100.0, 2: 1.37, 8: 0.32, 64: 0.0005}  # number of buckets -> DDP's bucket_cap_mb
 WIDTH, DEPTH = 152, 32
 HANG_MESSAGE = "this run hangs"
-MAX_FAILURES = 3  # of one row; then the others of its runs are not tried
+MAX_FAILURES = 3  # of one row; its other runs are then skipped
 
 
 class DeepMLP(nn.Module):
-    """A deep MLP, with shortcuts so that gradients reach all of it."""
+    """A deep MLP with shortcuts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +55,7 @@ class DeepMLP(nn.Module):
 
 @dataclass
 class EnduranceRow:
-    """What happened in some runs of one composition with one size of buckets."""
+    """Counts of outcomes for one composition and one number of buckets."""
 
     composition: str
     wanted_buckets: int
@@ -63,18 +64,18 @@ class EnduranceRow:
     hangs: int = 0
     aborts: int = 0
     errors: int = 0
-    differing: int = 0  # runs whose replicas differed in the end
+    differing: int = 0  # runs whose replicas differed at the end
     not_tried: int = 0
     seconds: float = 0.0
-    last_words: str = ""
+    last_log: str = ""
 
     @property
-    def accidents(self) -> int:
+    def failures(self) -> int:
         return self.hangs + self.aborts + self.errors + self.differing
 
 
 def run_trainings(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], None]) -> None:
-    """What each process does: train new models one after another, and tell of each that came to its end."""
+    """Each process: train new models one after another and report each finished run."""
     for run in range(*order["runs"]):
         with deadline(order["deadline_s"]):
             torch.manual_seed(run)
@@ -88,7 +89,7 @@ def run_trainings(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any]
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """If time runs out, say where all threads are and end the process. Should even that hang, `run_ranks` ends it."""
+    """On timeout print the stacks of all threads and end the process; if that hangs, `run_ranks` ends it."""
 
     def give_up() -> None:
         faulthandler.dump_traceback(file=2)
@@ -110,7 +111,7 @@ def _register(model: DistributedDataParallel, composition: str) -> None:
         return
     state = powerSGD_hook.PowerSGDState(
         None, matrix_approximation_rank=4, start_powerSGD_iter=2
-    )  # the earliest it takes
+    )  # the smallest value that it accepts
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
@@ -127,35 +128,35 @@ def train(model: nn.Module, rank: int, run: int, steps: int) -> None:
 def run_endurance(
     composition: str, buckets: int, runs: int, steps: int, deadline_s: float, alone: bool = False
 ) -> EnduranceRow:
-    """All runs of one row; after an accident in new processes. alone: every run has its own."""
+    """All runs of one row; after a failure, new processes are started. alone: new processes for every run."""
     row, began, tried = EnduranceRow(composition, buckets), time.monotonic(), 0
 
-    def told(news: dict[str, int]) -> None:
+    def on_run(news: dict[str, int]) -> None:
         row.buckets = news["buckets"]
         row.good += not news["differing"]
         row.differing += news["differing"] > 0
         _progress(row, runs)
 
-    while tried < runs and row.accidents < MAX_FAILURES:
+    while tried < runs and row.failures < MAX_FAILURES:
         end = tried + 1 if alone else runs
         order = {"composition": composition, "cap_mb": CAPS_MB[buckets], "runs": (tried, end), "steps": steps}
         try:
             run_ranks(
-                2, "thinwire_lab.bench.endurance:run_trainings", order | {"deadline_s": deadline_s}, on_progress=told,
+                2, "thinwire_lab.bench.endurance:run_trainings", order | {"deadline_s": deadline_s}, on_progress=on_run,
                 timeout_s=60 + deadline_s * (end - tried),
             )  # fmt: skip
         except PeerLostError as error:
             kind = classify_failure(str(error))
             setattr(row, kind, getattr(row, kind) + 1)
-            row.last_words = str(error)[-2000:]
+            row.last_log = str(error)[-2000:]
             _progress(row, runs)
-        tried = row.good + row.accidents
+        tried = row.good + row.failures
     row.not_tried, row.seconds = runs - tried, time.monotonic() - began
     return row
 
 
 def classify_failure(text: str) -> str:
-    """What the last words of a failed worker, or the lack of them, tell: "hangs", "errors" or "aborts"."""
+    """The kind of a failure from the log of the failed worker: "hangs", "errors" or "aborts"."""
     if HANG_MESSAGE in text or "did not finish in time" in text:
         return "hangs"
     return "errors" if "Traceback" in text and "terminate called" not in text else "aborts"
@@ -163,7 +164,7 @@ def classify_failure(text: str) -> str:
 
 def _progress(row: EnduranceRow, runs: int) -> None:
     if sys.stderr.isatty():
-        done = row.good + row.accidents
+        done = row.good + row.failures
         print(
             f"\r{row.composition}, {row.buckets} buckets: {done} of {runs}", end="\x1b[K", file=sys.stderr, flush=True
         )
@@ -179,13 +180,19 @@ def format_row(row: EnduranceRow) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if nothing happened."""
+    """0 if there was no failure, else 1."""
     parser = argparse.ArgumentParser(prog="python -m thinwire_lab.bench.endurance", description=__doc__)
-    parser.add_argument("--runs", type=int, default=25, help="of each composition with each number of buckets")
-    parser.add_argument("--steps", type=int, default=50, help="of each run")
-    parser.add_argument("--deadline-s", type=float, default=120.0, help="of each run; beyond, it hangs (default: 120)")
-    parser.add_argument("--torch", action="store_true", help="torch's own PowerSGD hook instead, every run by itself")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the same figures to FILE")
+    parser.add_argument(
+        "--runs", type=int, default=25, help="runs of each composition with each number of buckets (default: 25)"
+    )
+    parser.add_argument("--steps", type=int, default=50, help="steps of each run (default: 50)")
+    parser.add_argument(
+        "--deadline-s", type=float, default=120.0, help="seconds after which a run counts as a hang (default: 120)"
+    )
+    parser.add_argument(
+        "--torch", action="store_true", help="use torch's PowerSGD hook, with new processes for every run"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE as JSON")
     options = parser.parse_args(arguments)
     rows = []
     print(HEAD, flush=True)
@@ -196,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(("\r\x1b[K" if sys.stderr.isatty() else "") + format_row(row), flush=True)
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-    return 1 if any(row.accidents for row in rows) else 0
+    return 1 if any(row.failures for row in rows) else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What a refresh of w costs, in steps of training: `python -m thinwire_lab.bench.importance`.
+"""Cost of refreshing the importance vector, in training steps: `python -m thinwire_lab.bench.importance`.
 
-A small convolutional network with batch norm and dropout, one held minibatch. A solver step is a forward and backward
-pass and a few passes over all parameters, so that a refresh of `steps` steps costs about as much as `steps` steps of
-training; how often it is done decides. Seconds are of the processor, with one thread, so that other load weighs little.
+A small convolutional network with batch norm and dropout, and one fixed minibatch. A solver step is a forward and
+backward pass and a few passes over all parameters, so a refresh of `steps` solver steps costs about `steps` training
+steps. CPU time of one thread, so that other load matters little.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def network(width: int) -> nn.Module:
 
 
 def seconds(work: Callable[[], Any], times: int) -> float:
-    """The median of several runs, after one that warms up."""
+    """Median CPU seconds of several runs after a warm-up."""
     work()
     taken = []
     for _ in range(times):
@@ -42,7 +42,7 @@ def seconds(work: Callable[[], Any], times: int) -> float:
 
 
 def measure(width: int, batch: int, steps: int, times: int) -> dict[str, float]:
-    """Milliseconds of a training step, of a refresh, of the closed form, and of sending with w and without."""
+    """Milliseconds of a training step, a refresh, the closed form, and an exchange with and without importance."""
     torch.manual_seed(0)
     model = network(width)
     images, labels = torch.randn(batch, 3, 32, 32), torch.arange(batch) % 10
@@ -79,9 +79,9 @@ def measure(width: int, batch: int, steps: int, times: int) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=32, help="channels of the first layer")
+    parser.add_argument("--width", type=int, default=32, help="channels of the first layer (default: 32)")
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=50, help="of the solver")
+    parser.add_argument("--steps", type=int, default=50, help="solver steps of a refresh (default: 50)")
     parser.add_argument("--times", type=int, default=3)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Bits per index of every coding against the ideal: `python -m thinwire_lab.bench.indices [--json FILE]`."""
+"""Bits per index of every index coding and the entropy bound: `python -m thinwire_lab.bench.indices [--json FILE]`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DENSITIES = (0.001, 0.01, 0.05, 0.2)
 
 @dataclass(frozen=True)
 class IndexSizes:
-    """Bits per index for random positions, head of the message included."""
+    """Bits per index for random positions, message header included."""
 
     density: float
     count: int
@@ -39,7 +39,7 @@ class IndexSizes:
 
 
 def measure(numel: int, density: float, seed: int = 0) -> IndexSizes:
-    """Sizes of one draw of round(density * numel) positions."""
+    """Sizes for one random set of round(density * numel) positions."""
     count = max(1, round(density * numel))
     positions = distinct_positions(derive_key(seed, _BENCH_KEY, count), count, numel, torch.device("cpu"))
     part = encode_indices(positions, numel)
@@ -59,7 +59,7 @@ def measure(numel: int, density: float, seed: int = 0) -> IndexSizes:
 
 
 def table(rows: Sequence[IndexSizes]) -> str:
-    """One aligned line per density under a line of names."""
+    """One aligned line per density below a header."""
     names = [field.name.replace("_percent", " %") for field in fields(IndexSizes)]
     cells = [[_format(value) for value in asdict(row).values()] for row in rows]
     return "\n".join("  ".join(f"{cell:>9}" for cell in line) for line in (names, *cells))
@@ -71,7 +71,7 @@ def _format(value: float | int | str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m thinwire_lab.bench.indices", description=__doc__)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the same figures to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE as JSON")
     options = parser.parse_args(arguments)
     rows = [measure(NUMEL, density) for density in DENSITIES]
     print(f"bits per index, {NUMEL} places, positions at random")

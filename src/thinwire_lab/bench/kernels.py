@@ -1,7 +1,7 @@
-"""Hot loops in multiples of one memory copy: C beside the torch expressions that define them, in one run.
+"""`thinwire bench kernels`: kernels in multiples of one memory copy, in C and as the torch expressions behind them.
 
-One thread, this process's CPU time. Each repetition copies the tensor, then runs the kernel; the figure is the median
-of the quotients, so that most of a machine's unrest cancels. Payloads and results are allocated anew each time, as in
+CPU time of one thread. Each repetition copies the tensor, then runs the kernel; the figure is the median of the
+ratios, in which most noise of the machine cancels. Payloads and results are allocated in every repetition, as in
 training.
 """
 
@@ -28,13 +28,13 @@ from thinwire.kernels.sketch import cells_for, peel, peeling_order, sketch
 _BENCH_KEY = "bench kernels"  # frozen: makes the random bits
 
 DENSITY, BITS, EVEN_BITS, BLOCK, RANKS, RANK = 0.01, 4, 8, 512, 8, 4
-WINDOW = 16  # of natural with 8 bits
+WINDOW = 16  # of natural compression with 8 bits
 Work = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class KernelRow:
-    """One kernel, in copies of its tensor."""
+    """Times of one kernel, in copies of its tensor."""
 
     kernel: str
     native: float
@@ -42,7 +42,7 @@ class KernelRow:
 
 
 def make_cases(kernels: ModuleType, tensor: Tensor) -> Iterator[tuple[str, Work]]:
-    """Every kernel with its input made ready."""
+    """Name and prepared call of every kernel."""
     numel, key = tensor.numel(), derive_key(_BENCH_KEY)
     k = max(1, int(DENSITY * numel))
     sparse = dispatch if kernels is dispatch else positions
@@ -91,18 +91,18 @@ def make_cases(kernels: ModuleType, tensor: Tensor) -> Iterator[tuple[str, Work]
 
 
 def _mean(kernels: ModuleType, name: str) -> Callable[..., Tensor]:
-    """With memory of its own: the door's forms would take some of ours first."""
+    """The mean kernel with newly allocated memory, because the dispatched form reuses memory of its pool."""
     mean: Callable[..., Tensor] = getattr(kernels, name)
     return partial(mean, None) if kernels is dispatch else mean
 
 
 def copies(part: Tensor) -> list[Tensor]:
-    """Of their own, because payloads of other ranks are not in the cache either."""
+    """Separate copies, because payloads of other ranks are not in the cache either."""
     return [part.clone() for _ in range(RANKS)]
 
 
 def _sketch_and_peel(in_c: bool, values: Tensor, places: Tensor, key: Key) -> object:
-    """What one rank does with what it kept; the definition is numpy's."""
+    """Sketch and peel one rank's values; the reference implementation is numpy's."""
     cells = cells_for(places.numel())
     if in_c:
         return dispatch.peel(dispatch.sketch(values, places, cells, key), dispatch.peeling_order(places, cells, key))
@@ -110,7 +110,7 @@ def _sketch_and_peel(in_c: bool, values: Tensor, places: Tensor, key: Key) -> ob
 
 
 def _power_step(kernels: ModuleType, matrix: Tensor, residual: Tensor, start: Tensor) -> Tensor:
-    """As aggregators.powersgd does it, all but the messages and the average that comes of them."""
+    """The computation of aggregators.powersgd without communication."""
     basis_of = dispatch.orthonormalize if kernels is dispatch else matrices.orthonormalize
     target, projected = kernels.add_and_project(matrix, residual, start)
     basis = basis_of(projected).to(torch.float32)
@@ -119,7 +119,7 @@ def _power_step(kernels: ModuleType, matrix: Tensor, residual: Tensor, start: Te
 
 
 def time_in_copies(work: Work, tensor: Tensor, repetitions: int) -> float:
-    """Median of (time of work / time of a copy)."""
+    """Median of (CPU time of work / CPU time of a copy)."""
     there, quotients = torch.empty_like(tensor), []
     work()
     for _ in range(repetitions):

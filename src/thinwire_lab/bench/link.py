@@ -1,4 +1,4 @@
-"""How much of a link collectives fill, ours and gloo's own: `python -m thinwire_lab.bench.link [--rate-mbit 1000]`.
+"""Link utilization of thinwire's and gloo's collectives: `python -m thinwire_lab.bench.link [--rate-mbit 1000]`.
 
 Start it once per rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; rank 0 prints.
 """
@@ -20,11 +20,11 @@ import torch.distributed as dist
 from thinwire.core import AllGather, AllReduce, Payload, Program, Request
 from thinwire.drivers.torch_dist import TorchDist
 
-WARM_UPS = 2  # connections, and TCP's first windows
+WARM_UPS = 2  # opens connections and TCP windows
 
 
 class Collective(NamedTuple):
-    """One collective as one party performs it."""
+    """One collective of one implementation (`by`)."""
 
     by: str
     request: Request
@@ -33,7 +33,7 @@ class Collective(NamedTuple):
 
 @dataclass(frozen=True)
 class LinkRow:
-    """Median over repetitions of the time until the slowest rank was done; the rate counts data, no headers."""
+    """Median over repetitions of the time of the slowest rank; the rate counts data without headers."""
 
     collective: str
     by: str
@@ -45,7 +45,7 @@ class LinkRow:
 
 
 def make_collectives(backend: TorchDist, ordered: TorchDist, numel: int) -> list[Collective]:
-    tensor = torch.full((numel,), 0.0)  # gloo sums in place: zeros stay small
+    tensor = torch.full((numel,), 0.0)  # zeros, because gloo sums in place
     parts = [torch.empty_like(tensor) for _ in range(backend.world.size)]
     gather, reduce = AllGather(Payload((tensor,))), AllReduce(tensor)
     return [
@@ -62,13 +62,13 @@ def _make_program(request: Request) -> Program[Any]:
 
 
 def time_collectives(compared: Sequence[Collective], reps: int) -> torch.Tensor:
-    """Seconds until the slowest rank was done, by repetition and subject; taken in turns, so that noise is shared."""
+    """Seconds of the slowest rank by repetition and collective; taken in turns, so that noise affects all."""
     seconds = torch.zeros(WARM_UPS + reps, len(compared), dtype=torch.float64)
     for turn in range(WARM_UPS + reps):
-        for i, subject in enumerate(compared):
+        for i, collective in enumerate(compared):
             dist.barrier()
             started = time.perf_counter()
-            subject.act()
+            collective.act()
             seconds[turn, i] = time.perf_counter() - started
     dist.all_reduce(seconds, dist.ReduceOp.MAX)
     return seconds[WARM_UPS:]
@@ -77,19 +77,19 @@ def time_collectives(compared: Sequence[Collective], reps: int) -> torch.Tensor:
 def measure(
     backend: TorchDist, ordered: TorchDist, megabytes: float, reps: int, rate_mbit: float | None
 ) -> list[LinkRow]:
-    """One row per subject, for messages of so many million bytes."""
+    """One row per collective, for messages of `megabytes` million bytes."""
     compared = make_collectives(backend, ordered, round(megabytes * 1e6 / 4))
     rows = []
-    for subject, seconds in zip(compared, time_collectives(compared, reps).T.tolist(), strict=True):
+    for collective, seconds in zip(compared, time_collectives(compared, reps).T.tolist(), strict=True):
         median = statistics.median(seconds)
-        mbit_s = 8e-6 * subject.request.wire_bytes(backend.world)[0] / median
-        form = (type(subject.request).__name__, subject.by, backend.world.size, megabytes)
+        mbit_s = 8e-6 * collective.request.wire_bytes(backend.world)[0] / median
+        form = (type(collective.request).__name__, collective.by, backend.world.size, megabytes)
         rows.append(LinkRow(*form, 1e3 * median, mbit_s, mbit_s / rate_mbit if rate_mbit else None))
     return rows
 
 
 def table(rows: Sequence[LinkRow]) -> str:
-    """One aligned line per row under a line of names."""
+    """One aligned line per row below a header."""
     lines = [f"{'collective':<11}{'by':<19}{'ranks':>5}{'MB':>7}{'median ms':>11}{'Mbit/s':>9}{'of link':>9}"]
     for r in rows:
         share = "-" if r.share_of_link is None else f"{r.share_of_link:.3f}"
@@ -100,10 +100,14 @@ def table(rows: Sequence[LinkRow]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m thinwire_lab.bench.link", description=__doc__)
-    parser.add_argument("--mb", default="1,10", help="sizes of messages, in million bytes")
+    parser.add_argument(
+        "--mb", default="1,10", help="sizes of messages in million bytes, separated by commas (default: 1,10)"
+    )
     parser.add_argument("--reps", type=int, default=9)
-    parser.add_argument("--rate-mbit", type=float, help="the link's nominal rate, to tell the share reached")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the same figures to FILE")
+    parser.add_argument(
+        "--rate-mbit", type=float, help="nominal rate of the link in Mbit/s, to print the fraction reached"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE as JSON")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

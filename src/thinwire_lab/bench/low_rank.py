@@ -1,7 +1,7 @@
-"""What factorising costs, in copies of the layer: `python -m thinwire_lab.bench.low_rank [--json FILE] [--quick]`.
+"""Cost of low-rank compressors in copies of the layer: `python -m thinwire_lab.bench.low_rank [--json FILE] [--quick]`.
 
-Processor time of one thread, medians; the unit is one copy of the layer (memcpy), measured beside each. A step of
-PowerSGD with error feedback is timed in a world of one: all its arithmetic and no network.
+Median CPU time of one thread; the unit is one copy of the layer. A step of PowerSGD with error feedback is timed with
+one rank: all of its arithmetic and no network.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EncodeCost:
 
 
 def measure(text: str, shape: tuple[int, ...], seconds: float) -> EncodeCost:
-    """A layer of normal numbers through one operator; about so many seconds for each direction."""
+    """Encode and decode a layer of normal numbers with one compressor, for about `seconds` each."""
     part, key = parse_compressor(text), derive_key(_BENCH_KEY)
     layer = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     spec, target = TensorSpec.of("layer", layer), torch.empty_like(layer)
@@ -74,7 +74,7 @@ def measure(text: str, shape: tuple[int, ...], seconds: float) -> EncodeCost:
 
 @dataclass(frozen=True)
 class StepCost:
-    """Of a whole step, in copies of the layer."""
+    """Time of a whole step, in copies of the layer."""
 
     composition: str
     shape: str
@@ -83,7 +83,7 @@ class StepCost:
 
 
 def measure_step(text: str, shape: tuple[int, ...], seconds: float) -> StepCost:
-    """From a gradient and a residual to the average and the next residual."""
+    """Time a step from gradient and residual to the average and the next residual."""
     rule, layer = parse(text), torch.randn(shape, generator=torch.Generator().manual_seed(0))
     spec, target = TensorSpec.of("layer", layer), torch.empty_like(layer)
     state = rule.init(spec, derive_key(_BENCH_KEY))
@@ -96,11 +96,11 @@ def measure_step(text: str, shape: tuple[int, ...], seconds: float) -> StepCost:
     return StepCost(text, "×".join(map(str, shape)), time_cpu_s(step, seconds) / copy_s, 1e3 * copy_s)
 
 
-def time_cpu_s(work: Callable[[], object], seconds: float, least: int = 3) -> float:
-    """The median of repetitions; others' work on the machine does not count, but for what it does to the caches."""
+def time_cpu_s(work: Callable[[], object], seconds: float, min_runs: int = 3) -> float:
+    """Median CPU seconds of repeated runs."""
     work()
     times: list[float] = []
-    while len(times) < least or (sum(times) < seconds and len(times) < 1000):
+    while len(times) < min_runs or (sum(times) < seconds and len(times) < 1000):
         began = time.process_time()
         work()
         times.append(time.process_time() - began)
@@ -108,7 +108,7 @@ def time_cpu_s(work: Callable[[], object], seconds: float, least: int = 3) -> fl
 
 
 def table(rows: Sequence[EncodeCost] | Sequence[StepCost]) -> str:
-    """One aligned line a case under a line of names."""
+    """One aligned line per case below a header."""
     names = [field.name.replace("_", " ") for field in fields(rows[0])]
     cells = [[_format(value) for value in asdict(row).values()] for row in rows]
     widths = [max(len(line[i]) for line in (names, *cells)) for i in range(len(names))]
@@ -123,20 +123,20 @@ def _format(value: float | str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m thinwire_lab.bench.low_rank", description=__doc__)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the same figures to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE as JSON")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, and no svd of the large matrix")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     cases = [case for case in CASES if not (options.quick and case == ("svd(rank=4)", MATRICES[0]))]
     seconds = 0.1 if options.quick else 1.0
     steps = [measure_step(text, shape, seconds) for text, shape in STEPS]
-    print("a step, in copies of the layer; one thread, processor time")
+    print("a step, in copies of the layer; one thread, CPU time")
     print(table(steps), flush=True)
     rows = [measure(text, shape, seconds) for text, shape in cases]
     print("\nencode and decode, in copies of the layer")
     print(table(rows))
     if options.json is not None:
-        figures = {"steps": [asdict(row) for row in steps], "operators": [asdict(row) for row in rows]}
+        figures = {"steps": [asdict(row) for row in steps], "compressors": [asdict(row) for row in rows]}
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 

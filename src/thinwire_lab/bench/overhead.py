@@ -1,7 +1,7 @@
-"""What an exchange costs beside its arithmetic: `python -m thinwire_lab.bench.overhead`.
+"""Python overhead of an exchange: `python -m thinwire_lab.bench.overhead`.
 
-Layers so small that no kernel takes any time, two ranks in lockstep, one thread: what is left is Python. CPU time of a
-rank in a step, and the calls that Python's profiler counts.
+Layers so small that kernels take no time, two ranks in lockstep, one thread. CPU time per layer, rank and step, and the
+function calls that Python's profiler counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LAYERS, SIDE, RANKS, STEPS = 20, 16, 2, 20
 
 
 class SmallLayers:
-    """All ranks' exchangers, and gradients that stay the same."""
+    """Exchangers of all ranks and constant gradients of small layers."""
 
     def __init__(self, composition: str) -> None:
         layers = [TensorSpec(f"layer{i}", (SIDE, SIDE)) for i in range(LAYERS)]
@@ -38,14 +38,14 @@ class SmallLayers:
 
 
 def measure(composition: str) -> tuple[float, float]:
-    """Milliseconds and calls for one layer, of one rank in a step."""
-    subject = SmallLayers(composition)
-    subject.steps(3)
+    """Milliseconds and calls per layer, rank and step."""
+    layers = SmallLayers(composition)
+    layers.steps(3)
     began = time.process_time()
-    subject.steps(STEPS)
+    layers.steps(STEPS)
     ms = 1e3 * (time.process_time() - began)
     profile = cProfile.Profile()
-    profile.runcall(subject.steps, STEPS)
+    profile.runcall(layers.steps, STEPS)
     calls = pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
     each = LAYERS * RANKS * STEPS
     return ms / each, calls / each

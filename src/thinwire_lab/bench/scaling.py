@@ -1,6 +1,6 @@
-"""Bytes a worker sends per step as workers are added: `python -m thinwire_lab.bench.scaling [--json FILE]`.
+"""Bytes that a worker sends per step, by number of workers: `python -m thinwire_lab.bench.scaling [--json FILE]`.
 
-One layer of random numbers, run in lockstep through the real aggregators and counted by the meter, headers included.
+One layer of random numbers in lockstep; the meter counts the bytes, headers included.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WORKERS = (2, 4, 8, 16, 32, 64)
 
 
 def sent_bytes(text: str, workers: int, numel: int) -> float:
-    """Mean over the workers of what one step puts on the wire."""
+    """Wire bytes of one step, mean over the workers."""
     spec = TensorSpec("layer", (numel,))
     meters = [Meter() for _ in range(workers)]
     exchangers = [Exchanger([spec], parse(text)) for _ in range(workers)]
@@ -42,8 +42,8 @@ def sent_bytes(text: str, workers: int, numel: int) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--numel", type=int, default=1 << 18, help="length of the layer")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE, too")
+    parser.add_argument("--numel", type=int, default=1 << 18, help="elements of the layer (default: 262144)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE as JSON")
     options = parser.parse_args(arguments)
     print(f"kB sent per worker and step, {options.numel} float32 values ({4 * options.numel / 1e3:.0f} kB dense)")
     print(f"{'composition':<30}" + "".join(f"{w:>10}" for w in WORKERS))

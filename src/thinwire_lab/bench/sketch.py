@@ -1,7 +1,7 @@
-"""How many cells peel, how exactly, how fast, what a sketch costs: `python -m thinwire_lab.bench.sketch [--json FILE]`.
+"""Recovery, accuracy, speed and traffic of count sketches: `python -m thinwire_lab.bench.sketch [--json FILE]`.
 
-Recovery: share of random key and positions with which all n values were read back from m cells. Traffic is by formula;
-`thinwire run sketch` meters it.
+Recovery is the fraction of random keys and positions with which all n values are recovered from m cells. Traffic is
+computed by formula; `thinwire run sketch` measures it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Recovery:
-    """Of `trials` draws, the share that was read back whole; of those that were not, the mean share left unread."""
+    """Fraction of trials with complete recovery; mean fraction of missing values in the other trials (`left`)."""
 
     n: int
     cells: int
@@ -42,7 +42,7 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Speed:
-    """One tensor of normal numbers: milliseconds of CPU, best of three, and errors as a share of the largest value."""
+    """One tensor of normal numbers: CPU milliseconds, best of three, and errors relative to the largest value."""
 
     n: int
     lanes: int
@@ -56,7 +56,7 @@ class Speed:
 
 
 def recovery(n: int, cells: int, trials: int) -> Recovery:
-    """Whether peeling succeeds depends on positions and key alone, so nothing is sketched."""
+    """Recovery depends only on positions and key, so that no values are sketched."""
     lefts, rounds = [], []
     for trial in range(trials):
         key = derive_key(trial, _BENCH_KEY, n)
@@ -69,7 +69,7 @@ def recovery(n: int, cells: int, trials: int) -> Recovery:
 
 
 def recoveries() -> Iterator[tuple[str, Recovery]]:
-    """All cells of the table, with the column's name."""
+    """All entries of the table with the names of their columns."""
     for n, trials in TRIALS.items():
         for share in SHARES:
             yield f"{share:.2f}", recovery(n, 3 * round(share * n / 3), trials)  # three rows of one length
@@ -77,14 +77,14 @@ def recoveries() -> Iterator[tuple[str, Recovery]]:
 
 
 def speed(n: int, lanes: int = 1) -> Speed:
-    """Sketch and peel n of 20 n numbers that travel as float32, then as whole numbers."""
+    """Sketch and peel n of 20 n values, as float32 and as integers."""
     key = derive_key(_BENCH_KEY, n)
     positions = distinct_positions(key, n, 20 * n, CPU)
     values = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
     cells = table_cells(positions, lanes)
     tries = []
     for _ in range(3):
-        started = time.process_time()  # of the CPU: others may use the machine, too
+        started = time.process_time()  # CPU time, because the machine may be shared
         table = sketch(values, positions, cells, key, lanes).float()
         between = time.process_time()
         order = peeling_order(positions, cells, key, lanes)
@@ -147,8 +147,8 @@ def print_traffic() -> list[dict[str, object]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m thinwire_lab.bench.sketch", description=__doc__)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the same figures to FILE")
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE as JSON")
+    parser.add_argument("--quiet", action="store_true", help="print no progress")
     options = parser.parse_args(arguments)
     found = [asdict(row) for row in print_recovery(options.quiet)]
     figures = {"recovery": found, "speed": [asdict(row) for row in print_speed()], "traffic": print_traffic()}

@@ -1,4 +1,4 @@
-"""Step time against the link's rate, drawn from what `thinwire bench ddp` measured."""
+"""A plot of step time against link rate from the results of `thinwire bench ddp`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..reporting.svg import to_standalone
 from ..testbed.network import rate_bits
 
 
-def draw_steps(found: Sequence[Mapping[str, Any]], model: str, file: Path) -> None:
-    """One curve for each method; links without a rate have no place on the axis."""
+def draw_steps(results: Sequence[Mapping[str, Any]], model: str, file: Path) -> None:
+    """Draw one curve per method; unshaped links are left out."""
     tables = sorted(
-        ((rate_bits(table["rate"]) or 0.0, table["rows"]) for table in found if table["model"] == model),
+        ((rate_bits(table["rate"]) or 0.0, table["rows"]) for table in results if table["model"] == model),
         key=lambda pair: pair[0],
     )
     shaped = [(bits, rows) for bits, rows in tables if bits]

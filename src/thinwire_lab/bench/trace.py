@@ -1,4 +1,4 @@
-"""Where a DDP step's time goes with thinwire: every piece of work of every thread, for Perfetto and as sums."""
+"""Spans of thinwire's threads in DDP steps: as a trace for Perfetto and as sums."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Pieces = Sequence[Sequence[Any]]  # (what, thread, begin, end) in seconds, of on
 
 
 def sum_per_step_ms(ranks: Sequence[Pieces], steps: int) -> dict[str, float]:
-    """Milliseconds a step by what was done, mean over ranks. Threads work at the same time, so sums may exceed it."""
+    """Milliseconds per step by activity, mean over ranks. Threads run in parallel, so the sum may exceed the step."""
     sums: dict[str, float] = {}
     for pieces in ranks:
         for what, _, begin, end in pieces:
@@ -20,7 +20,7 @@ def sum_per_step_ms(ranks: Sequence[Pieces], steps: int) -> dict[str, float]:
 
 
 def make_chrome_trace(by_method: Mapping[str, Sequence[Pieces]]) -> dict[str, Any]:
-    """In the form that Chrome's tracing and Perfetto read: a process for each method and rank, a line a thread."""
+    """A trace for Chrome's tracing and Perfetto: a process per method and rank, a track per thread."""
     processes = []
     for place, (method, ranks) in enumerate(by_method.items()):
         first = min((begin for pieces in ranks for _, _, begin, _ in pieces), default=0.0)

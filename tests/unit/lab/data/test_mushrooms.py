@@ -104,12 +104,12 @@ def test_the_table_writes_the_embedded_text_again(data, tool):
         {"class": word_of[label]} | dict(pair_of[index + 1] for index in np.flatnonzero(row))
         for row, label in zip(features, labels.tolist(), strict=True)
     ]
-    assert tool.checked(tool.libsvm_text(rows)) == mushrooms_text().encode()
+    assert tool.check_text(tool.libsvm_text(rows)) == mushrooms_text().encode()
 
 
 def test_the_tool_refuses_text_with_another_hash(tool):
     with pytest.raises(ValueError, match="nothing was written"):
-        tool.checked("1 1:1 \n")
+        tool.check_text("1 1:1 \n")
 
 
 def test_the_tool_names_a_value_it_does_not_know(tool):

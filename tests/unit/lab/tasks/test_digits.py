@@ -64,12 +64,12 @@ def test_the_digits_need_no_package_but_numpy():
 
 def test_the_tool_writes_the_embedded_text_again(tool):
     pixels, labels = read_digits()
-    assert tool.checked(tool.csv_text((pixels * 16).tolist(), labels.tolist())) == digits_text().encode()
+    assert tool.check_text(tool.csv_text((pixels * 16).tolist(), labels.tolist())) == digits_text().encode()
 
 
 def test_the_tool_refuses_text_with_another_hash(tool):
     with pytest.raises(ValueError, match="nothing was written"):
-        tool.checked("0,1\n")
+        tool.check_text("0,1\n")
 
 
 def test_the_tool_names_an_image_that_is_none(tool):
