@@ -39,7 +39,7 @@ def correct_checksums(data: bytes) -> bytes:
     if len(data) < HEADER_BYTES + 4:
         return data
     form, inside = bytearray(data[: HEADER_BYTES - 4]), data[HEADER_BYTES:-4]
-    form[:6] = b"thwf\x01\x00"
+    form[:6] = b"thwf\x02\x00"
     (head,) = struct.unpack_from("<H", form, 6)
     head = min(head, len(inside)) // 8 * 8
     struct.pack_into("<H", form, 6, head)

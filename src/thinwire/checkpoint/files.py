@@ -1,4 +1,4 @@
-"""Files that reach the disk before anybody relies on them, and reading that looks before it believes."""
+"""Files of a checkpoint: durable writing, and reading with checks of size and digest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..core import CheckpointError
 
-JSON_LIMIT = 16 << 20  # bytes: a hundred thousand tensors fit; read before anything vouches for it, so it is bounded
+JSON_LIMIT = 16 << 20  # bytes, enough for a hundred thousand tensors; JSON is read before its digest is known
 _CHUNK = 1 << 20
 CODES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -29,7 +29,7 @@ CODES = {
 
 
 class FileDigest(NamedTuple):
-    """What a file must be, to the last bit."""
+    """Digest and size of a file."""
 
     sha256: str
     num_bytes: int
@@ -37,7 +37,7 @@ class FileDigest(NamedTuple):
 
 @contextmanager
 def system_errors(path: Path) -> Iterator[None]:
-    """Errors of the system become CheckpointErrors with their errno and file."""
+    """Turn an OSError into a CheckpointError with its errno and file."""
     try:
         yield
     except OSError as error:
@@ -46,11 +46,12 @@ def system_errors(path: Path) -> Iterator[None]:
 
 
 def to_json(value: Any) -> bytes:
-    """The one way in which we write it; a file that reads the same but is written otherwise was edited."""
+    """The canonical JSON of a value; a file with other bytes was edited."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write canonical JSON and flush it to disk."""
     data = to_json(value)
     if len(data) > JSON_LIMIT:
         raise CheckpointError(f"{path}: {len(data)} bytes of JSON, at most {JSON_LIMIT}; put long lists into tensors")
@@ -61,9 +62,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileDigest:
-    """Write them as safetensors, on the disk when this returns; only one at a time is copied to the CPU.
+    """Write tensors as safetensors and flush them to disk; one at a time is copied to the CPU.
 
-    Not by the library: it reports a full disk as a text that differs from version to version.
+    Without the library, which reports a full disk by a text that differs between versions.
     """
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # each starts at a multiple of its size
     header, num_bytes = {}, 0
@@ -83,7 +84,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileDigest:
 
 
 def _chunks(tensor: Tensor) -> Iterator[bytes]:
-    """Copies, so that checksum and file see the same bytes even if somebody writes to the tensor meanwhile."""
+    """Copies, so that digest and file have the same bytes even if the tensor is changed meanwhile."""
     if tensor.numel():
         raw = tensor.resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         for start in range(0, len(raw), _CHUNK):
@@ -91,31 +92,31 @@ def _chunks(tensor: Tensor) -> Iterator[bytes]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Tensors with memory of their own; the library checks offsets and sizes of the header against the file."""
+    """Read tensors into memory of their own; the library checks the header against the file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         return {name: tensor.clone() for name, tensor in load_file(path).items()}
     except (SafetensorError, RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError) as error:
-        raise CheckpointError(f"{path}: no tensors of ours: {error}") from error
+        raise CheckpointError(f"{path}: not a valid safetensors file: {error}") from error
 
 
 def fsync_folder(folder: Path) -> None:
-    """Names in it are on the disk, too."""
+    """Flush the names in a folder to disk."""
     with system_errors(folder):
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # a file system that knows no such thing
+            if error.errno != errno.EINVAL:  # not supported by this file system
                 raise
         finally:
             os.close(handle)
 
 
 def length_of(path: Path) -> int:
-    """Of a regular file; a link or a pipe could lead anywhere or never end."""
+    """The size of a regular file; links and pipes are refused."""
     with system_errors(path):
         status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
@@ -124,6 +125,7 @@ def length_of(path: Path) -> int:
 
 
 def digest_of(path: Path) -> FileDigest:
+    """Digest and size of a file's content."""
     digest, num_bytes = hashlib.sha256(), 0
     buffer = memoryview(bytearray(_CHUNK))
     with system_errors(path), path.open("rb", buffering=0) as file:
@@ -134,7 +136,7 @@ def digest_of(path: Path) -> FileDigest:
 
 
 def read_json(path: Path) -> Any:
-    """Its value, if the file is exactly what `write_json` writes for that value."""
+    """Read canonical JSON; a file that `write_json` would have written otherwise is a CheckpointError."""
     if (num_bytes := length_of(path)) > JSON_LIMIT:
         raise CheckpointError(f"{path}: {num_bytes} bytes of JSON, at most {JSON_LIMIT}")
     with system_errors(path), path.open("rb") as file:
@@ -143,7 +145,7 @@ def read_json(path: Path) -> Any:
         value = json.loads(data)
         unchanged = to_json(value) == data
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: no JSON of ours: {error}") from error
+        raise CheckpointError(f"{path}: not valid JSON: {error}") from error
     if not unchanged:
-        raise CheckpointError(f"{path}: edited or damaged; we would have written it otherwise")
+        raise CheckpointError(f"{path}: edited or damaged: it is not in the form in which it was written")
     return value

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: which files belong to it and what they must be, itself included."""
+"""The manifest of a checkpoint: its files with their digests, and a digest of the manifest itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Name(NamedTuple):
-    """A checkpoint's folder: numbers count the saves, so that the newest is newest even after going back in time."""
+    """The name of a checkpoint's folder. Numbers count the saves, so that the newest is always known."""
 
     number: int
     step: int
@@ -43,11 +43,12 @@ class Manifest(NamedTuple):
 
 
 def files_of(rank: int) -> tuple[str, str]:
-    """The rank's numbers and strings, and its tensors."""
+    """The names of a rank's two files: JSON, and safetensors."""
     return f"rank-{rank:05d}.json", f"rank-{rank:05d}.safetensors"
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest with its own digest."""
     fields: dict[str, Any] = {
         "format": FORMAT,
         "thinwire": __version__,
@@ -60,9 +61,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of the checkpoint in `folder`, which must have been written under that name.
+    """Read the manifest of the checkpoint in `folder`, which must have been written under that name.
 
-    File names are derived, never believed, so none can lead out of the folder.
+    File names are derived from ranks and compared, so that none can point outside of the folder.
     """
     path = folder / MANIFEST
     fields = read_json(path)
@@ -74,7 +75,7 @@ def read_manifest(folder: Path) -> Manifest:
         )
     digest = hashlib.sha256(to_json({key: value for key, value in fields.items() if key != "sha256"})).hexdigest()
     if expect(fields, "sha256", str, path) != digest:
-        raise CheckpointError(f"{path}: field 'sha256' does not fit the others; edited or damaged")
+        raise CheckpointError(f"{path}: field 'sha256' does not match the others; edited or damaged")
     name = Name(expect(fields, "number", int, path), expect(fields, "step", int, path))
     if Name.of(folder.name) != name:
         raise CheckpointError(f"{path}: fields 'number' and 'step' say {name}, the folder is called {folder.name!r}")
@@ -94,10 +95,10 @@ def digest_in(fields: Any, name: str, path: Path, size_field: str = "num_bytes")
 
 
 def expect(fields: Any, name: str, kind: type[T], path: Path) -> T:
-    """The value of a field, which must be there and of that type."""
+    """The value of a field, which must exist and have this type."""
     if not isinstance(fields, dict) or name not in fields:
         raise CheckpointError(f"{path}: field {name!r} is missing")
     value = fields[name]
-    if type(value) is not kind:  # not isinstance: true is no number here
+    if type(value) is not kind:  # not isinstance: a bool is not accepted as an int
         raise CheckpointError(f"{path}: field {name!r} is a {type(value).__name__}, must be {kind.__name__}")
     return value

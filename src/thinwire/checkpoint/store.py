@@ -1,4 +1,4 @@
-"""Save and load. A checkpoint is written aside and appears under its name by one rename, whole and on the disk."""
+"""Save and load checkpoints. A new one is written to a temporary folder and gets its name by one rename."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .tree import decode, encode
 
 log = get_logger(__name__)
 
-_SAVING = ".saving"  # a half-written checkpoint; there is at most one
+_SAVING = ".saving"  # folder of an incomplete checkpoint; there is at most one
 _DELETING = ".deleting-"
 
 
@@ -62,17 +62,22 @@ def save(
         ```
     """
     if world_size > 1 and barrier is None:
-        raise ValueError(f"checkpoint.save: {world_size} ranks write one checkpoint together; give them a barrier")
+        raise ValueError(
+            f"checkpoint.save: {world_size} ranks write one checkpoint together and need a barrier, such as "
+            "torch.distributed.barrier"
+        )
     if not 0 <= rank < world_size or keep < 1 or (step is not None and not 0 <= step < 10**18):
         got = f"rank={rank}, world_size={world_size}, keep={keep}, step={step}"
-        raise ValueError(f"checkpoint.save: 0 <= rank < world_size, keep >= 1 and 0 <= step < 10**18 wanted, got {got}")
+        raise ValueError(
+            f"checkpoint.save: 0 <= rank < world_size, keep >= 1 and 0 <= step < 10**18 are required, got {got}"
+        )
     saving = _Saving(Path(folder), state, step, keep, rank, world_size)
     failure: Exception | None = None
     for phase in (saving.prepare, saving.write, saving.complete):
         if failure is None:
             try:
                 phase()
-            except Exception as error:  # of any kind: the other ranks wait at the barrier
+            except Exception as error:  # of any kind: the other ranks are waiting at the barrier
                 failure = error
         if barrier is not None:
             barrier()
@@ -97,7 +102,7 @@ class _Saving:
         return self.folder / _SAVING
 
     def prepare(self) -> None:
-        """Rank 0 makes an empty place, so that nothing of a crashed attempt can get into this one."""
+        """Rank 0 makes an empty temporary folder, so that nothing of a crashed attempt gets into this one."""
         if self.rank != 0:
             return
         with system_errors(self.aside):
@@ -109,7 +114,7 @@ class _Saving:
             self.aside.mkdir()
 
     def write(self) -> None:
-        """Each rank its tensors, then what vouches for them."""
+        """Each rank writes its tensors, then their digest and the rest of its state."""
         number = max((name.number for name in _names(self.folder)), default=0) + 1
         self.target = self.folder / str(Name(number, number if self.step is None else self.step))
         tree, tensors = encode(self.state)
@@ -118,7 +123,7 @@ class _Saving:
         write_json(self.aside / json_name, {"save": self.target.name, "tensors": file_digest._asdict(), "state": tree})
 
     def complete(self) -> None:
-        """Rank 0 lists what all wrote, gives it its name, then deletes what is too old."""
+        """Rank 0 writes the manifest, renames the folder, then deletes old checkpoints."""
         if self.rank != 0 or self.target is None:
             return
         name = Name.of(self.target.name)
@@ -128,10 +133,14 @@ class _Saving:
             json_name, tensors_name = files_of(rank)
             path = self.aside / json_name
             if not path.exists():
-                raise CheckpointError(f"{path}: rank {rank} of {self.world_size} has not written it; see its error")
+                raise CheckpointError(
+                    f"{path}: rank {rank} of {self.world_size} has not written it; see the error of that rank"
+                )
             part = read_json(path)
             if (other := expect(part, "save", str, path)) != self.target.name:
-                raise CheckpointError(f"{path}: rank {rank} saves {other}, rank 0 {self.target.name}; steps must agree")
+                raise CheckpointError(
+                    f"{path}: rank {rank} saves {other}, rank 0 saves {self.target.name}; ranks must pass the same step"
+                )
             files[json_name], files[tensors_name] = digest_of(path), digest_in(part, "tensors", path)
         write_manifest(self.aside, Manifest(FORMAT, name, self.world_size, files))
         fsync_folder(self.aside)
@@ -142,7 +151,7 @@ class _Saving:
 
     def confirmed(self) -> Path:
         if self.target is None or not self.target.exists():
-            raise CheckpointError(f"{self.target}: not completed; the error of rank 0 or of another rank says why")
+            raise CheckpointError(f"{self.target}: not completed; see the error of rank 0 or of another rank")
         return self.target
 
     def clear_away(self) -> None:
@@ -153,11 +162,11 @@ class _Saving:
 def _delete_all_but(keep: int, folder: Path) -> None:
     try:
         for name in _names(folder)[:-keep]:
-            (folder / str(name)).rename(folder / f"{_DELETING}{name}")  # half of one must not look like one
+            (folder / str(name)).rename(folder / f"{_DELETING}{name}")  # a partly deleted one must not look complete
         for path in folder.glob(f"{_DELETING}*"):
             shutil.rmtree(path)
-    except OSError as error:  # the new checkpoint is complete: no reason to stop a run
-        log.warning("checkpoint: an old one could not be deleted: %s", error)
+    except OSError as error:  # the new checkpoint is complete, so the run goes on
+        log.warning("checkpoint: could not delete an old checkpoint: %s", error)
 
 
 def steps(folder: str | PathLike[str]) -> list[int]:
@@ -207,9 +216,9 @@ def load(
     while names and step is not None and names[-1].step != step:
         names.pop()
     if not names:
-        wanted = "no checkpoint" if step is None else f"no checkpoint of step {step}; there are {steps(folder)}"
-        raise CheckpointError(f"{folder}: {wanted}")
-    path, manifest = _newest_sound(folder, names, fallback, rank)
+        problem = "no checkpoint" if step is None else f"no checkpoint of step {step}; there are {steps(folder)}"
+        raise CheckpointError(f"{folder}: {problem}")
+    path, manifest = _newest_intact(folder, names, fallback, rank)
     if not 0 <= rank < manifest.world_size or world_size not in (None, manifest.world_size):
         ours = f"this is rank {rank} of {manifest.world_size if world_size is None else world_size}"
         raise CheckpointError(f"{path}: field 'world_size' is {manifest.world_size}, {ours}")
@@ -222,7 +231,7 @@ def load(
     return migrate(state) if manifest.format == 1 else state
 
 
-def _newest_sound(folder: Path, names: list[Name], fallback: bool, rank: int) -> tuple[Path, Manifest]:
+def _newest_intact(folder: Path, names: list[Name], fallback: bool, rank: int) -> tuple[Path, Manifest]:
     errors: list[CheckpointError] = []
     for name in reversed(names):
         path = folder / str(name)
@@ -231,15 +240,15 @@ def _newest_sound(folder: Path, names: list[Name], fallback: bool, rank: int) ->
         except CheckpointError as error:
             if not fallback:
                 raise
-            log.warning("checkpoint: %s; falling back to the one before it", error)
+            log.warning("checkpoint: %s; falling back to the one before", error)
             errors.append(error)
         else:
             return path, manifest
-    raise CheckpointError(f"{folder}: no checkpoint is sound: {'; '.join(map(str, errors))}", errors[0].errno)
+    raise CheckpointError(f"{folder}: all checkpoints are damaged: {'; '.join(map(str, errors))}", errors[0].errno)
 
 
 def _checked(path: Path, rank: int | None) -> Manifest:
-    """Its manifest, when all files are there in their lengths and those of the rank (None: of all) are as sealed."""
+    """Its manifest, if all files have their sizes and those of the rank (None: of all ranks) have their digests."""
     manifest = read_manifest(path)
     for name, file_digest in manifest.files.items():
         if (num_bytes := length_of(path / name)) != file_digest.num_bytes:
@@ -248,5 +257,5 @@ def _checked(path: Path, rank: int | None) -> Manifest:
             )
     for name in manifest.files if rank is None else manifest.files.keys() & set(files_of(rank)):
         if digest_of(path / name) != manifest.files[name]:
-            raise CheckpointError(f"{path / name}: field 'sha256' does not fit the file; it was changed")
+            raise CheckpointError(f"{path / name}: field 'sha256' does not match the file, which was changed")
     return manifest

@@ -1,6 +1,6 @@
-"""A nested state as tensors by name and a tree that JSON can hold, and back.
+"""Nested states as a JSON tree and tensors by name, and back.
 
-JSON has lists, strings, numbers, true, false and null. All else is an object with one key that says what it is:
+Lists, strings, finite numbers, booleans and None are JSON's. Everything else is an object with one key:
 {"dict": {...}}, {"items": [[key, value], ...]} if a key is no string, {"tuple": [...]}, {"tensor": name},
 {"float": "nan"}.
 """
@@ -17,19 +17,19 @@ from torch import Tensor
 from ..core import CheckpointError
 from .files import CODES
 
-MAX_DEPTH = 64  # deeper than any state_dict, and far from the interpreter's own limit
+MAX_DEPTH = 64  # deeper than any state_dict, and far below the recursion limit
 MAX_INT_BITS = 4096  # JSON readers refuse longer numbers
 
 
 class TensorTable:
-    """Tensors by a name that no other has."""
+    """Tensors by unique names."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._names: dict[tuple[Any, ...], str] = {}
 
     def add(self, tensor: Tensor, field: str) -> str:
-        """The name under which it is stored; views of the very same numbers have one name and are stored once."""
+        """The name under which a tensor is stored; equal views of one memory are stored once."""
         if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout != torch.strided or tensor.is_meta:
             raise _unfit(field, f"{type(tensor).__name__} on {tensor.device} ({tensor.layout})", "dense tensors")
         if tensor.dtype not in CODES:
@@ -39,7 +39,7 @@ class TensorTable:
         if tensor.numel() and view in self._names:
             return self._names[view]
         name, count = field.encode(errors="backslashreplace").decode(), 1
-        while name in self.tensors or name == "__metadata__":  # which safetensors keeps for itself
+        while name in self.tensors or name == "__metadata__":  # reserved by safetensors
             count += 1
             name = f"{field}#{count}".encode(errors="backslashreplace").decode()
         self._names[view] = name
@@ -48,7 +48,7 @@ class TensorTable:
 
 
 def encode(state: Mapping[Any, Any]) -> tuple[Any, dict[str, Tensor]]:
-    """(tree, tensors by name); what cannot be stored is a CheckpointError that names its field."""
+    """(tree, tensors by name) of a state; what cannot be stored is a CheckpointError that names its field."""
     if not isinstance(state, Mapping):
         raise CheckpointError(f"checkpoint: the state must be a dict, got a {type(state).__name__}")
     table = TensorTable()
@@ -87,13 +87,13 @@ def _encode_mapping(value: Mapping[Any, Any], field: str, depth: int, table: Ten
 
 
 def decode(tree: Any, tensors: Mapping[str, Tensor]) -> dict[Any, Any]:
-    """What `encode` was given. ValueError, naming the field, for a tree or tensors that it cannot have written."""
+    """The state that `encode` was given; ValueError, naming the field, if `encode` cannot have written this."""
     used: set[str] = set()
     state = _decode(tree, "state", 0, tensors, used)
     if not isinstance(state, dict):
-        raise ValueError("field 'state' is no dict")
+        raise ValueError("field 'state' is not a dict")
     if odd := sorted(tensors.keys() - used):
-        raise ValueError(f"field 'state' knows nothing of the tensor {odd[0]!r}")
+        raise ValueError(f"field 'state' does not use the tensor {odd[0]!r}")
     return state
 
 
@@ -103,9 +103,9 @@ def _decode(node: Any, field: str, depth: int, tensors: Mapping[str, Tensor], us
 
     def tensor(name: str) -> Tensor:
         if name not in tensors:
-            raise ValueError(f"field {field!r} asks for the tensor {name!r}, which is not there")
+            raise ValueError(f"field {field!r} uses the tensor {name!r}, which is missing")
         if tensors[name].dtype not in CODES:
-            raise ValueError(f"field {field!r} is a tensor of {tensors[name].dtype}, which we never write")
+            raise ValueError(f"field {field!r} is a tensor of {tensors[name].dtype}, which is never written")
         used.add(name)
         return tensors[name]
 
@@ -132,7 +132,7 @@ def _decode(node: Any, field: str, depth: int, tensors: Mapping[str, Tensor], us
 def _key(pair: Any, field: str) -> str | int:
     if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str | int):
         return pair[0]
-    raise ValueError(f"field {field!r} has an item that is no pair of a key and a value")
+    raise ValueError(f"field {field!r} has an item that is not a pair of a key and a value")
 
 
 def _not_finite(text: str, field: str) -> float:
@@ -146,4 +146,4 @@ def _inside(field: str, key: Any) -> str:
 
 
 def _unfit(field: str, got: str, allowed: str) -> CheckpointError:
-    return CheckpointError(f"checkpoint: field {field!r} is a {got}; what can be stored: {allowed}")
+    return CheckpointError(f"checkpoint: field {field!r} is a {got}; it can store {allowed}")

@@ -1,4 +1,4 @@
-"""Numbers <-> bytes. A saving that is not packed is not a saving."""
+"""Serialization: bit packing, index coding, payload framing, and frames of sockets."""
 
 from ..kernels import packed_bytes
 from .bits import expect_packed, pack_bits, unpack_bits

@@ -1,4 +1,4 @@
-"""Whole numbers of 1 to 56 bits <-> bytes, little end first, eight numbers in as many bytes as a number has bits."""
+"""Bit packing of integers of 1 to 56 bits, little-endian."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ MAX_BITS = 56
 
 
 def pack_bits(values: Tensor, bits: int) -> Tensor:
-    """Bytes holding `values`, each below 2**bits. Booleans and any integer type will do."""
+    """Pack `values`, each below 2**bits, of any integer type or bool."""
     _check_width("pack_bits", bits)
     return pack(values.flatten(), bits)
 
 
 def unpack_bits(packed: Tensor, count: int, bits: int) -> Tensor:
-    """The `count` numbers in `packed`; uint8 for single bits, else int32, or int64 beyond 24 bits."""
+    """The `count` integers in `packed`: uint8 for single bits, int32 up to 24 bits, else int64."""
     return unpack(expect_packed(packed, count, bits), count, bits)
 
 
 def expect_packed(packed: Tensor, count: int, bits: int) -> Tensor:
-    """Bytes that `pack_bits` could have made of so many numbers; else a DecodeError."""
+    """The bytes, if `pack_bits` could have written them for `count` integers; else a DecodeError."""
     _check_width("unpack_bits", bits)
     return packing.expect_packed(packed, count, bits)
 

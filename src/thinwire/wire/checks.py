@@ -1,4 +1,4 @@
-"""What every decoder asks before it allocates."""
+"""Checks of received payloads, which decoders call before they allocate memory."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from ..core import DecodeError, Payload, all_finite
 
 
 def expect_parts(payload: Payload, count: int, caller: str) -> tuple[Tensor, ...]:
+    """The parts of a payload, which must be `count`."""
     if len(payload.parts) != count:
         raise DecodeError(f"{caller}: {count} parts expected, got {len(payload.parts)}")
     return payload.parts
 
 
 def expect_vector(part: Tensor, dtype: torch.dtype, numel: int, caller: str) -> Tensor:
-    """A vector of just this type and length; numbers in it are finite, as every encoder promises."""
+    """The part, which must be a vector of this type and length with finite numbers."""
     if part.dtype != dtype or tuple(part.shape) != (numel,):
         raise DecodeError(f"{caller}: {numel} {dtype} expected, got {tuple(part.shape)} {part.dtype}")
     if not all_finite(part):
@@ -24,7 +25,7 @@ def expect_vector(part: Tensor, dtype: torch.dtype, numel: int, caller: str) -> 
 
 
 def expect_magnitudes(part: Tensor, numel: int, caller: str) -> Tensor:
-    """Norms and scales: float32, finite, not negative."""
+    """The part, which must be norms or scales: float32, finite, not negative."""
     expect_vector(part, torch.float32, numel, caller)
     if bool((part < 0).any()):
         raise DecodeError(f"{caller}: a magnitude on the wire is negative")

@@ -1,7 +1,7 @@
-"""A message as one run of bytes on a socket, and the refusal of all others. docs/frames.md has it byte by byte.
+"""Frames: messages as byte strings on a socket. docs/frames.md describes the format.
 
-Nothing is believed before it is checked: first the header alone (magic, version, its own checksum, lengths within the
-limit), then the checksum over everything, then the form. Only then do tensors exist, as views of what was received.
+A frame is checked in this order: the header (magic, version, its own checksum, lengths within the limit), the checksum
+of everything, the content. Only then are tensors made, as views of the received bytes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .framing import lengths_bytes, pack_payload, unpack_payload
 _FINGERPRINT_KEY = "frames"  # frozen: enters every fingerprint
 
 MAGIC = b"thwf"
-VERSION = 1
-MAX_FRAME = 64 << 20  # bytes of a whole frame, unless another limit is given
+VERSION = 2  # 1 had other kinds, fields and composition texts
+MAX_FRAME = 64 << 20  # bytes of a whole frame, by default
 _FORM = struct.Struct("<4sBBHQQQQ")  # magic, version, sealed, head bytes, round, sequence, fingerprint, body bytes
 _SUM = struct.Struct("<I")
 _HEAD = struct.Struct("<BBH")  # bytes of kind, bytes of sender, number of parts
 HEADER_BYTES = _FORM.size + _SUM.size
 _MAX_HEAD = 0xFFF8
-_ALIGN = 8  # the body begins at a multiple of it after the header, so that long parts are read where they lie
-DTYPES = (  # a part's type is its place here: append, never reorder. No bool: most bytes are none
+_ALIGN = 8  # the body begins at a multiple of it after the header, so that long parts are read without a copy
+DTYPES = (  # the code of a type is its index: append, never reorder. No bool: most bytes are not valid ones
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
 )  # fmt: skip
@@ -37,7 +37,7 @@ _CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 
 
 class FrameHeader(NamedTuple):
-    """What can be known before the rest has arrived; `rest_bytes` are still to come, and a tag if it is `sealed`."""
+    """The header of a frame; `rest_bytes` follow it, and a tag if it is `sealed`."""
 
     sealed: bool
     head_bytes: int
@@ -53,22 +53,22 @@ class FrameHeader(NamedTuple):
 
 
 def fingerprint_of(specs: Iterable[TensorSpec], *settings: int | str) -> int:
-    """64 bits that two sides share if their layers (names, shapes, types) and settings are the same."""
+    """A 64-bit hash of layers (names, shapes, types) and settings, for comparison between two sides."""
     layers = [[spec.name, list(spec.shape), str(spec.dtype)] for spec in specs]
     return derive_key(_FINGERPRINT_KEY, json.dumps(layers), *settings)
 
 
 def frame_limit(specs: Iterable[TensorSpec], cap: int = MAX_FRAME) -> int:
-    """Bytes that suffice for these tensors: every element with eight bytes for its place or share of a norm.
+    """Bytes that suffice for a frame with these tensors: each element with eight more bytes for its position or norm.
 
-    And for their names and shapes, which a worker tells when it joins.
+    Names and shapes, which a worker sends when it joins, are included.
     """
     layers = ((spec.numel * (spec.dtype.itemsize + 8), 6 * len(spec.name) + 64) for spec in specs)
     return min(cap, (1 << 17) + sum(numbers + words for numbers, words in layers))
 
 
 def encode_frame(message: Message, fingerprint: int = 0, sealed: bool = False) -> bytearray:
-    """FrameHeader, head, body, checksum. A sealed frame is followed by a tag that the driver makes."""
+    """Header, head, body, checksum. A sealed frame is followed by a tag that the driver computes."""
     head = _head_of(message)
     body_bytes = message.payload.num_bytes + lengths_bytes(message.payload)
     form = _FORM.pack(MAGIC, VERSION, sealed, len(head), message.round, message.sequence, fingerprint, body_bytes)
@@ -78,7 +78,7 @@ def encode_frame(message: Message, fingerprint: int = 0, sealed: bool = False) -
     frame[:start] = form + _SUM.pack(checksum) + head
     if body_bytes:
         pack_payload(message.payload, torch.frombuffer(frame, dtype=torch.uint8, offset=start, count=body_bytes))
-    # It goes on from the form's own checksum: over form and checksum together it would forget which form that was.
+    # Continues from the form's checksum: over form and checksum together, a CRC would not depend on the form.
     with memoryview(frame) as whole:
         total = zlib.crc32(whole[HEADER_BYTES : -_SUM.size], checksum)
     frame[-_SUM.size :] = _SUM.pack(total)
@@ -86,7 +86,11 @@ def encode_frame(message: Message, fingerprint: int = 0, sealed: bool = False) -
 
 
 def decode_frame(data: bytes | bytearray, fingerprint: int | None = 0, limit: int = MAX_FRAME) -> Message:
-    """The message of a whole frame without its tag, or a FrameError."""
+    """The message of a whole frame without its tag.
+
+    Raises:
+        FrameError: the frame is damaged, too long, or not for this server.
+    """
     header = read_header(data[:HEADER_BYTES], fingerprint, limit)
     if len(data) != HEADER_BYTES + header.rest_bytes:
         raise FrameError("length", f"a frame of {HEADER_BYTES + header.rest_bytes} bytes has {len(data)}")
@@ -94,22 +98,25 @@ def decode_frame(data: bytes | bytearray, fingerprint: int | None = 0, limit: in
 
 
 def read_header(data: bytes | bytearray, fingerprint: int | None = 0, limit: int = MAX_FRAME) -> FrameHeader:
-    """The first HEADER_BYTES of a frame, checked; `fingerprint` None takes any."""
+    """Read and check the first HEADER_BYTES of a frame; `fingerprint` None accepts any."""
     if len(data) < HEADER_BYTES:
-        raise FrameError("length", f"a header has {HEADER_BYTES} bytes, got {len(data)}")
+        raise FrameError("length", f"a frame's header has {HEADER_BYTES} bytes, got {len(data)}")
     magic, version, sealed, head, round_, sequence, theirs, body = _FORM.unpack_from(data)
     (checksum,) = _SUM.unpack_from(data, _FORM.size)
     if magic != MAGIC:
         raise FrameError("magic", f"a frame begins with {MAGIC!r}, got {bytes(magic)!r}; not a thinwire peer")
     if zlib.crc32(data[: _FORM.size]) != checksum:
-        raise FrameError("checksum", "a frame's header was changed on the way")
+        raise FrameError("checksum", "a frame's header is damaged")
     if version != VERSION:
-        raise FrameError("version", f"frames have version {VERSION} here, the peer's {version}; run the same thinwire")
+        raise FrameError(
+            "version",
+            f"frames have version {VERSION} here, {version} at the peer; use one version of thinwire",
+        )
     if HEADER_BYTES + head + body + _SUM.size > limit:
         num_bytes = HEADER_BYTES + head + body + _SUM.size
         raise FrameError("too long", f"a frame announces {num_bytes} bytes, the limit is {limit}; raise max_frame")
     if sealed > 1 or head < _HEAD.size or head % _ALIGN:
-        raise FrameError("form", f"no frame is written with flag {sealed} and a head of {head} bytes")
+        raise FrameError("form", f"a frame cannot have the flag {sealed} and a head of {head} bytes")
     if fingerprint is not None and theirs != fingerprint:
         raise FrameError(
             "fingerprint", f"the peer's model or settings have fingerprint {theirs:016x}, ours {fingerprint:016x}"
@@ -118,23 +125,23 @@ def read_header(data: bytes | bytearray, fingerprint: int | None = 0, limit: int
 
 
 def check_rest(header: FrameHeader, rest: bytearray) -> None:
-    """The checksum over form, head and body."""
+    """Check the checksum of header, head and body."""
     if len(rest) != header.rest_bytes:
-        raise FrameError("length", f"{header.rest_bytes} bytes were to follow a header, got {len(rest)}")
+        raise FrameError("length", f"{header.rest_bytes} bytes must follow the header, got {len(rest)}")
     with memoryview(rest) as view:
         total = zlib.crc32(view[: -_SUM.size], header.checksum)
     if total != _SUM.unpack_from(rest, len(rest) - _SUM.size)[0]:
-        raise FrameError("checksum", "a frame was changed on the way")
+        raise FrameError("checksum", "a frame is damaged")
 
 
 def read_rest(header: FrameHeader, rest: bytearray) -> Message:
-    """The message; its tensors are views of `rest`, which nobody may change any more."""
+    """The message; its tensors are views of `rest`, which must not be changed afterwards."""
     check_rest(header, rest)
     return parse_rest(header, rest)
 
 
 def parse_rest(header: FrameHeader, rest: bytearray) -> Message:
-    """`read_rest` for who has checked the checksum."""
+    """`read_rest` without checking the checksum again."""
     try:
         kind, sender, dtypes, fields = _read_head(bytes(rest[: header.head_bytes]))
         payload = unpack_payload(_body(header, rest), dtypes)
@@ -163,7 +170,7 @@ def _head_of(message: Message) -> bytes:
         raise ProtocolError(
             f"fields and types of {message.kind!r} take {num_bytes} bytes, at most {_MAX_HEAD}: use parts"
         )
-    fill = b" " * (-num_bytes % _ALIGN)  # JSON does not mind
+    fill = b" " * (-num_bytes % _ALIGN)  # JSON ignores spaces
     return _HEAD.pack(len(kind), len(sender), len(codes)) + kind + sender + codes + text + fill
 
 
@@ -179,16 +186,16 @@ def _read_head(head: bytes) -> tuple[str, str, Sequence[torch.dtype], dict[str, 
     try:
         fields = json.loads(head[at:].decode(), object_pairs_hook=_distinct)
         kind, sender = texts[0].decode(), texts[1].decode()
-    except (ValueError, RecursionError) as error:  # what is no JSON or no UTF-8, or far too deep
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deep
         raise FrameError("form", "the head of a frame cannot be read") from error
     if not isinstance(fields, dict):
-        raise FrameError("form", "the fields of a frame are no JSON object")
+        raise FrameError("form", "the fields of a frame are not a JSON object")
     return kind, sender, [DTYPES[code] for code in texts[2]], fields
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object each of whose names occurs once; two readers must not read two things."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """A JSON object without duplicate names, which other readers might read differently."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError("a name occurs twice")
-    return found
+    return fields

@@ -1,4 +1,7 @@
-"""A payload as one run of bytes: the lengths of its parts, then the parts. Number and types of parts are agreed."""
+"""Framing of a payload as one byte string: the lengths of its parts as varints, then the parts.
+
+The number and types of the parts are known to the receiver.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +13,28 @@ from torch import Tensor
 from ..core import DecodeError, Payload
 from ..kernels.varint import read_varint, varint, varint_bytes
 
-_LONG = 4096  # parts of so many bytes begin at multiples of 8, so that they need not be copied to be read
+_ALIGN_FROM = 4096  # parts of at least this many bytes begin at multiples of 8, so that they are read without a copy
 
 
 def lengths_bytes(payload: Payload) -> int:
-    """What framing adds to payload.num_bytes."""
+    """The bytes that framing adds to payload.num_bytes."""
     lengths = [part.nbytes for part in payload.parts]
     _, end = _places(lengths, sum(map(varint_bytes, lengths)))
     return end - payload.num_bytes
 
 
 def _places(lengths: Sequence[int], at: int) -> tuple[list[int], int]:
-    """Where parts begin after a head of `at` bytes, and where the last one ends."""
+    """The start of each part after a head of `at` bytes, and the end of the last one."""
     starts = []
     for length in lengths:
-        at += -at % 8 if length >= _LONG else 0
+        at += -at % 8 if length >= _ALIGN_FROM else 0
         starts.append(at)
         at += length
     return starts, at
 
 
 def pack_payload(payload: Payload, into: Tensor | None = None) -> Tensor:
-    """One run of bytes, in the memory of `into` if that is given and long enough."""
+    """The framed payload, in the memory of `into` if that is long enough."""
     lengths = [part.nbytes for part in payload.parts]
     head = b"".join(map(varint, lengths))
     starts, end = _places(lengths, len(head))
@@ -46,7 +49,11 @@ def pack_payload(payload: Payload, into: Tensor | None = None) -> Tensor:
 
 
 def unpack_payload(blob: Tensor, dtypes: Sequence[torch.dtype]) -> Payload:
-    """Parts as views of `blob` where alignment allows; lengths that do not add up are a DecodeError."""
+    """The payload in `blob`, as views of it where alignment allows.
+
+    Raises:
+        DecodeError: the lengths of the parts do not add up to the message.
+    """
     head = blob[: 9 * len(dtypes)].numpy().tobytes()
     lengths, at = [], 0
     for _ in dtypes:
@@ -60,7 +67,7 @@ def unpack_payload(blob: Tensor, dtypes: Sequence[torch.dtype]) -> Payload:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """The tensor's memory as a vector of bytes, on the CPU."""
+    """The tensor's data as a vector of bytes on the CPU."""
     flat = tensor.detach() if tensor.dim() == 1 and tensor.is_cpu else tensor.detach().to("cpu").flatten()
     if flat.stride() != (1,):  # `contiguous` lets a single element keep a long stride
         flat = flat.clone(memory_format=torch.contiguous_format)
@@ -68,8 +75,9 @@ def as_bytes(tensor: Tensor) -> Tensor:
 
 
 def from_bytes(data: Tensor, dtype: torch.dtype) -> Tensor:
+    """A vector of this type, out of its bytes."""
     if data.numel() % dtype.itemsize:
-        raise DecodeError(f"{data.numel()} bytes are no whole number of {dtype}")
+        raise DecodeError(f"{data.numel()} bytes are not a multiple of the size of {dtype}")
     if dtype == torch.uint8:
         return data
     aligned = data if data.storage_offset() % dtype.itemsize == 0 else data.clone()

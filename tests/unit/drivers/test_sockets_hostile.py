@@ -196,7 +196,7 @@ def hello(**fields):
 
 
 def huge(body_bytes):
-    form = struct.pack("<4sBBHQQQQ", b"thwf", 1, 0, 16, 0, 0, 0, body_bytes)
+    form = struct.pack("<4sBBHQQQQ", b"thwf", 2, 0, 16, 0, 0, 0, body_bytes)
     return form + struct.pack("<I", zlib.crc32(form))
 
 

@@ -196,9 +196,9 @@ def test_what_no_encoder_writes_is_a_decode_error(blob, numel):
 
 def test_more_positions_than_the_receiver_allows_are_a_decode_error():
     blob = encode_indices(torch.arange(0, 100, 10), 100).tensor
-    assert decode_indices(blob, 100, most=10).numel() == 10
+    assert decode_indices(blob, 100, max_count=10).numel() == 10
     with pytest.raises(DecodeError, match="at most 9"):
-        decode_indices(blob, 100, most=9)
+        decode_indices(blob, 100, max_count=9)
 
 
 @given(st.binary(min_size=0, max_size=30), st.sampled_from([0, 1, 5, 8, 60, 1000, 2**31 + 7, 2**40]))
