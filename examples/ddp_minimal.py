@@ -1,4 +1,4 @@
-"""The two lines, in a DDP script that has nothing else to show.
+"""A minimal DDP script with compressed gradients.
 
 torchrun --nproc-per-node 2 examples/ddp_minimal.py
 """
@@ -12,9 +12,9 @@ import thinwire
 
 dist.init_process_group("gloo")
 model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 1)))
-handle = thinwire.attach(model, "ef(topk(density=0.05))")  # the other line is the import
+handle = thinwire.attach(model, "ef(topk(density=0.05))")  # compress from the first backward pass on
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-numbers = torch.Generator().manual_seed(1 + dist.get_rank())  # every rank draws its own data
+numbers = torch.Generator().manual_seed(1 + dist.get_rank())  # each rank has its own data
 for step in range(100):
     inputs = torch.randn(32, 20, generator=numbers)
     loss = nn.functional.mse_loss(model(inputs), inputs[:, :3].sum(1, keepdim=True))

@@ -1,4 +1,4 @@
-"""Workers that talk every 16 steps: a plain module, torch's own optimizer, no DDP.
+"""DiLoCo: each rank trains a plain module with AdamW, and the ranks synchronize every 16 steps.
 
 torchrun --nproc-per-node 2 examples/local.py
 """
@@ -13,7 +13,7 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-numbers = torch.Generator().manual_seed(1 + rank)  # every rank draws its own data
+numbers = torch.Generator().manual_seed(1 + rank)  # each rank has its own data
 with thinwire.local(
     model, optimizer, sync_every=16, composition="ef(uniform(bits=4))", outer_optimizer="nesterov(lr=0.7)"
 ) as handle:
@@ -22,10 +22,10 @@ with thinwire.local(
         loss = nn.functional.mse_loss(model(inputs), inputs[:, :3].sum(1, keepdim=True))
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()  # every 16th of these is followed by a round
+        optimizer.step()  # every 16th is followed by a round
         if rank == 0 and step in (0, 159):
             print(f"step {step:3}  loss {loss.item():.4f}", flush=True)
-    handle.full_average()  # now all ranks have the same model
+    handle.full_average()  # all ranks have the same weights now
     if rank == 0:
         print(handle.report(), flush=True)
 dist.destroy_process_group()

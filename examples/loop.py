@@ -1,4 +1,4 @@
-"""What ddp_resnet.py and ddp_gpt.py do alike: a plain training loop, and what it cost."""
+"""The training loop and the report of ddp_resnet.py and ddp_gpt.py."""
 
 import statistics
 import time
@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 
 def train(model, optimizer, draw, steps):
-    """`draw()` gives inputs and the class of each; classes stand in the outputs' last place."""
+    """Train on batches of `draw()`: inputs and classes. The last dimension of the model's outputs is the class."""
     losses, seconds = [], []
     for step in range(steps):
         began = time.perf_counter()
@@ -27,7 +27,7 @@ def train(model, optimizer, draw, steps):
 
 
 def report(model, handle):
-    """What a step sent."""
+    """Print the traffic on rank 0."""
     if dist.get_rank() == 0:
         workers = dist.get_world_size()
         dense = 4 * sum(p.numel() for p in model.parameters()) * 2 * (workers - 1) / workers  # a ring all-reduce

@@ -1,4 +1,4 @@
-"""A server for a model of one's own, and two workers in processes of their own.
+"""A parameter server for your own model, and two workers in their own processes.
 
 python examples/serve.py
 
@@ -23,7 +23,7 @@ def make_model():
 
 
 def draw(share, steps=150):
-    numbers = torch.Generator().manual_seed(share)  # every worker draws its own data
+    numbers = torch.Generator().manual_seed(share)  # each worker has its own data
     for _ in range(steps):
         inputs = torch.randn(32, 20, generator=numbers)
         yield inputs, inputs[:, :3].sum(1, keepdim=True)

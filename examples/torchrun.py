@@ -1,4 +1,4 @@
-"""A plain PyTorch loop whose gradients travel through thinwire: one process per rank, any number of them.
+"""A plain PyTorch loop that exchanges its gradients with an Exchanger, without DDP; any number of ranks.
 
 torchrun --nproc-per-node 2 examples/torchrun.py
 """
@@ -14,23 +14,23 @@ STEPS, BATCH = 200, 32
 
 def main():
     dist.init_process_group("gloo")
-    torch.manual_seed(0)  # every rank starts with the same weights
+    torch.manual_seed(0)  # the same initial weights on all ranks
     model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     layers = [TensorSpec.of(name, parameter) for name, parameter in model.named_parameters()]
     exchanger = Exchanger(layers, parse("ef(topk(density=0.05))"))
 
     with TorchDist() as driver:
-        torch.manual_seed(1 + driver.world.rank)  # every rank draws its own data
+        torch.manual_seed(1 + driver.world.rank)  # each rank has its own data
         for step in range(STEPS):
             inputs = torch.randn(BATCH, 20)
             loss = nn.functional.mse_loss(model(inputs), inputs[:, :3].sum(1, keepdim=True))
             optimizer.zero_grad()
             loss.backward()
             gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-            agreed = driver.run(exchanger.run_step(gradients, step, driver.world))
+            averages = driver.run(exchanger.run_step(gradients, step, driver.world))
             for name, parameter in model.named_parameters():
-                parameter.grad = agreed[name]
+                parameter.grad = averages[name]
             optimizer.step()
             if driver.world.rank == 0 and (step == 0 or step == STEPS - 1):
                 print(f"step {step:3}  loss {loss.item():.4f}", flush=True)

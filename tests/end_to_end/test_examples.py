@@ -148,7 +148,7 @@ def told_by(launcher, rank, size):
 
 @pytest.mark.parametrize("launcher", ("Open MPI", "MPICH", "Slurm"))
 def test_ranks_of_every_launcher_are_found(launcher):
-    told = RANKS["for_torch"](told_by(launcher, 1, 2))
+    told = RANKS["torch_variables"](told_by(launcher, 1, 2))
     assert told == {
         "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
@@ -157,15 +157,15 @@ def test_ranks_of_every_launcher_are_found(launcher):
 
 def test_mpirun_inside_a_slurm_job_counts_and_a_given_address_stays():
     given = {"MASTER_ADDR": "node0", "MASTER_PORT": "4000"}
-    told = RANKS["for_torch"](told_by("Slurm", 0, 1) | told_by("Open MPI", 3, 4) | given)
+    told = RANKS["torch_variables"](told_by("Slurm", 0, 1) | told_by("Open MPI", 3, 4) | given)
     assert (told["RANK"], told["WORLD_SIZE"], told["MASTER_ADDR"], told["MASTER_PORT"]) == ("3", "4", "node0", "4000")
 
 
 def test_ranks_say_what_is_missing():
     with pytest.raises(SystemExit, match="mpirun, mpiexec or srun"):
-        RANKS["for_torch"]({})
+        RANKS["torch_variables"]({})
     with pytest.raises(SystemExit, match="MASTER_ADDR"):
-        RANKS["for_torch"](told_by("MPICH", 0, 4) | {"MPI_LOCALNRANKS": "2"})
+        RANKS["torch_variables"](told_by("MPICH", 0, 4) | {"MPI_LOCALNRANKS": "2"})
 
 
 def test_a_script_runs_as_two_processes_of_mpirun():
