@@ -71,7 +71,7 @@ def build_controller_report(exchanger: Exchanger, meter: Meter, elapsed_s: float
     """Return the report of an exchanger's controller; None if no layer has a menu.
 
     Args:
-        exchanger: whose plan is reported.
+        exchanger: its plan is reported.
         meter: counts the bytes of this rank.
         elapsed_s: seconds since the handle was attached.
     """

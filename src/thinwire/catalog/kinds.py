@@ -28,7 +28,7 @@ PART_TYPES = (Compressor, Aggregator, Topology, Controller)  # parts that a sett
 
 
 def find_kind(cls: type[Any]) -> str:
-    """Return the kind whose methods the class has; else raise an error with the methods that the nearest kind needs."""
+    """Return the kind of a class by its methods; else raise an error with the methods that the nearest kind needs."""
     for kind in METHODS:
         if not missing_methods(cls, kind):
             return kind

@@ -55,7 +55,7 @@ def _parse(pattern: Any, value: Any, where: str) -> Aggregator[Any]:
 
 
 def _check_patterns(patterns: Sequence[str], names: Sequence[str], caller: str) -> None:
-    """Require a layer for each pattern: one that it matches before any other pattern, or whose full name it is."""
+    """Require a layer for each pattern: one that it matches before any other pattern, or one with this full name."""
     free = [name for name in names if name not in patterns]
     for pattern in patterns:
         matched = [name for name in names if fnmatchcase(name, pattern)]

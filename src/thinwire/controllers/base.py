@@ -43,7 +43,7 @@ def broadcast_plan(plan: Plan, menus: LayerMenus) -> Program[Plan]:
 
 
 class StaticController:
-    """Base of controllers whose plan never changes. They observe nothing and send nothing."""
+    """Base of controllers with a constant plan. They observe nothing and send nothing."""
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.NEVER_OBSERVES})
 

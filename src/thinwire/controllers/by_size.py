@@ -18,7 +18,7 @@ from .base import StaticController
 class BySize(StaticController):
     """The first of two options for matrices of at least `min_numel` elements, the second for all other layers.
 
-    Layers whose names match a pattern of `exclude` (as of file names) get the second option, too.
+    Layers with names that match a pattern of `exclude` (as of file names) get the second option, too.
     switch(topk(density=0.01), dense(), controller=by_size()) compresses large matrices outside attention.
     """
 

@@ -1,4 +1,4 @@
-"""Which controller chooses for which layers: the one that is given, or those that stand in the compositions."""
+"""Which controller chooses for which layers: one for all layers, or those in the compositions."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from .fixed import Fixed
 
 
 def resolve_controller(
-    layers: Sequence[TensorSpec], aggregators: Mapping[str, Aggregator[Any]], given: Controller[Any] | None = None
+    layers: Sequence[TensorSpec], aggregators: Mapping[str, Aggregator[Any]], override: Controller[Any] | None = None
 ) -> tuple[LayerMenus, Controller[Any]]:
     """Return the menus of all layers that have one, and the controller that chooses from them.
 
     Args:
         layers: all layers.
         aggregators: the composition of each layer, by its name.
-        given: a controller for all menus; without it, each composition's own `controller` chooses for its layers.
+        override: a controller for all menus; without it, each composition's own `controller` chooses for its layers.
     """
     parts = [(spec, part) for spec in layers if (part := find_menu_part(aggregators[spec.name], spec.name)) is not None]
     menus = tuple((spec, part.menu) for spec, part in parts)
-    if given is not None:
-        return menus, bind_menus(given, menus)
+    if override is not None:
+        return menus, bind_menus(override, menus)
     groups: list[tuple[Controller[Any], list[tuple[TensorSpec, Menu]]]] = []
     for (_, part), layer_menu in zip(parts, menus, strict=True):
         controller = Fixed() if part.controller is None else part.controller

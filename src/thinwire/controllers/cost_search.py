@@ -1,4 +1,4 @@
-"""Search a menu by bytes: the option whose cost is nearest to a given number."""
+"""Search a menu by bytes: the option with the cost nearest to a given number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _method(option: Aggregator[Any]) -> tuple[type, ...]:
 
 
 def nearest_option(costs: Tensor, among: Sequence[int], num_bytes: float) -> int:
-    """The option whose cost is nearest to so many bytes; of equals the first."""
+    """The option with the cost nearest to so many bytes; of equals the first."""
     return min(among, key=lambda at: (abs(float(costs[at]) - num_bytes), at))
 
 

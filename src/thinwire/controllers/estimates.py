@@ -79,8 +79,8 @@ def compute_errors(
 ) -> Tensor:
     """Return the L2 norm (float64) of what each option loses of the tensor, without any memory.
 
-    Options whose errors one computation gives together (one sort for all densities, one factorization for all ranks)
-    are computed together; with `exact` only if that gives no mere estimates. All others are run.
+    One computation gives the errors of several options where it can (one sort for all densities, one factorization for
+    all ranks); with `exact` only if it gives no mere estimates. All other options are run.
     """
     errors: dict[int, float] = {}
     for at, option in enumerate(options):

@@ -27,8 +27,8 @@ def solve_knapsack(
 ) -> list[int]:
     """Return the option of each layer, of the least cost within the budget. It never costs more than the defaults.
 
-    A layer whose errors are all zero or NaN gets its cheapest option. Where nothing is within the budget (alpha < 1),
-    each layer gets the option of the least error.
+    A layer with errors that are all zero or NaN gets its cheapest option. Where nothing is within the budget
+    (alpha < 1), each layer gets the option of the least error.
 
     Args:
         errors: of each option.
@@ -43,8 +43,8 @@ def solve_knapsack(
     budget = alpha * sum_chosen(errors, defaults)
     kept = [pareto_front(e, c) for e, c in zip(errors, costs, strict=True)]
     rows = [e[k] for e, k in zip(errors, kept, strict=True)], [c[k] for c, k in zip(costs, kept, strict=True)]
-    found = solve_lagrangian(*rows, budget) if solver == "lagrangian" else solve_exact(*rows, budget, error_levels)
-    best = None if found is None else [int(k[at]) for k, at in zip(kept, found, strict=True)]
+    chosen = solve_lagrangian(*rows, budget) if solver == "lagrangian" else solve_exact(*rows, budget, error_levels)
+    best = None if chosen is None else [int(k[at]) for k, at in zip(kept, chosen, strict=True)]
     if alpha >= 1 and (best is None or sum_chosen(costs, best) > sum_chosen(costs, defaults)):
         return list(defaults)  # rounding up errors can put the defaults themselves over the budget
     return best if best is not None else [int(k[row.argmin()]) for k, row in zip(kept, rows[0], strict=True)]

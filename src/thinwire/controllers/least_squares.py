@@ -19,8 +19,8 @@ class Fit(NamedTuple):
 def fit_rates(sizes: Tensor, seconds: Tensor) -> Fit:
     """Fit rates (columns,) to sizes (samples, columns) and seconds (samples,), all float64; no rate is negative.
 
-    Sending more takes no less time, so a column whose rate would be negative is left out and the others are fitted
-    again. A column that never changes cannot be told from the constant: its rate is 0.
+    Sending more takes no less time, so a column with a negative rate is left out and the others are fitted again. A
+    column that never changes cannot be distinguished from the constant: its rate is 0.
     """
     scale = (sizes.amax(0) - sizes.amin(0)).clamp(min=0)
     kept = [at for at in range(sizes.shape[1]) if scale[at] > 0]

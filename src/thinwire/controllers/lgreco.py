@@ -38,7 +38,7 @@ class LGreCoState(NamedTuple):
     """State beside the window."""
 
     timing: Timing | tuple[()]  # seconds per byte, for objective="time"
-    defaults: Tensor  # (layers,) options whose errors are the budget
+    defaults: Tensor  # (layers,) options; their errors make the budget
     defaults_state: Any  # of the controller that `defaults_from` names
 
 
@@ -58,7 +58,7 @@ class LGreCo(WindowedController):
         exact_errors: run options where estimates for all at once are usual.
         objective: "bytes", or "time", which counts seconds: during the first `calibration_steps` exchanges plans are
             drawn at random, and seconds per byte are fitted for each bucket.
-        defaults_from: a controller whose plan is the default that errors are compared with, accordion() for example.
+        defaults_from: a controller, accordion() for example; its plan is the default that errors are compared with.
 
     Alimohammadi et al., 2024.
     """

@@ -150,13 +150,13 @@ def _fit_samples(timing: Timing, costs: Sequence[Tensor]) -> Timing:
     layers = range(len(costs))
     sent = torch.stack([costs[at].double()[timing.options[samples, at].long()] for at in layers], dim=1)
     sizes = torch.stack([sent[:, timing.buckets == bucket].sum(1) for bucket in buckets], dim=1)  # (samples, buckets)
-    found = fit_rates(sizes, seconds[samples])
-    if not found.r2 >= MIN_R2 or not found.rates.any():
-        return timing._replace(r2=found.r2, status=NO_FIT)
+    fitted = fit_rates(sizes, seconds[samples])
+    if not fitted.r2 >= MIN_R2 or not fitted.rates.any():
+        return timing._replace(r2=fitted.r2, status=NO_FIT)
     rates = torch.zeros_like(timing.rates)
-    for bucket, rate in zip(buckets, found.rates, strict=True):
+    for bucket, rate in zip(buckets, fitted.rates, strict=True):
         rates[timing.buckets == bucket] = rate
-    return timing._replace(rates=rates, r2=found.r2, status=BY_TIME)
+    return timing._replace(rates=rates, r2=fitted.r2, status=BY_TIME)
 
 
 def _log_fit(timing: Timing) -> None:

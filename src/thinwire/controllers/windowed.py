@@ -42,7 +42,7 @@ class WindowState(NamedTuple):
 class WindowedController:
     """Decides at exchange `start` and every `every` from there on, by the last `window` tensors of each layer.
 
-    observed: "gradient", the tensor as it is given, or "target", with what a memory adds to it.
+    observed: "gradient", or "target", the gradient plus the residual of a memory.
     """
 
     capabilities: ClassVar[Capabilities] = frozenset({Capability.TAKES_MENUS, Capability.REPORTS})

@@ -79,7 +79,7 @@ LayerMenus: TypeAlias = tuple[tuple[TensorSpec, Menu], ...]  # layers that have 
 class HasMenu(Protocol):
     """An aggregator that delegates each layer to one option of its menu: the one that its controller chose.
 
-    A controller given to the Exchanger takes the place of this one.
+    A controller passed to the Exchanger replaces this one.
     """
 
     @property
@@ -115,7 +115,7 @@ class Reports(Protocol):
 
 
 class ResizesState(Protocol):
-    """A controller whose state holds measurements of this world, such as seconds per byte."""
+    """A controller that keeps measurements of this world in its state, such as seconds per byte."""
 
     def on_world_resize(self, state: Any) -> Any:
         """Return the state to continue with in a world of another size."""

@@ -139,8 +139,8 @@ def has_variable_size(part: Any) -> bool | None:
     made = make_exact(part) if is_leaf(part) else None
     if made is None:
         return None
-    drawn = [[with_zeros(4000, share=share, seed=rank) for rank in range(2)] for share in (0.01, 0.3, 1.0)]
-    return len({sent_bytes(made, tensors) for tensors in drawn}) > 1
+    samples = [[with_zeros(4000, share=share, seed=rank) for rank in range(2)] for share in (0.01, 0.3, 1.0)]
+    return len({sent_bytes(made, tensors) for tensors in samples}) > 1
 
 
 def expects_bytes(part: Any) -> bool:
@@ -187,7 +187,7 @@ def estimates_errors(part: Any) -> bool | None:
 
 
 def tracks_peer_copies(part: Any) -> bool | None:
-    """A rank whose own tensor was bad has another memory than before, from the payloads of the others."""
+    """A rank with a bad tensor changes its memory nevertheless, from the payloads of the other ranks."""
     if inside_has(part, Capability.TRACKS_PEER_COPIES):
         return None
     return any(

@@ -155,11 +155,11 @@ def a_resumed_run_continues_bit_for_bit(aggregator: Aggregator[Any]) -> None:
 def nothing_is_lost_over_a_thousand_steps(memory: Aggregator[Any]) -> None:
     """Sum of sent + what would be sent for a zero tensor = sum of tensors."""
     spec, zeros = TensorSpec("layer", (24,), torch.float64), torch.zeros(24, dtype=torch.float64)
-    state, given, sent = memory.init(spec, derive_key(0)), zeros.clone(), zeros.clone()
+    state, total, sent = memory.init(spec, derive_key(0)), zeros.clone(), zeros.clone()
     generator = torch.Generator().manual_seed(1)
     for step in range(1000):
         tensor = torch.randn(24, generator=generator, dtype=torch.float64)
         (out,) = reduce_all(memory, [tensor], [state], step)
-        state, given, sent = out.state, given + tensor, sent + out.sent
+        state, total, sent = out.state, total + tensor, sent + out.sent
     owed = target_of(memory, zeros, spec, state, Context(1000, World(0, 1), seed=3, plan={"layer": 0}))
-    torch.testing.assert_close(sent + owed, given, rtol=1e-9, atol=1e-9 * float(owed.abs().max() + 1))
+    torch.testing.assert_close(sent + owed, total, rtol=1e-9, atol=1e-9 * float(owed.abs().max() + 1))

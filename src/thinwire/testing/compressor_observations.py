@@ -25,8 +25,8 @@ def has_methods(part: Any, *names: str) -> bool:
 
 
 def is_exact(part: Compressor) -> bool:
-    drawn = (gaussian(33, 5), gaussian(33, 5, dtype=torch.float64), heavy_tails(33, 5), gaussian(6, 4))
-    return all(torch.equal(send_probe(part, x), x) for x in drawn)
+    samples = (gaussian(33, 5), gaussian(33, 5, dtype=torch.float64), heavy_tails(33, 5), gaussian(6, 4))
+    return all(torch.equal(send_probe(part, x), x) for x in samples)
 
 
 def is_additive(part: Compressor) -> bool:
@@ -119,9 +119,9 @@ def has_unbounded_bias(part: Compressor) -> bool:
 def has_variable_size(part: Compressor) -> bool:
     """Without positions: the size of their code depends on them for every sparse compressor."""
     first = int(codes_positions(part))
-    drawn = (gaussian(24, 10), 1e-3 * gaussian(24, 10), heavy_tails(24, 10), rank_one(24, 10), torch.ones(24, 10))
+    samples = (gaussian(24, 10), 1e-3 * gaussian(24, 10), heavy_tails(24, 10), rank_one(24, 10), torch.ones(24, 10))
     sizes = [
-        Payload(part.encode(x, key_at(i)).parts[first:]).num_bytes for x in drawn for i in range(3)
+        Payload(part.encode(x, key_at(i)).parts[first:]).num_bytes for x in samples for i in range(3)
     ]  # several keys: a part may draw each coordinate at random
     return max(sizes) > min(sizes)
 

@@ -117,9 +117,9 @@ def a_bad_step_leaves_no_trace(composition: Aggregator[Any]) -> None:
     for step in range(8):
         before = [(e.state_dict(), list(e.plans)) for e in exchangers]
         lockstep([e.begin(step, World(r, 3)) for r, e in enumerate(exchangers)])
-        given = [tensors_of(step, rank) for rank in range(3)]
-        given[step % 3]["b.w"][0] = math.nan if step % 2 else -math.inf
-        lockstep([e.exchange(t, step, World(r, 3)) for r, (e, t) in enumerate(zip(exchangers, given, strict=True))])
+        gradients = [tensors_of(step, rank) for rank in range(3)]
+        gradients[step % 3]["b.w"][0] = math.nan if step % 2 else -math.inf
+        lockstep([e.exchange(t, step, World(r, 3)) for r, (e, t) in enumerate(zip(exchangers, gradients, strict=True))])
         for exchanger, (state, plans) in zip(exchangers, before, strict=True):
             assert not exchanger.settle()
             assert_same(exchanger.state_dict() | {"skipped_steps": step}, state)
@@ -147,10 +147,10 @@ def a_bad_step_in_a_gossip_keeps_one_plan_on_all_ranks(composition: Aggregator[A
     rules = {spec.name: composition for spec in LAYERS} | {"d": gossip}
     exchangers = [Exchanger(LAYERS, rules, seed=7) for _ in range(3)]
     for step in range(9):
-        given = [tensors_of(step, rank) for rank in range(3)]
+        gradients = [tensors_of(step, rank) for rank in range(3)]
         if step % 2:
-            given[1]["d"][:] = math.nan
-        lockstep([e.run_step(t, step, World(r, 3)) for r, (e, t) in enumerate(zip(exchangers, given, strict=True))])
+            gradients[1]["d"][:] = math.nan
+        lockstep([e.run_step(t, step, World(r, 3)) for r, (e, t) in enumerate(zip(exchangers, gradients, strict=True))])
         assert all(e.plan == exchangers[0].plan and e.plans == exchangers[0].plans for e in exchangers)
 
 

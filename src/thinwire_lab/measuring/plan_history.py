@@ -41,7 +41,7 @@ def _saving(dense: float, sent: float | None) -> float | None:
 def _expected_bytes(spec: TensorSpec, menu: Menu, size: int) -> list[float | None]:
     """Bytes of each option; None where the size depends on the values."""
     found = compute_bytes(menu.options, torch.zeros(spec.shape, dtype=spec.dtype), spec, size, Key(0)).tolist()
-    return [None if size_varies(entry) else cost for entry, cost in zip(menu.options, found, strict=True)]
+    return [None if size_varies(option) else cost for option, cost in zip(menu.options, found, strict=True)]
 
 
 def report_controller_cost(exchanger: Exchanger, meter: Meter) -> dict[str, Any]:

@@ -60,9 +60,11 @@ def _check_method(experiment: Experiment, group: RunGroup, task: Any, method: Me
         except CompositionError as error:
             raise ConfigError(f"workers = {group.workers}: {error}") from error
     for spec, menu in replica.exchanger.menus:
-        entry = replica.exchanger.plan[spec.name]
-        if not 0 <= entry < len(menu.options):
-            raise ConfigError(f"layer {spec.name} is given entry {entry} of a menu of {len(menu.options)}, from 0 on")
+        option = replica.exchanger.plan[spec.name]
+        if not 0 <= option < len(menu.options):
+            raise ConfigError(
+                f"the plan gives layer {spec.name} option {option}; its menu has {len(menu.options)}, counted from 0"
+            )
     if method.importance is not None and not any(takes_importance(part) for part in parts):
         raise ConfigError(
             f"importance: no part of {method.composition} takes one; use impk, importance_topk or "

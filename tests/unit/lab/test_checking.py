@@ -45,7 +45,7 @@ def method(composition, **settings):
         ),
         (
             LOGISTIC | method("switch(topk(density=0.1), dense(), controller=fixed(default=5))"),
-            "methods: a: layer weights is given entry 5 of a menu of 2, from 0 on",
+            "methods: a: the plan gives layer weights option 5; its menu has 2, counted from 0",
         ),
         (LOGISTIC | method("local(every=20, fragments=9)"), "methods: a: local: 9 fragments of 1 layers cannot be"),
         (
