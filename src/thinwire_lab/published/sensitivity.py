@@ -1,7 +1,7 @@
-"""How much the loss minds when one layer alone is compressed, and whether the error of what is sent foretells it.
+"""How much the loss changes when one layer alone is compressed, and whether the L2 error predicts it.
 
-Far too slow for choosing while one trains: a short run for each layer and candidate, from the same weights and on the
-same data. It is here to see what the quick measure, the L2 error, is worth. S4 asks the same.
+A short run for each layer and compressor, from the same weights and on the same data: too slow for choosing options
+during training, but a test of the fast estimate, the L2 error. Alimohammadi et al. (2024) make the same comparison.
 """
 
 from __future__ import annotations
@@ -31,27 +31,37 @@ from ..tasks import make_task
 from ..tasks.base import Learner
 from ..tasks.splits import Split
 
-MOST_STEPS = 50
-LOOK = 10  # gradients whose mean is priced, as L-GreCo does it; and last steps whose losses are compared
+MAX_STEPS = 50
+WINDOW = 10  # gradients whose mean is compressed for the error, as in L-GreCo; and last steps whose losses are compared
 
 
-def sensitivity_jobs(
+def build_sensitivity_jobs(
     task: Mapping[str, Any],
     candidates: Sequence[str],
     layers: Sequence[str],
     optimizer: OptimizerConfig,
     *,
-    steps: int = MOST_STEPS,
+    steps: int = MAX_STEPS,
     before: int = 100,
     stored: str | None = None,
     seed: int = 0,
     data: str | None = None,
 ) -> list[Job]:
-    """A job for each layer. task: {"name", "settings"}. It starts from a run's stored checkpoint (the folder that
-    `checkpoint.save` made) or, without, after `before` uncompressed steps. candidates: texts such as
-    "topk(density=0.01)", exchanged without memory."""
-    if not 1 <= steps <= MOST_STEPS:
-        raise ValueError(f"sensitivity: steps must be 1 to {MOST_STEPS}, got {steps}; longer runs compare noise")
+    """Build a job for each layer.
+
+    Args:
+        task: {"name", "settings"}.
+        candidates: compositions such as "topk(density=0.01)", used without memory.
+        layers: names of parameters.
+        optimizer: of the short runs.
+        steps: length of a run.
+        before: dense steps before the comparison, unless `stored` is given.
+        stored: a folder of `checkpoint.save` to start from.
+        seed: of the batches.
+        data: folder of the data sets.
+    """
+    if not 1 <= steps <= MAX_STEPS:
+        raise ValueError(f"sensitivity: steps must be 1 to {MAX_STEPS}, got {steps}; longer runs compare noise")
     for text in candidates:
         parse(text)
     common = {
@@ -59,13 +69,13 @@ def sensitivity_jobs(
         "before": before, "stored": stored, "seed": seed, "data": data,
     }  # fmt: skip
     return [
-        Job(f"sensitivity-{at}", f"{__name__}:one_layer", {**common, "layer": layer}, f"sensitivity of {layer}")
+        Job(f"sensitivity-{at}", f"{__name__}:measure_layer", {**common, "layer": layer}, f"sensitivity of {layer}")
         for at, layer in enumerate(layers)
     ]
 
 
-def one_layer(driver: Any, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
-    """{"layer", "numel", "dense_loss", "rows": [{"candidate", "error", "loss", "loss_difference"}]}."""
+def measure_layer(driver: Any, argument: Mapping[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+    """Return {"layer", "numel", "dense_loss", "rows": [{"candidate", "error", "loss", "loss_difference"}]}."""
     del driver  # one worker
     task = make_task(argument["task"]["name"], argument["task"]["settings"], argument["data"])
     split = Split.parse("iid")
@@ -77,19 +87,19 @@ def one_layer(driver: Any, argument: Mapping[str, Any], tell: Callable[[Any], No
     lr = resolve_learning_rate(settings.lr, task.smoothness)
     first = 0
     if argument["stored"] is not None:
-        first = _take_over(learner, Path(argument["stored"]))
+        first = _load_weights(learner, Path(argument["stored"]))
     else:
         first = int(argument["before"])
-        _losses(learner, settings, lr, range(first), {})
-    start = _kept(learner)
+        _train_losses(learner, settings, lr, range(first), {})
+    start = _copy_state(learner)
     span = range(first, first + int(argument["steps"]))
     spec = TensorSpec.of(name, learner.parameters[name].detach())
-    target = _mean_gradient(learner, name, span[:LOOK])
+    target = _mean_gradient(learner, name, span[:WINDOW])
     tell({"step": 0, "steps": len(argument["candidates"])})
     losses: dict[str, float] = {}
     for at, text in enumerate(["dense()", *argument["candidates"]]):
-        _put_back(learner, start)
-        losses[text] = mean(_losses(learner, settings, lr, span, {name: parse(text)})[-LOOK:])
+        _restore_state(learner, start)
+        losses[text] = mean(_train_losses(learner, settings, lr, span, {name: parse(text)})[-WINDOW:])
         tell({"step": at, "steps": len(argument["candidates"])})
     size = float(target.double().norm())
     rows = []
@@ -102,10 +112,10 @@ def one_layer(driver: Any, argument: Mapping[str, Any], tell: Callable[[Any], No
     return {"layer": name, "numel": spec.numel, "dense_loss": losses["dense()"], "rows": rows}
 
 
-def _losses(
+def _train_losses(
     learner: Learner, settings: OptimizerConfig, lr: float, steps: range, rules: Mapping[str, Aggregator[Any]]
 ) -> list[float]:
-    """Of each step's batch, while layers with a rule are sent through it."""
+    """Return the loss of each step; layers in `rules` are compressed by their aggregator."""
     optimizer = make_optimizer(settings, list(learner.parameters.values()), lr)
     specs = [TensorSpec.of(name, learner.parameters[name].detach()) for name in rules]
     exchanger = Exchanger(specs, rules)
@@ -121,31 +131,31 @@ def _losses(
 
 
 def _mean_gradient(learner: Learner, name: str, steps: range) -> Tensor:
-    """Of some batches, all at the present weights."""
+    """Return the mean gradient of some batches at the present weights."""
     return torch.stack([learner.gradients(step)[1][name].detach() for step in steps]).mean(0)
 
 
-def _kept(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _copy_state(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
     weights = {name: p.detach().clone() for name, p in learner.parameters.items()}
     return weights, copy.deepcopy(learner.state_dict())
 
 
-def _put_back(learner: Learner, kept: tuple[dict[str, Tensor], dict[str, Any]]) -> None:
+def _restore_state(learner: Learner, kept: tuple[dict[str, Tensor], dict[str, Any]]) -> None:
     with torch.no_grad():
         for name, parameter in learner.parameters.items():
             parameter.copy_(kept[0][name])
     learner.load_state_dict(copy.deepcopy(kept[1]))
 
 
-def _take_over(learner: Learner, folder: Path) -> int:
-    """The weights of a lockstep run's rank 0; how many steps it had done."""
+def _load_weights(learner: Learner, folder: Path) -> int:
+    """Load the weights of rank 0 of a lockstep run; return the number of its steps."""
     state = checkpoint.load(folder, rank=0, world_size=1)
-    _put_back(learner, (state["0"]["weights"], state["0"]["learner"]))
+    _restore_state(learner, (state["0"]["weights"], state["0"]["learner"]))
     return int(state["done"])
 
 
-def correlations(results: Sequence[Mapping[str, Any]], error: str = "error") -> dict[str, float]:
-    """Of errors and loss differences over all layers and candidates that ended with a number."""
+def correlate(results: Sequence[Mapping[str, Any]], error: str = "error") -> dict[str, float]:
+    """Return correlations of errors and loss differences over all layers and candidates with finite figures."""
     pairs = [(row[error], row["loss_difference"]) for one in results for row in one["rows"]]
     pairs = [(a, b) for a, b in pairs if a is not None and b is not None and math.isfinite(a) and math.isfinite(b)]
     xs, ys = [a for a, _ in pairs], [b for _, b in pairs]
@@ -153,7 +163,7 @@ def correlations(results: Sequence[Mapping[str, Any]], error: str = "error") -> 
 
 
 def pearson(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """0 where one of them never changes."""
+    """Return Pearson's correlation; 0 where one of them is constant."""
     x, y = (torch.tensor(values, dtype=torch.float64) for values in (xs, ys))
     x, y = x - x.mean(), y - y.mean()
     scale = float(x.norm() * y.norm())
@@ -161,11 +171,11 @@ def pearson(xs: Sequence[float], ys: Sequence[float]) -> float:
 
 
 def spearman(xs: Sequence[float], ys: Sequence[float]) -> float:
-    return pearson(places(xs), places(ys))
+    return pearson(rank_values(xs), rank_values(ys))
 
 
-def places(values: Sequence[float]) -> list[float]:
-    """Each value's place in the order, the mean one of those that are equal."""
+def rank_values(values: Sequence[float]) -> list[float]:
+    """Return the rank of each value; equal values have the mean of their ranks."""
     order = sorted(values)
     first = {value: at for at, value in reversed(list(enumerate(order)))}
     count = {value: order.count(value) for value in first}
@@ -173,14 +183,14 @@ def places(values: Sequence[float]) -> list[float]:
 
 
 def summarize(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A table of correlations and a figure, as `finish` of a plan returns them."""
-    found = {error: correlations(results, error) for error in ("error", "relative_error")}
+    """Return a table of correlations and a figure, as `finish` of a plan returns them."""
+    found = {error: correlate(results, error) for error in ("error", "relative_error")}
     words = {"error": "L2 error", "relative_error": "L2 error / L2 norm"}
     table = {
-        "title": "Does the error foretell the loss?",
-        "note": "One layer compressed at a time, the others sent whole; loss differences from a dense run on the same "
-        f"batches, over the last {LOOK} steps.",
-        "columns": ["measure", "Pearson", "Spearman", "runs"],
+        "title": "Does the error predict the loss?",
+        "note": "One layer compressed at a time, the others sent dense; loss differences from a dense run on the same "
+        f"batches, over the last {WINDOW} steps.",
+        "columns": ["metric", "Pearson", "Spearman", "runs"],
         "rows": [[words[e], one["pearson"], one["spearman"], one["points"]] for e, one in found.items()],
     }
     figure = {

@@ -5,7 +5,14 @@ import torch
 
 from thinwire import checkpoint
 from thinwire_lab.configuration.config import OptimizerConfig
-from thinwire_lab.published.sensitivity import correlations, pearson, places, sensitivity_jobs, spearman, summarize
+from thinwire_lab.published.sensitivity import (
+    build_sensitivity_jobs,
+    correlate,
+    pearson,
+    rank_values,
+    spearman,
+    summarize,
+)
 from thinwire_lab.running.run_jobs import import_object
 
 TASK = {"name": "digits", "settings": {"width": 16, "batch": 16}}
@@ -16,7 +23,7 @@ def run(jobs):
 
 
 def test_coarser_candidates_have_larger_errors_and_runs_repeat():
-    jobs = sensitivity_jobs(
+    jobs = build_sensitivity_jobs(
         TASK,
         ["topk(density=0.5)", "topk(density=0.02)"],
         ["0.weight", "2.weight"],
@@ -39,13 +46,13 @@ def test_coarser_candidates_have_larger_errors_and_runs_repeat():
 
 def test_what_loses_nothing_changes_nothing():
     (one,) = run(
-        sensitivity_jobs(TASK, ["topk(density=1.0)"], ["0.weight"], OptimizerConfig(lr=0.1), steps=3, before=2)
+        build_sensitivity_jobs(TASK, ["topk(density=1.0)"], ["0.weight"], OptimizerConfig(lr=0.1), steps=3, before=2)
     )
     assert one["rows"][0]["error"] == 0 and one["rows"][0]["loss_difference"] == 0
 
 
 def test_runs_start_from_a_stored_checkpoint(tmp_path):
-    (fresh,) = run(sensitivity_jobs(TASK, ["sign()"], ["0.weight"], OptimizerConfig(lr=0.1), steps=3, before=0))
+    (fresh,) = run(build_sensitivity_jobs(TASK, ["sign()"], ["0.weight"], OptimizerConfig(lr=0.1), steps=3, before=0))
     from thinwire_lab.tasks import make_task
     from thinwire_lab.tasks.splits import Split
 
@@ -55,7 +62,9 @@ def test_runs_start_from_a_stored_checkpoint(tmp_path):
     weights = {name: torch.zeros_like(p) for name, p in learner.parameters.items()}
     state = {"0": {"weights": weights, "learner": learner.state_dict()}, "done": 7}
     checkpoint.save(tmp_path, state, step=7, rank=0, world_size=1)
-    jobs = sensitivity_jobs(TASK, ["sign()"], ["0.weight"], OptimizerConfig(lr=0.1), steps=3, stored=str(tmp_path))
+    jobs = build_sensitivity_jobs(
+        TASK, ["sign()"], ["0.weight"], OptimizerConfig(lr=0.1), steps=3, stored=str(tmp_path)
+    )
     (stored,) = run(jobs)
     assert stored["dense_loss"] != fresh["dense_loss"]
     assert stored["rows"][0]["error"] == 0  # no gradient reaches the first layer through weights of zero
@@ -67,13 +76,13 @@ def test_correlations_of_known_numbers():
     assert pearson(xs, [1.0] * 4) == 0
     assert spearman(xs, [1.0, 8.0, 27.0, 1e6]) == pytest.approx(1)
     assert spearman(xs, [4.0, 3.0, 2.0, 1.0]) == pytest.approx(-1)
-    assert places([5.0, 1.0, 5.0]) == [1.5, 0, 1.5]
+    assert rank_values([5.0, 1.0, 5.0]) == [1.5, 0, 1.5]
     rows = [{"error": 1.0, "loss_difference": float("nan")}, {"error": 2.0, "loss_difference": 1.0}]
-    assert correlations([{"rows": rows}])["points"] == 1
+    assert correlate([{"rows": rows}])["points"] == 1
 
 
 def test_long_runs_and_bad_texts_are_refused_before_any_starts():
     with pytest.raises(ValueError, match="steps must be 1 to 50, got 60"):
-        sensitivity_jobs(TASK, ["sign()"], ["0.weight"], OptimizerConfig(), steps=60)
+        build_sensitivity_jobs(TASK, ["sign()"], ["0.weight"], OptimizerConfig(), steps=60)
     with pytest.raises(ValueError, match="topq"):
-        sensitivity_jobs(TASK, ["topq()"], ["0.weight"], OptimizerConfig())
+        build_sensitivity_jobs(TASK, ["topq()"], ["0.weight"], OptimizerConfig())

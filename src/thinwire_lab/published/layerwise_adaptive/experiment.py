@@ -1,12 +1,12 @@
-"""E8: S4's L-GreCo and its rivals: each layer gets what it needs, against the same for all.
+"""layerwise-adaptive: L-GreCo (Alimohammadi et al., 2024) and other controllers against one setting for all layers.
 
 A slim ResNet on CIFAR-100 and a GPT on WikiText-2 by words, four workers each. For each family (Top-k 5 %, QSGD 4 bits,
-PowerSGD 4, sketches of Top-k 5 %) the same setting for all layers, and L-GreCo's plan from that reference, made anew
-every 60 steps; then what others choose by, all from Top-k 5 % (the published Table 4 compares them on PowerSGD), and
-mixtures in which each layer gets whichever family serves it best. Vectors and layers of fewer than 1,024 numbers travel
-dense. On CIFAR-100 also other references, for a curve. Step times are those of DDP on real processes, 1 to 4 of them,
-on links of 100 Mbit/s. By default 10,000 images and 600,000 words, 300 steps; --published-size: ResNet-18 on all
-images, GPT-2 small on the whole text.
+PowerSGD 4, sketches of Top-k 5 %): the same setting for all layers, and L-GreCo's plan with that setting as default,
+renewed every 60 steps; then other controllers, all with Top-k 5 % as default (the published Table 4 compares them on
+PowerSGD), and mixtures whose menus hold several families. Vectors and layers of fewer than 1,024 numbers are sent
+dense. On CIFAR-100 also other defaults, for a curve. Step times are those of DDP on 1 to 4 processes, with links of 100
+Mbit/s. By default 10,000 images and 600,000 words, 300 steps; --published-size: ResNet-18 on all images, GPT-2 small on
+the experiment text.
 """
 
 from __future__ import annotations
@@ -25,44 +25,47 @@ from ...running.build_jobs import build_run_plan
 from ...tasks import make_task
 from ...tasks.splits import Split
 from ...testbed.network import can_build_network
-from ..sensitivity import sensitivity_jobs
-from .step_times import WAYS
+from ..sensitivity import build_sensitivity_jobs
+from .step_times import METHODS
 from .tables import FAMILIES, MIXTURES, WITHOUT_MEMORY, summarize
 
-WORKERS, THIN, REAL_STEPS = 4, "100mbit", 40
-TARGETS = (0.01, 0.02, 0.1)
+WORKERS, THIN_LINK, TIMED_STEPS = 4, "100mbit", 40
+OTHER_DENSITIES = (0.01, 0.02, 0.1)
 SEEDS = (1, 2, 3)
-MOST_LAYERS = 10
+MAX_LAYERS = 10
 CANDIDATES = ("topk(density=0.005)", "topk(density=0.05)", "qsgd(bits=2)", "qsgd(bits=4)", "powersgd(rank=1)")
 
 
-def methods(every: int) -> tuple[Method, ...]:
-    looks = f"every={every}, start={every // 2}, observed='target'"  # at what memories add, as S4's program does
-    lgreco = f"lgreco({looks})"
+def build_methods(every: int) -> tuple[Method, ...]:
+    """Build all methods; controllers renew their plans every `every` steps."""
+    window = (
+        f"every={every}, start={every // 2}, observed='target'"  # with error feedback, as the authors' program does
+    )
+    lgreco = f"lgreco({window})"
     accordion = f"accordion(every={every})"
 
-    def adapted(parts: str, by: str = lgreco) -> str:
-        return f"adapt({parts}, controller={by})"
+    def adapt(parts: str, controller: str = lgreco) -> str:
+        return f"adapt({parts}, controller={controller})"
 
     made = [Method("dense", "dense()")]
     for family, part in FAMILIES.items():
         memory = "{}" if family in WITHOUT_MEMORY else "ef({})"
-        made += [Method(family, memory.format(part)), Method(f"L-GreCo {family}", memory.format(adapted(part)))]
-    made += [Method(label, f"ef({adapted(', '.join(parts))})") for label, parts in MIXTURES.items()]
+        made += [Method(family, memory.format(part)), Method(f"L-GreCo {family}", memory.format(adapt(part)))]
+    made += [Method(label, f"ef({adapt(', '.join(parts))})") for label, parts in MIXTURES.items()]
     topk = FAMILIES["TopK"]
     made += [
-        Method("Accordion", f"ef({adapted(topk, accordion)})"),
-        Method("L-GreCo + Accordion", f"ef({adapted(topk, lgreco.replace(')', f', defaults_from={accordion})'))})"),
-        Method("k-means", f"ef({adapted(topk, f'kmeans({looks})')})"),
+        Method("Accordion", f"ef({adapt(topk, accordion)})"),
+        Method("L-GreCo + Accordion", f"ef({adapt(topk, lgreco.replace(')', f', defaults_from={accordion})'))})"),
+        Method("k-means", f"ef({adapt(topk, f'kmeans({window})')})"),
         Method("global TopK", f"ef(flatten({topk}))"),
         Method("hard threshold", "ef(threshold(count=10000))"),
         Method("by size", f"ef(switch({topk}, dense(), controller=by_size(min_numel=10000)))"),
         Method("falling density", f"ef(scheduled({topk}, start=0.25, end=0.01, steps={4 * every}))"),
     ]
-    for density in TARGETS:
+    for density in OTHER_DENSITIES:
         part = f"topk(density={density})"
         made += [Method(f"TopK {density:.0%}", f"ef({part})")]
-        made += [Method(f"L-GreCo TopK {density:.0%}", f"ef({adapted(part)})")]
+        made += [Method(f"L-GreCo TopK {density:.0%}", f"ef({adapt(part)})")]
     return tuple(made)
 
 
@@ -70,7 +73,7 @@ IMAGENET: dict[str, Any] = {"name": "image_folder", "set": "imagenet", "model": 
 WORDS: dict[str, Any] = {"name": "wikitext103", "size": "gpt2", "context": 256, "tokens": "all", "batch": 4}
 
 
-def large_groups(labels: tuple[str, ...], adamw: dict[str, Any], data: str | None) -> tuple[list[RunGroup], str]:
+def build_large_groups(labels: tuple[str, ...], adamw: dict[str, Any], data: str | None) -> tuple[list[RunGroup], str]:
     """Groups that --published-size adds if their data are there, and a text on what was left out."""
     images = RunGroup("ImageNet folders", WORKERS, methods=labels, task=IMAGENET, optimizer={"lr": 0.05})
     text = RunGroup("WikiText-103", WORKERS, methods=labels, task=WORDS, optimizer=adamw)
@@ -85,7 +88,7 @@ def large_groups(labels: tuple[str, ...], adamw: dict[str, Any], data: str | Non
 
 
 def build_experiment(full: bool = False, data: str | None = None) -> Experiment:
-    """data: where --published-size looks for the two large sets."""
+    """Build the experiment; `data` is where --published-size looks for the two large data sets."""
     images = {
         "model": "resnet18" if full else "slim",
         "images": 50_000 if full else 10_000,
@@ -99,22 +102,22 @@ def build_experiment(full: bool = False, data: str | None = None) -> Experiment:
         else {"layers": 2, "width": 64, "heads": 4, "context": 32, "tokens": 600_000}
     )
     steps = 20_000 if full else 300
-    made = methods(steps // 5)
-    compared = tuple(m.label for m in made if not any(m.label.endswith(f"{d:.0%}") for d in TARGETS))
+    made = build_methods(steps // 5)
+    compared = tuple(m.label for m in made if not any(m.label.endswith(f"{d:.0%}") for d in OTHER_DENSITIES))
     curve = ("dense", "TopK", "L-GreCo TopK", *(m.label for m in made if m.label not in compared))
     adamw = {"name": "adamw", "lr": 2e-3, "weight_decay": 0.01, "momentum": 0.0}
-    more, said = large_groups(compared, adamw, data) if full else ([], "")
+    large, large_text = build_large_groups(compared, adamw, data) if full else ([], "")
     return Experiment(
         name="layerwise-adaptive",
-        title="E8: each layer gets what it needs",
-        description=(__doc__ or "").partition("\n\n")[2].replace("\n", " ") + said,
+        title="layerwise-adaptive: per-layer controllers against one setting",
+        description=(__doc__ or "").partition("\n\n")[2].replace("\n", " ") + large_text,
         task=TaskConfig("cifar100", images),
         methods=made,
         groups=(
             RunGroup("CIFAR-100", WORKERS, methods=compared),
             RunGroup("WikiText-2", WORKERS, methods=compared, task=text, optimizer=adamw),
-            RunGroup("CIFAR-100, other references", WORKERS, methods=curve[3:]),
-            *more,  # last: the keys of the others' jobs stay what they are
+            RunGroup("CIFAR-100, other defaults", WORKERS, methods=curve[3:]),
+            *large,  # last, so that the keys of the other jobs do not change
         ),
         optimizer=OptimizerConfig(lr=0.1, momentum=0.9, weight_decay=1e-4, schedule="cosine", warmup_steps=steps // 10),
         steps=steps,
@@ -128,37 +131,45 @@ def build_experiment(full: bool = False, data: str | None = None) -> Experiment:
 
 
 def build_plan(full: bool = False, data: str | None = None, seeds: tuple[int, ...] = ()) -> RunPlan:
-    """Without root there are no thin links: step times are then of links as fast as memory."""
-    whole = build_experiment(full, data).with_seeds(seeds or SEEDS)
-    more = [*step_jobs(whole, data), overlap_job(whole, data), *loss_jobs(whole, data)]
-    return build_run_plan(whole, data, summarize, more)
+    """Build the plan. Thin links need root; without it step times are those of the loopback device."""
+    experiment = build_experiment(full, data).with_seeds(seeds or SEEDS)
+    more = [
+        *build_step_jobs(experiment, data),
+        build_overlap_job(experiment, data),
+        *build_loss_jobs(experiment, data),
+    ]
+    return build_run_plan(experiment, data, summarize, more)
 
 
-def step_jobs(experiment: Experiment, data: str | None) -> list[Job]:
-    """Weak scaling: every worker has a batch of its own, so that work grows with workers."""
+def build_step_jobs(experiment: Experiment, data: str | None) -> list[Job]:
+    """Build the jobs of step times under weak scaling: every worker has its own batch."""
     task = {"name": experiment.task.name, "settings": {**experiment.task.settings, "batch": 32}}
-    argument = {"task": task, "data": data, "steps": REAL_STEPS, "ways": WAYS, "dense_below": DENSE_BELOW}
+    argument = {"task": task, "data": data, "steps": TIMED_STEPS, "methods": METHODS, "dense_below": DENSE_BELOW}
     return [
         Job(
-            key=f"steps-{workers}", function=f"{__package__}.step_times:measured", argument=argument, ranks=workers,
-            title=f"step times, {workers} workers", link=THIN if workers > 1 and can_build_network() else "none",
-            gather=f"{__package__}.step_times:slowest",
+            key=f"steps-{workers}", function=f"{__package__}.step_times:measure_step_times", argument=argument,
+            ranks=workers,
+            title=f"step times, {workers} workers", link=THIN_LINK if workers > 1 and can_build_network() else "none",
+            gather=f"{__package__}.step_times:merge_ranks",
         )
         for workers in (1, 2, 3, 4)
     ]  # fmt: skip
 
 
-def overlap_job(experiment: Experiment, data: str | None) -> Job:
+def build_overlap_job(experiment: Experiment, data: str | None) -> Job:
+    """Build the job that compares layerwise and global Top-k."""
     task = {"name": experiment.task.name, "settings": dict(experiment.task.settings)}
     argument = {"task": task, "data": data, "steps": 200}
-    return Job("overlap", f"{__package__}.topk_overlap:measured", argument, "coordinates of layerwise and global Top-k")
+    return Job(
+        "overlap", f"{__package__}.topk_overlap:measure_overlap", argument, "coordinates of layerwise and global Top-k"
+    )
 
 
-def loss_jobs(experiment: Experiment, data: str | None) -> list[Job]:
-    """What the loss says when one layer alone is compressed: some layers from first to last, several candidates."""
+def build_loss_jobs(experiment: Experiment, data: str | None) -> list[Job]:
+    """Build the jobs that compress one layer alone: some layers from first to last, several compressors."""
     name, settings = experiment.task.name, dict(experiment.task.settings)
     learner = make_task(name, settings, data).learner(0, 1, Split.parse("iid"), 1)
     large = [layer for layer, p in learner.parameters.items() if p.dim() > 1 and p.numel() >= DENSE_BELOW]
-    chosen = large[:: -(-len(large) // MOST_LAYERS)]
+    chosen = large[:: -(-len(large) // MAX_LAYERS)]
     task = {"name": name, "settings": settings}
-    return sensitivity_jobs(task, CANDIDATES, chosen, OptimizerConfig(lr=0.05, momentum=0.9), steps=30, data=data)
+    return build_sensitivity_jobs(task, CANDIDATES, chosen, OptimizerConfig(lr=0.05, momentum=0.9), steps=30, data=data)
