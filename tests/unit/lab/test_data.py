@@ -169,10 +169,10 @@ def test_a_downloaded_archive_stays_packed_if_its_files_have_no_sums(tmp_path, c
 
 
 def test_only_the_large_set_may_have_large_members(tmp_path):
-    assert WIKITEXT103.most == 1 << 30 and CIFAR10.most == WIKITEXT2.most == 1 << 28
+    assert WIKITEXT103.max_file_bytes == 1 << 30 and CIFAR10.max_file_bytes == WIKITEXT2.max_file_bytes == 1 << 28
     path = wikitext103(tmp_path / "a", b"a" * 100)
     with pytest.raises(DataError, match=r"has no wikitext-103/wiki.train.tokens"):
-        download(replace(WIKITEXT103, most=99, files={"wiki.train.tokens": pin(b"a" * 100)},
+        download(replace(WIKITEXT103, max_file_bytes=99, files={"wiki.train.tokens": pin(b"a" * 100)},
                          archive=Archive(path.as_uri(), pin(path.read_bytes()))), [], tmp_path / "b")  # fmt: skip
 
 

@@ -141,7 +141,7 @@ def test_what_is_missing_is_said_with_the_layout_and_the_ways_to_give_it(tmp_pat
         (["train/a/1.png", "train/b/1.png"], "imagenet has no folder val; expected: train/CLASS/IMAGE"),
         (["train/a/1.png", "val/a/1.png"], "train has 1 classes, at least 2 are needed"),
         (["train/1.png", "val/a/1.png"], "train has 0 classes"),
-        (["train/a/1.png", "train/b/1.png", "val/c/1.png"], "val has classes that train lacks: c"),
+        (["train/a/1.png", "train/b/1.png", "val/c/1.png"], "val has classes that train does not have: c"),
         (["train/a/1.png", "train/b/1.gif", "val/a/1.png"], r"train/b is empty: it has no \.jpg"),
         (["train/a/1.png", "train/b/1.png", "val/a/x"], r"val/a is empty"),
         (["train/a/1.png", "train/b/1.png", "val/x"], r"val has no images"),
@@ -194,7 +194,7 @@ def test_a_file_of_another_kind_is_not_opened_whatever_its_name(tmp_path):
 
 def test_an_image_that_claims_to_be_huge_is_not_decoded(place, monkeypatch):
     path = place / "imagenet" / "train" / "class0" / "00.png"
-    monkeypatch.setattr(folders, "MOST_PIXELS", 100)
+    monkeypatch.setattr(folders, "MAX_PIXELS", 100)
     with pytest.raises(DataError, match=r"00.png has \d+ x \d+ pixels, more than the 100 allowed"):
         decode_image(path, 32, central_crop)
 

@@ -84,7 +84,7 @@ def test_other_texts_are_refused_with_what_would_do(text):
 
 
 def test_settings_that_do_not_belong_together_are_refused():
-    with pytest.raises(CompositionError, match="takes no alpha"):
+    with pytest.raises(CompositionError, match="has no alpha"):
         Split("iid", 0.3)
     with pytest.raises(CompositionError, match="alpha must be positive"):
         Split("dirichlet")

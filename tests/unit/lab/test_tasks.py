@@ -320,7 +320,7 @@ def test_gpt2_small_is_an_option(folder):
         ("wikitext2", {"tokens": "most"}, "tokens must be a whole number or all, got 'most'"),
         ("wikitext2", {"tokens": 0}, "tokens must be at least 1"),
         ("wikitext2", {"width": 100, "heads": 3}, "width must be a multiple of heads, got 100 and 3"),
-        ("wikitext2", {"size": "gpt2", "layers": 3}, "size='gpt2' is"),
+        ("wikitext2", {"size": "gpt2", "layers": 3}, "size='gpt2' means"),
         ("logistic", {"held_out": 1.0}, r"held_out must be in \[0, 1\), got 1.0"),
         ("logistic", {"ridge": -1.0}, "ridge must be at least 0"),
         ("logistic", {"ridge": float("nan")}, "ridge must be at least 0"),

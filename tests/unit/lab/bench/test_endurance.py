@@ -13,14 +13,14 @@ from thinwire_lab.bench.endurance import CAPS_MB, classify_failure, run_enduranc
         ("rank 0 of 2 failed:\n", "aborts"),
     ],
 )
-def test_accidents_are_told_apart_by_last_words(text, kind):
+def test_kinds_of_failures_are_read_from_the_log(text, kind):
     assert classify_failure(text) == kind
 
 
 @pytest.mark.parametrize("buckets", (2, 64))
 def test_models_have_as_many_buckets_as_wanted_and_come_to_their_end(buckets):
     row = run_endurance("ef(topk(density=0.01))", buckets, runs=1, steps=3, deadline_s=60.0)
-    assert (row.buckets, row.good, row.accidents, row.not_tried) == (buckets, 1, 0, 0), row.last_words
+    assert (row.buckets, row.good, row.failures, row.not_tried) == (buckets, 1, 0, 0), row.last_log
 
 
 def test_a_run_beyond_its_deadline_hangs_and_is_ended():
