@@ -30,7 +30,7 @@ class KMeans(WindowedController):
     When it decides and what it observes are as in LGreCo. `clusters` clusters of layers by (log size, log error of the
     default), ordered by size less error, get options of a geometric grid over the bytes of their menus. While all
     errors add up to more than alpha times the default's, every cluster moves one place up the grid; a plan that costs
-    more than the default is replaced by the default. Markov et al., 2022; what the paper leaves open is our choice.
+    more than the default is replaced by the default. Markov et al., 2022; what the paper leaves open is our decision.
     """
 
     every: int = 500
