@@ -20,7 +20,7 @@ from .integrations.wrappers import find_ddp
 from .renamed import refuse_renamed_arguments
 from .serving import join as join
 from .serving import serve as serve
-from .sync import Local, Outer, SyncPolicy, outer_of, parse_policy
+from .sync import Local, OuterOptimizer, SyncPolicy, parse_policy, resolve_outer_optimizer
 
 
 @refuse_renamed_arguments("attach")
@@ -95,7 +95,7 @@ def local(
     *,
     sync_every: int | str | SyncPolicy = 16,
     composition: CompositionSpec | Mapping[str, CompositionSpec] = "dense()",
-    outer_optimizer: str | Outer = "average()",
+    outer_optimizer: str | OuterOptimizer = "average()",
     payload: str = "deltas",
     overlap: bool = False,
     num_fragments: int = 1,
@@ -168,9 +168,9 @@ def local(
     """
     policy = parse_policy(sync_every) if isinstance(sync_every, str) else sync_every
     settings = Local(
-        every=policy, outer=outer_of(outer_optimizer), payload=payload, overlap=overlap,
-        fragments=num_fragments, delay=fragment_sync_delay, mixing=fragment_update_alpha,
-        average_every=full_average_every,
+        sync_every=policy, outer_optimizer=resolve_outer_optimizer(outer_optimizer), payload=payload, overlap=overlap,
+        num_fragments=num_fragments, fragment_sync_delay=fragment_sync_delay, fragment_update_alpha=fragment_update_alpha,
+        full_average_every=full_average_every,
     )  # fmt: skip
     options = LocalOptions(
         buffers, optimizer_state, dense_below, seed, check_weights_every, on_divergence, max_bad_rounds, timeout_s,

@@ -9,7 +9,7 @@ from thinwire.catalog import PARTS, parse_compressor
 from thinwire.compressors import Cast, Identity, RandomK, TopK
 from thinwire.feedback import ErrorFeedback
 from thinwire.moments import parse_moments
-from thinwire.sync import parse_outer, parse_policy, parse_sync
+from thinwire.sync import parse_outer_optimizer, parse_policy, parse_sync
 
 
 @pytest.mark.parametrize("text", COMPOSITION_TEXTS)
@@ -110,12 +110,20 @@ def test_any_text_is_read_or_refused_never_worse(words):
         (parse, "ef(adapt(qsgd(), controller=lgrco()))", "did you mean 'lgreco'? controllers are fixed"),
         (parse, "zzz()", "no part is called 'zzz'; compressors are identity"),
         (parse_compressor, "tok(k=1)", "did you mean 'topk'?"),
-        (parse_outer, "nesterof()", "did you mean 'nesterov'? outer optimizers are average, sgd, nesterov"),
-        (parse_outer, "rmsprob()", "did you mean 'rmsprop'? outer optimizers are average, sgd, nesterov, adam, a"),
-        (parse_outer, "shampoo()", "no part is called 'shampoo'; outer optimizers are average, sgd, nesterov, adam, a"),
+        (parse_outer_optimizer, "nesterof()", "did you mean 'nesterov'? outer optimizers are average, sgd, nesterov"),
+        (
+            parse_outer_optimizer,
+            "rmsprob()",
+            "did you mean 'rmsprop'? outer optimizers are average, sgd, nesterov, adam, a",
+        ),
+        (
+            parse_outer_optimizer,
+            "shampoo()",
+            "no part is called 'shampoo'; outer optimizers are average, sgd, nesterov, adam, a",
+        ),
         (parse_policy, "post_locl(start=1)", "did you mean 'post_local'? policies are every, bsp, post_local, drift"),
         (parse_policy, "often()", "no part is called 'often'; policies are every, bsp, post_local, drift"),
-        (parse_sync, "local(outer=nestrov())", "did you mean 'nesterov'? outer optimizers are"),
+        (parse_sync, "local(outer_optimizer=nestrov())", "did you mean 'nesterov'? outer optimizers are"),
         (parse_moments, "momnets(dense())", "did you mean 'moments'?"),
     ],
 )

@@ -30,7 +30,34 @@ class FieldRule(NamedTuple):
 
 
 EXCHANGER = frozenset({"plan", "plans", "controller", "layers"})  # keys of the state of an Exchanger
-KEYS = (KeyRule(frozenset({"steps", "entries"}), {"entries": "options"}),)  # plans
+KEYS = (
+    KeyRule(frozenset({"steps", "entries"}), {"entries": "options"}),  # plans
+    KeyRule(  # local training
+        frozenset({"anchor", "flights", "departed"}),
+        {
+            "since": "steps_since_sync", "flights": "pending_rounds", "departed": "rounds_started",
+            "averages": "full_averages",
+        },
+    ),
+    KeyRule(  # servers
+        frozenset({"intake", "memory"}),
+        {
+            "memory": "optimizer_state", "intake": "decoder", "held": "pending_updates", "left": "replaced_estimates",
+            "refusals": "rejections", "run": "run_id",
+        },
+    ),
+    KeyRule(frozenset({"beliefs"}), {"beliefs": "estimates"}),
+    KeyRule(frozenset({"known", "pending", "sent"}), {"known": "copies", "sent": "num_sent"}),
+    KeyRule(frozenset({"clock", "settled"}), {"settled": "last_accepted", "refused": "rejected"}),  # members
+    KeyRule(frozenset({"sampled", "accepted", "refused", "stepped"}), {"refused": "rejected"}),  # history of rounds
+    KeyRule(  # numbers of workers, then of clients
+        frozenset({"settled", "have", "version"}),
+        {"settled": "last_accepted", "have": "changes_received", "refused": "rejected"},
+    ),
+    KeyRule(frozenset({"settled", "have", "round"}), {"settled": "last_accepted", "have": "model_round"}),
+    KeyRule(frozenset({"task", "exchange", "down"}), {"exchange": "composition", "down": "downlink_compression"}),
+)  # fmt: skip
+SERVER_SETTINGS = frozenset({"task", "composition", "downlink_compression"})  # keys of a server's settings
 FIELDS = (
     FieldRule(frozenset({"local", "shared"}), {"local": "own_estimate", "shared": "mean_estimate"}),  # EF21
     FieldRule(frozenset({"own", "mixed"}), {"own": "own_estimate", "mixed": "mixed_estimate"}),  # CHOCO
@@ -76,6 +103,8 @@ def migrate(state: Any) -> Any:
     if found.keys() >= EXCHANGER:
         found["layers"] = {name: _migrate_layer(fields) for name, fields in found["layers"].items()}
         found["controller"] = _migrate_controller(found["controller"])
+    if found.keys() >= SERVER_SETTINGS:
+        found |= _migrate_texts({key: found[key] for key in ("composition", "downlink_compression")})
     if "world_size" in found:
         found |= {key: _migrate_texts(found[key]) for key in TEXTS if isinstance(found.get(key), Mapping)}
     return found

@@ -87,8 +87,8 @@ def parse_mebibytes(text: str) -> int:
 def serving_arguments(options: argparse.Namespace) -> dict[str, Any]:
     """Arguments that `thinwire.serve` and `thinwire.join` have in common."""
     return {
-        "task": options.task, "exchange": options.composition, "down": options.downlink_compression,
-        "rounds": options.rounds, "seed": options.seed, "max_frame": options.max_frame_mib,
+        "task": options.task, "composition": options.composition, "downlink_compression": options.downlink_compression,
+        "rounds": options.rounds, "seed": options.seed, "max_frame_mib": options.max_frame_mib,
         "secret_file": options.secret_file, "tls_certificate": options.tls_certificate, "tls_key": options.tls_key,
         "tls_ca": options.tls_ca,
     }  # fmt: skip

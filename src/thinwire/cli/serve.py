@@ -79,13 +79,13 @@ def run(options: argparse.Namespace) -> int:
     print_progress = throttled_print()
     with serve(
         learner.parameters, options.optimizer or _sgd_text(options), options.address, workers=options.workers,
-        bound=options.max_lead, deadline=options.round_timeout, max_client_weight=options.max_client_weight,
-        store=options.save, store_every=options.save_every, resume=options.resume, start_over=options.start_over,
+        max_lead=options.max_lead, round_timeout_s=options.round_timeout, max_client_weight=options.max_client_weight,
+        save=options.save, save_every=options.save_every, resume=options.resume, start_over=options.start_over,
         block=False, **serving_arguments(options),
     ) as server:  # fmt: skip
         print_progress(f"listening on {server.address}{_describe_resume(options, server.report()['updates'], learner)}")
         while not server.wait(_POLL_S):
-            print_progress(server.news())
+            print_progress(server.status())
     result = {**learner.measure(), **server.report()}
     print(json.dumps(result, indent=1))
     if options.json is not None:

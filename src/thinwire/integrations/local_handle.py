@@ -15,8 +15,8 @@ from torch import nn
 from ..catalog.patterns import CompositionSpec
 from ..controller_report import build_controller_report
 from ..core import ClosedOnExit, NonFiniteError, Program, ProtocolError, TensorSpec
-from ..sync import Local, Rounds
-from ..sync.rounds import Merged
+from ..sync import Local, LocalRounds
+from ..sync.pending_rounds import MergeResult
 from .comparison import announce_end, compare_weights, resync_weights
 from .complex_layers import as_real, as_real_spec, restore_complex
 from .compositions import Compositions, describe_compositions, find_fallbacks
@@ -76,7 +76,7 @@ class LocalHandle(LocalStateMethods, ClosedOnExit):
         self.averaging = (
             None if moments is None else build_averaging(moments, optimizer, self.parameters, rules, options)
         )
-        self.rounds = Rounds(settings, weights, rules, self.buffers, seed=options.seed)
+        self.rounds = LocalRounds(settings, weights, rules, self.buffers, seed=options.seed)
         self.seconds = {"waiting": 0.0}
         self._carried: list[Future[None]] = []
         self._handles: list[Any] = []
@@ -87,7 +87,7 @@ class LocalHandle(LocalStateMethods, ClosedOnExit):
         except BaseException:
             self.driver.close()
             raise
-        self.rounds.start_here()
+        self.rounds.reset_anchors()
         self._described = {"rounds": str(settings_text["rounds"])}
         if self.averaging is not None:
             self._described["moments"] = options.optimizer_state
@@ -135,17 +135,17 @@ class LocalHandle(LocalStateMethods, ClosedOnExit):
     def after_step(self) -> None:
         """Count a step and run the rounds that are due after it; hooks call it unless hooks=False."""
         rounds, step, world = self.rounds, self.step, self.driver.world
-        merged: list[Merged] = []
-        if any(flight.merge_step <= step for flight in rounds.flights) and not rounds.settings.overlap:
+        merged: list[MergeResult] = []
+        if any(pending.merge_step <= step for pending in rounds.pending) and not rounds.settings.overlap:
             self._wait()
             merged += rounds.merge(step)
-        self.driver.run(rounds.average_if_due(step, world))
-        flights = self.driver.run(rounds.depart(step, world, self._lr))
-        self._carried += [self.driver.submit(rounds.carry(flight, world)) for flight in flights]
-        if flights and rounds.settings.waits:
+        self.driver.run(rounds.full_average_if_due(step, world))
+        started = self.driver.run(rounds.start_rounds(step, world, self._lr))
+        self._carried += [self.driver.submit(rounds.exchange_round(pending, world)) for pending in started]
+        if started and rounds.settings.is_blocking:
             self._wait()
             merged += rounds.merge(step)
-            self.driver.run(rounds.average_if_due(step, world))
+            self.driver.run(rounds.full_average_if_due(step, world))
         self._after_merge(merged)
         self.step += 1
 
@@ -169,9 +169,9 @@ class LocalHandle(LocalStateMethods, ClosedOnExit):
         yield
         self.seconds["waiting"] += time.perf_counter() - began
 
-    def _after_merge(self, merged: Sequence[Merged]) -> None:
+    def _after_merge(self, merged: Sequence[MergeResult]) -> None:
         for one in merged:
-            if one.went_back:
+            if one.rolled_back:
                 self._drop_optimizer_state(self.parameters)  # its moments were computed from NaN or infinities
             elif self.options.optimizer_state == "reset":
                 self._drop_optimizer_state(one.names)
@@ -194,8 +194,8 @@ class LocalHandle(LocalStateMethods, ClosedOnExit):
 
     def _check_anchors(self, merged: int) -> None:
         """Compare the anchors, which are equal on all ranks after a round, unless they gossip."""
-        every, done = self.options.check_weights_every, self.rounds.rounds
-        if not every or self.rounds.mixes or done // every == (done - merged) // every:
+        every, done = self.options.check_weights_every, self.rounds.num_rounds
+        if not every or self.rounds.is_gossip or done // every == (done - merged) // every:
             return
         names, anchors = list(self.rounds.anchor), list(self.rounds.anchor.values())
         stop = self.options.on_divergence == "stop"

@@ -8,7 +8,7 @@ from typing import Any
 from ..core import require_keys
 from ..drivers.driver import Driver
 from ..optimizer_state import MomentsAveraging
-from ..sync import Rounds
+from ..sync import LocalRounds
 from .moments_handle import describe_moments_memory
 from .state_gather import build_state
 from .state_loading import HandleMemory, describe_memory, load_rank_state
@@ -18,7 +18,7 @@ class LocalStateMethods:
     """The methods of `LocalHandle` that store and load its state."""
 
     driver: Driver
-    rounds: Rounds
+    rounds: LocalRounds
     averaging: MomentsAveraging | None
     step: int
     is_fresh: bool
@@ -72,7 +72,7 @@ class LocalStateMethods:
 
     def merged(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Combine the states of a world of another size into one rank's state."""
-        whole = self.rounds.merged(states)
+        whole = self.rounds.merge_states(states)
         if self.averaging is not None and all("moments" in state for state in states):
             whole["moments"] = self.averaging.merged([state["moments"] for state in states])
         return whole

@@ -69,7 +69,7 @@ def _add_empty(state: dict[str, Any], form: Mapping[str, Any]) -> None:
     for name, inside in form.items():
         if isinstance(inside, Mapping):
             own = state.setdefault(name, {})
-            if name != "flights":  # those of the form are its own
+            if name != "pending_rounds":  # those of the form are its own
                 _add_empty(own, inside)
 
 

@@ -1,4 +1,4 @@
-"""Servers and workers as processes: `serve` and `join` for one's own model, and the loops that they are made of."""
+"""Servers and workers as processes: `serve` and `join` for your own model, and the loops that they consist of."""
 
 from .loops import ClientLoop, Handler, WorkerLoop, run_client, run_worker
 from .server import ModelServer, serve

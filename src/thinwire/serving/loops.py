@@ -1,4 +1,4 @@
-"""From state machines to processes: the handler of a server, and the loops of workers and clients over a transport."""
+"""The handler of a server and the loops of workers and clients over a transport."""
 
 from __future__ import annotations
 
@@ -13,37 +13,41 @@ from ..core import CompositionError, Message, NonFiniteError, PeerLostError, Pro
 from ..core.logs import get_logger
 from ..drivers.driver import Transport
 from ..sync.client import FederatedClient
-from ..sync.messages import JOIN_AGAIN
-from ..sync.party import said
-from ..sync.worker import Worker
+from ..sync.client_base import describe_reply
+from ..sync.messages import JOIN_AGAIN, UNKNOWN
+from ..sync.worker import GradientWorker
 
 log = get_logger(__name__)
 L = TypeVar("L")
-P = TypeVar("P", bound=Worker | FederatedClient)
+C = TypeVar("C", bound=GradientWorker | FederatedClient)
 
 
-class Handles(Protocol):
-    """A `Server`, a `Federation`, or a `Supervisor` of one."""
+class StateMachine(Protocol):
+    """A `GradientServer`, a `FederatedServer`, or a `Supervisor` of one."""
 
-    def handle(self, message: Message, now: float) -> Message: ...
+    def handle(self, message: Message, now: float) -> Message:
+        """The reply to a message."""
+        ...
 
-    def expire(self, now: float) -> list[str]: ...
+    def expire(self, now: float) -> list[str]:
+        """Stop waiting for overdue workers and return their names."""
+        ...
 
 
 class Handler:
-    """What a listener or an `InProcess` calls: one message after another, from any thread, with the time it came."""
+    """The handler of a `Listener` or an `InProcess`: passes messages, one at a time and with the time, to a server."""
 
-    def __init__(self, machine: Handles, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, machine: StateMachine, clock: Callable[[], float] = time.monotonic) -> None:
         self._machine, self._clock, self._lock = machine, clock, threading.Lock()
 
     def __call__(self, message: Message) -> Message:
         with self._lock:
             return self._machine.handle(message, self._clock())
 
-    def look(self, read: Callable[[float], L]) -> L:
-        """`read(now)` while no message is handled, after overdue workers have been given up.
+    def inspect(self, read: Callable[[float], L]) -> L:
+        """Return `read(now)`, called while no message is handled, after overdue workers were removed.
 
-        A machine has no clock: without a look now and then, deadlines pass unseen while no message comes.
+        The server has no clock: call this regularly, so that timeouts pass while no message arrives.
         """
         with self._lock:
             now = self._clock()
@@ -55,92 +59,95 @@ def _sleep() -> None:
     time.sleep(0.01)
 
 
-class _Loop(Generic[P]):
-    """What both loops do alike: join, join again after a restart of the server, leave."""
+class _Loop(Generic[C]):
+    """Common to both loops: join, rejoin after a restart of the server, leave."""
 
     unit: str  # of `max_bad`
 
     def __init__(
         self,
         transport: Transport,
-        party: P,
+        client: C,
         pause: Callable[[], None] = _sleep,
         *,
         max_bad: int = 10,
         follow_restarts: bool = False,
     ) -> None:
         if max_bad < 0:
-            raise CompositionError(f"most_bad_{self.unit}s must not be negative, got {max_bad}; 0 means never")
-        self.transport, self.party, self.pause = transport, party, pause
+            raise CompositionError(f"max_bad_{self.unit}s must not be negative, got {max_bad}; 0 means never")
+        self.transport, self.client, self.pause = transport, client, pause
         self.max_bad, self.follow_restarts = max_bad, follow_restarts
-        self.is_inside = False  # the server counts on this party
+        self.has_joined = False  # and not left
 
     def enter(self) -> bool:
-        """Join; whether an update that an earlier loop left unanswered was accepted."""
-        accepted = False
-        if self.party.unanswered is not None:  # an earlier loop was cut off: the server knows whether it has had this
-            accepted = self.party.settle(self.transport.call(self.party.unanswered))
+        """Join; return whether an update that an earlier loop left unanswered was accepted."""
+        is_accepted = False
+        if (
+            self.client.unanswered is not None
+        ):  # an earlier loop was interrupted; the server knows this update if it came
+            is_accepted = self.client.settle(self.transport.call(self.client.unanswered))
         self._join()
-        return accepted
+        return is_accepted
 
     def leave(self, step: int = 0) -> None:
-        self.is_inside = False
-        self.transport.call(Message("leave", self.party.name, step))
+        """Tell the server that this worker leaves."""
+        self.has_joined = False
+        self.transport.call(Message("leave", self.client.name, step))
 
     def _join(self) -> None:
-        """Join, or join again. A server of another life may have begun from zero: that is not followed unasked."""
-        party = self.party
-        life, run = party.life, party.run
-        party.welcomed(self.transport.call(party.join()))
-        self.is_inside = True
-        if not life or party.life == life:
+        """Join, or join again. A restarted server may have lost its state: it is followed only with follow_restarts."""
+        client = self.client
+        epoch, run_id = client.server_epoch, client.run_id
+        client.handle_welcome(self.transport.call(client.join()))
+        self.has_joined = True
+        if not epoch or client.server_epoch == epoch:
             return
-        if self.follow_restarts and party.run == run:
-            log.warning("%s: the server was restarted and resumed; going on with it", party.name)
+        if self.follow_restarts and client.run_id == run_id:
+            log.warning("%s: the server was restarted and resumed; continuing with it", client.name)
             return
-        self.leave()  # so that nothing waits for it
-        if party.run == run:
-            text = "was restarted and went on from a stored state; follow_restarts (--follow-restarts) goes on with it"
+        self.leave()  # so that the server does not wait for it
+        if client.run_id == run_id:
+            text = "was restarted from a saved state; pass follow_restarts (--follow-restarts) to continue with it"
         else:
-            text = "was replaced by one of another training, which began anew; start this worker again to work for it"
-        raise PeerLostError(f"{party.name}: the server {text}")
+            text = "was replaced by the server of another training; start this worker again to work for it"
+        raise PeerLostError(f"{client.name}: the server {text}")
 
     def _push(self, message: Message) -> bool:
         reply = self.transport.call(message)
-        accepted = self.party.settle(reply)
-        if not accepted and reply.fields.get("reason") in JOIN_AGAIN:
+        is_accepted = self.client.settle(reply)
+        if not is_accepted and reply.fields.get("reason") in JOIN_AGAIN:
             self._join()
-        return accepted
+        return is_accepted
 
     def _report_bad(self, step: int) -> None:
-        party = self.party
-        log.warning("%s: %s %d has no update: NaN or infinity in %s", party.name, self.unit, step, party.bad_layers)
+        client = self.client
+        log.warning("%s: %s %d has no update: NaN or infinity in %s", client.name, self.unit, step, client.bad_layers)
         try:
-            party.check_bad(self.max_bad, self.unit)
+            client.check_bad_updates(self.max_bad, self.unit)
         except NonFiniteError:
-            self.leave()  # so that nothing waits for it
+            self.leave()  # so that the server does not wait for it
             raise
 
 
-class WorkerLoop(_Loop[Worker]):
-    """A worker of a `Server`: `enter`, then `pull` and `push` in turns, then `leave`."""
+class WorkerLoop(_Loop[GradientWorker]):
+    """The loop of a `GradientServer`'s worker: `enter`, then `pull` and `push` in turn, then `leave`."""
 
     unit = "step"
 
     def pull(self) -> None:
         """Wait until the worker has the model of its next step."""
-        worker = self.party
+        worker = self.client
         while not worker.begin(reply := self.transport.call(worker.pull())):
             if reply.kind == "wait":
                 self.pause()
             elif reply.fields.get("reason") in JOIN_AGAIN:
                 self._join()
             else:
-                raise ProtocolError(f"{worker.name} asked for the model: {said(reply)}")
+                raise ProtocolError(f"{worker.name} requested the model: {describe_reply(reply)}")
 
     def push(self, gradients: Mapping[str, Tensor]) -> bool:
-        """Whether the server accepted them. With a NaN or an infinity they are not sent."""
-        worker = self.party
+        """Send gradients; return whether the server accepted them. Gradients that are not finite are not sent."""
+        worker = self.client
         message = worker.push(gradients)
         if message is None:
             worker.step += 1
@@ -150,54 +157,65 @@ class WorkerLoop(_Loop[Worker]):
 
 
 class ClientLoop(_Loop[FederatedClient]):
-    """A client of a `Federation`: `enter`, then `pull` and `push` in turns until `pull` gives False."""
+    """The loop of a `FederatedServer`'s client: `enter`, then `pull` and `push` in turn until `pull` returns False."""
 
     unit = "round"
 
     def pull(self) -> bool:
-        """Wait until the client is to train; False when there are no more rounds."""
-        client = self.party
+        """Wait until the client is sampled; False when there are no more rounds."""
+        client = self.client
         while (reply := self.transport.call(client.pull())).kind != "done":
-            if reply.fields.get("reason") == "unknown":
+            if reply.fields.get("reason") == UNKNOWN:
                 self._join()
-            elif reply.kind == "refused":
-                raise ProtocolError(f"{client.name} asked for work: {said(reply)}")
+            elif reply.kind == "rejected":
+                raise ProtocolError(f"{client.name} requested work: {describe_reply(reply)}")
             elif client.begin(reply):
                 return True
             else:
                 self.pause()
-        self.is_inside = False
+        self.has_joined = False
         return False
 
     def push(self, trained: Mapping[str, Tensor], examples: int) -> bool:
-        """Whether the server accepted the update. If it holds a NaN or an infinity, the server is told so instead."""
-        message = self.party.push(trained, examples)
+        """Send the change of the weights; return whether the server accepted it.
+
+        If it is not finite, the server is told that this client has no update.
+        """
+        message = self.client.push(trained, examples)
         if message is not None:
             return self._push(message)
-        self.transport.call(self.party.skip())  # a restarted server says `unknown`; so it does to the next pull
-        self._report_bad(self.party.round)
+        self.transport.call(self.client.skip())  # a restarted server rejects it as unknown, and the next pull as well
+        self._report_bad(self.client.round)
         return False
 
 
 def run_worker(
     transport: Transport,
-    worker: Worker,
+    worker: GradientWorker,
     gradient: Callable[[Mapping[str, Tensor], int], Mapping[str, Tensor]],
     steps: int,
     pause: Callable[[], None] = _sleep,
     *,
-    most_bad_steps: int = 10,
+    max_bad_steps: int = 10,
     follow_restarts: bool = False,
 ) -> int:
-    """The loop of a worker: join, then `steps` times pull, compute, push; how many updates were accepted.
+    """Run a worker: join, then `steps` times pull, compute, push. A worker that was removed joins again.
 
-    gradient(weights, step) must not keep the weights. A worker that was taken for dead joins again. A gradient
-    with a NaN or an infinity is not sent and logged; after most_bad_steps in a row it leaves with a NonFiniteError.
+    Args:
+        transport: to the server.
+        worker: its state.
+        gradient: `gradient(weights, step)`; it must not keep the weights. Gradients that are not finite are logged and
+            not sent.
+        steps: number of updates.
+        pause: called while the server says that the worker has to wait.
+        max_bad_steps: after this many bad steps in a row the worker leaves with a NonFiniteError; 0: never.
+        follow_restarts: continue with a server that was resumed from its saved state. Otherwise a restart is a
+            PeerLostError.
 
-    A server that was restarted meanwhile is a PeerLostError; with follow_restarts the worker goes on with one that was
-    resumed from its stored state.
+    Returns:
+        The number of accepted updates.
     """
-    loop = WorkerLoop(transport, worker, pause, max_bad=most_bad_steps, follow_restarts=follow_restarts)
+    loop = WorkerLoop(transport, worker, pause, max_bad=max_bad_steps, follow_restarts=follow_restarts)
     before = worker.accepted
     loop.enter()
     for _ in range(steps):
@@ -213,16 +231,24 @@ def run_client(
     train: Callable[[Mapping[str, Tensor], int], tuple[Mapping[str, Tensor], int]],
     pause: Callable[[], None] = _sleep,
     *,
-    most_bad_rounds: int = 10,
+    max_bad_rounds: int = 10,
     follow_restarts: bool = False,
 ) -> int:
-    """The loop of a federated client until the server is done; in how many rounds its update was accepted.
+    """Run a federated client until the server has no more rounds.
 
-    train(weights, round) gives the weights after local training and the number of examples; it must not change those
-    it is given. If they hold a NaN or an infinity, the server is told that this round has no update of this client;
-    after most_bad_rounds in a row (0: never) it leaves with a NonFiniteError. follow_restarts: see `run_worker`.
+    Args:
+        transport: to the server.
+        client: its state.
+        train: `train(weights, round)` returns the trained weights and the number of examples; it must not modify the
+            given weights. If they are not finite, the server is told that this client has no update.
+        pause: called while the client is not sampled.
+        max_bad_rounds: after this many bad rounds in a row the client leaves with a NonFiniteError; 0: never.
+        follow_restarts: see `run_worker`.
+
+    Returns:
+        The number of accepted updates.
     """
-    loop = ClientLoop(transport, client, pause, max_bad=most_bad_rounds, follow_restarts=follow_restarts)
+    loop = ClientLoop(transport, client, pause, max_bad=max_bad_rounds, follow_restarts=follow_restarts)
     accepted = int(loop.enter())
     while loop.pull():
         accepted += loop.push(*train(client.weights, client.round))

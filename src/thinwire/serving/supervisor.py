@@ -1,83 +1,87 @@
-"""A server behind sockets: workers whose connection broke, the end of the training, states stored on the way."""
+"""A server behind sockets: lost workers, the end of the training, and saving on the way."""
 
 from __future__ import annotations
 
 from ..core import Message
-from ..sync.federated import Federation
-from ..sync.server import Server
-from .store import Store
+from ..sync.federated import FederatedServer
+from ..sync.server import GradientServer
+from .state_store import StateStore
 
 
 class Supervisor:
-    """A `Server` or a `Federation`, and the workers that are away without having said `leave`.
+    """Wraps a server and tracks workers whose connection broke before they said `leave`.
 
-    A lost worker holds no other up; but it may call again, and then it goes on. Only when it has been away for
-    `patience` seconds is it not expected any more. With a store, the state is stored before the answer to the update
-    that made it due.
+    A lost worker is removed at once, so that no other worker waits for it, and may rejoin; after `timeout_s` it is not
+    expected any more. With a store, the state is saved before the reply to the update that made it due.
     """
 
-    def __init__(self, machine: Server | Federation, patience: float, store: Store | None = None) -> None:
-        self.machine, self.patience, self.store = machine, patience, store
-        self.away: dict[str, float] = {}  # since when
-        self.saw_leave = False  # in this process: a resumed federation waits for clients that left the one before
+    def __init__(
+        self, server: GradientServer | FederatedServer, timeout_s: float, store: StateStore | None = None
+    ) -> None:
+        self.server, self.timeout_s, self.store = server, timeout_s, store
+        self.lost: dict[str, float] = {}  # lost workers, with the time they were lost
+        self.any_left = False  # in this process: a resumed server waits for clients that left the one before
 
     def handle(self, message: Message, now: float) -> Message:
+        """The reply to a message."""
         self._expire(now)
-        reply = self.machine.handle(message, now)
-        self.saw_leave |= reply.kind == "bye"
-        if message.kind == "leave" or self._is_here(message.sender):
-            self.away.pop(message.sender, None)
-        self._store_if_due()
+        reply = self.server.handle(message, now)
+        self.any_left |= reply.kind == "bye"
+        if message.kind == "leave" or self._is_present(message.sender):
+            self.lost.pop(message.sender, None)
+        self._save_if_due()
         return reply
 
     def expire(self, now: float) -> list[str]:
-        late = self._expire(now)
-        self._store_if_due()
-        return late
+        """Stop waiting for overdue workers and return their names."""
+        overdue = self._expire(now)
+        self._save_if_due()
+        return overdue
 
-    def lose(self, name: str, now: float) -> None:
-        """The line to it broke."""
-        if not self._is_here(name):
+    def mark_lost(self, name: str, now: float) -> None:
+        """The connection of a worker broke."""
+        if not self._is_present(name):
             return
-        self.away[name] = now
-        if isinstance(self.machine, Server):  # a federated round ends at its deadline, whichever clients are away
-            self.machine.handle(Message("leave", name), now)
+        self.lost[name] = now
+        if isinstance(self.server, GradientServer):  # a federated round ends at its timeout anyway
+            self.server.handle(Message("leave", name), now)
 
     def is_over(self, now: float) -> bool:
-        if isinstance(self.machine, Federation):
-            return self.machine.done or bool(self.desertion())
-        waiting = any(now - since <= self.patience for since in self.away.values())
-        return self.machine.started and not self.machine.members.present() and not waiting
+        """Whether the training has ended: all rounds are done, or all workers have left and none is expected back."""
+        if isinstance(self.server, FederatedServer):
+            return self.server.is_done or bool(self.describe_unfinished())
+        is_expected = any(now - lost_at <= self.timeout_s for lost_at in self.lost.values())
+        return self.server.started and not self.server.members.present() and not is_expected
 
-    def desertion(self) -> str:
-        """Empty, or says that all clients of a federation have left by themselves before the last round."""
-        if not isinstance(self.machine, Federation) or self.machine.done or not self.saw_leave:
+    def describe_unfinished(self) -> str:
+        """A text if all clients of a federated server left before the last round; else empty."""
+        if not isinstance(self.server, FederatedServer) or self.server.is_done or not self.any_left:
             return ""
-        if not all(client.has_left for client in self.machine.clients.values()):
+        if not all(client.has_left for client in self.server.clients.values()):
             return ""
-        round, rounds = self.machine.round, self.machine.rounds.rounds
-        return f"all {len(self.machine.clients)} clients left in round {round} of {rounds}"
+        round, rounds = self.server.round, self.server.settings.rounds
+        return f"all {len(self.server.clients)} clients left in round {round} of {rounds}"
 
-    def news(self) -> str:
-        away = f", {len(self.away)} away" if self.away else ""
-        if isinstance(self.machine, Federation):
-            return (
-                f"round {self.machine.round} of {self.machine.rounds.rounds}, {len(self.machine.clients)} clients{away}"
-            )
-        here = len(self.machine.members.present())
-        return f"{self.machine.applied} updates, {here} of {self.machine.workers} workers here{away}"
+    def status(self) -> str:
+        """One line on the progress."""
+        lost = f", {len(self.lost)} lost" if self.lost else ""
+        if isinstance(self.server, FederatedServer):
+            rounds = f"round {self.server.round} of {self.server.settings.rounds}"
+            return f"{rounds}, {len(self.server.clients)} clients{lost}"
+        present = len(self.server.members.present())
+        return f"{self.server.applied} updates, {present} of {self.server.workers} workers present{lost}"
 
     def _expire(self, now: float) -> list[str]:
-        late = self.machine.expire(now)
-        if isinstance(self.machine, Server):  # a client that misses a round is in the next one all the same
-            self.away.update(dict.fromkeys(late, now))
-        return late
+        overdue = self.server.expire(now)
+        if isinstance(self.server, GradientServer):  # a client that misses a round takes part in the next one
+            self.lost.update(dict.fromkeys(overdue, now))
+        return overdue
 
-    def _store_if_due(self) -> None:
+    def _save_if_due(self) -> None:
         if self.store is not None:
-            self.store.look()
+            self.store.save_if_due()
 
-    def _is_here(self, name: str) -> bool:
-        if isinstance(self.machine, Federation):
-            return name in self.machine.clients
-        return name in self.machine.members.all and self.machine.members.all[name].present
+    def _is_present(self, name: str) -> bool:
+        if isinstance(self.server, FederatedServer):
+            return name in self.server.clients
+        return name in self.server.members.all and self.server.members.all[name].present

@@ -1,24 +1,24 @@
-"""When workers talk, and what they say: local rounds (`rounds`), servers (`server`) and federations (`federated`)."""
+"""Local training (`rounds`), gradient servers (`server`) and federated servers (`federated`), without transports."""
 
 from .client import FederatedClient
-from .federated import Federation
+from .federated import FederatedServer
 from .measures import consensus, drift, mean_and_consensus
-from .members import Pace
-from .optimizers import SGD, Adam, Average, Nesterov, Outer
-from .policies import BSP, Drift, Every, Moment, PostLocal, SyncPolicy, period_bound
-from .robust import Rule
-from .rounds import Rounds
-from .sampling import Rounds as FederatedRounds
-from .server import Server
+from .members import Staleness
+from .optimizers import SGD, Adam, Average, Nesterov, OuterOptimizer
+from .policies import BSP, Drift, Every, PostLocal, StepInfo, SyncPolicy, period_bound
+from .robust import RobustMean
+from .rounds import LocalRounds
+from .sampling import FederatedConfig
+from .server import GradientServer
 from .settings import Local
-from .texts import outer_of, parse_outer, parse_policy, parse_sync, sync_text
+from .texts import parse_outer_optimizer, parse_policy, parse_sync, resolve_outer_optimizer, sync_text
 from .torch_optimizers import from_torch
-from .worker import Worker
+from .worker import GradientWorker
 
 __all__ = [
-    "Moment", "SyncPolicy", "Every", "BSP", "PostLocal", "Drift", "period_bound",
-    "Outer", "Average", "SGD", "Nesterov", "Adam", "from_torch",
-    "Local", "Rounds", "consensus", "drift", "mean_and_consensus",
-    "Server", "Pace", "Worker", "Federation", "FederatedRounds", "Rule", "FederatedClient",
-    "parse_sync", "parse_outer", "outer_of", "parse_policy", "sync_text",
+    "StepInfo", "SyncPolicy", "Every", "BSP", "PostLocal", "Drift", "period_bound",
+    "OuterOptimizer", "Average", "SGD", "Nesterov", "Adam", "from_torch",
+    "Local", "LocalRounds", "consensus", "drift", "mean_and_consensus",
+    "GradientServer", "Staleness", "GradientWorker", "FederatedServer", "FederatedConfig", "RobustMean",
+    "FederatedClient", "parse_sync", "parse_outer_optimizer", "resolve_outer_optimizer", "parse_policy", "sync_text",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A client of a federation: its copy of the model, the memory of its compressor, and what it says."""
+"""A client of a `FederatedServer` (FedAvg, McMahan et al., 2017): trains locally and sends start - end weights."""
 
 from __future__ import annotations
 
@@ -7,73 +7,82 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from ..core import Field, Message, TensorSpec
-from .downlink import cut_changes, read_dense
-from .party import Party
-from .uplink import Composition, form_payload
+from .client_base import ClientBase
+from .config import encode_config
+from .downlink import read_dense, split_changes
+from .uplink import Composition
 
 
-class FederatedClient(Party):
-    """It sends start - end of its local training."""
+class FederatedClient(ClientBase):
+    """Sends the change of its weights by local training in each round for which it is sampled."""
 
-    NUMBERS = ("have", "round", "settled")
+    NUMBERS = ("model_round", "round", "last_accepted")
 
     def __init__(
         self,
         name: str,
         layers: Sequence[TensorSpec],
-        exchange: Composition = "dense()",
-        down: str | None = None,
+        composition: Composition = "dense()",
+        downlink_compression: str | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(name, layers, exchange, down, seed)
-        self.have = -1  # the round whose model it holds
-        self.round = -1  # the round it works in
+        super().__init__(name, layers, composition, downlink_compression, seed)
+        self.model_round = -1  # round of the model it holds
+        self.round = -1  # the round it trains in
 
     def join(self) -> Message:
-        return Message("join", self.name, 0, 0, {"settled": self.settled}, form_payload(self.form))
+        """The message that joins the server."""
+        fields: dict[str, Field] = {"last_accepted": self.last_accepted}
+        return Message("join", self.name, 0, 0, fields, encode_config(self.config))
 
-    def welcomed(self, reply: Message) -> None:
-        super().welcomed(reply)
-        self.have = -1  # of this server's rounds, that is: the one before it may have had others of these numbers
+    def handle_welcome(self, reply: Message) -> None:
+        """Take over the answer to `join`."""
+        super().handle_welcome(reply)
+        self.model_round = -1  # an earlier server may have had another model of the same round
 
     def pull(self) -> Message:
-        return Message("pull", self.name, max(0, self.round), fields={"have": self.have, "life": self.life})
+        """The message that requests work."""
+        fields: dict[str, Field] = {"model_round": self.model_round, "server_epoch": self.server_epoch}
+        return Message("pull", self.name, max(0, self.round), fields=fields)
 
     def begin(self, reply: Message) -> bool:
-        """Take the round's model over; False if there is nothing to do (now: `wait`, for ever: `done`)."""
+        """Take over the model of the round; False if there is nothing to do (now: `wait`, any more: `done`)."""
         if reply.kind != "train":
             return False
-        if reply.fields["whole"]:
+        if reply.fields["is_full"]:
             self.weights = read_dense(reply.payload, self.layers)
-        elif self.changes is not None:
-            for round, change in cut_changes(reply.payload, self.changes, self.have + 1, reply.round):
-                self.weights = self.changes.added(self.weights, change, round)
-        self.have = self.round = reply.round
+        elif self.downlink is not None:
+            for round, change in split_changes(reply.payload, self.downlink, self.model_round + 1, reply.round):
+                self.weights = self.downlink.apply(self.weights, change, round)
+        self.model_round = self.round = reply.round
         return True
 
     def push(self, trained: Mapping[str, Tensor], examples: int) -> Message | None:
-        """What local training changed; None if it holds NaN or infinity: then `skip` says so to the server."""
+        """The message with the change of the weights; None if it is not finite: then send `skip`."""
         change = {name: self.weights[name] - trained[name].detach() for name in self.weights}
-        payload = self.encoded(change, self.round)
+        payload = self.encode(change, self.round)
         if payload is None:
             return None
-        fields: dict[str, Field] = {"form": self.digest, "examples": examples, "settled": self.settled}
+        fields: dict[str, Field] = {
+            "config": self.digest, "examples": examples, "last_accepted": self.last_accepted,
+        }  # fmt: skip
         self.unanswered = Message("push", self.name, self.round, 0, fields, payload)
         return self.unanswered
 
     def skip(self) -> Message:
-        """This client has no update for this round, and why; the round need not wait for it."""
+        """The message that this client has no update in this round, with the reason."""
         reason = f"training gave NaN or infinity in {self.bad_layers[:3]}"
         return Message("skip", self.name, self.round, fields={"reason": reason[:200]})
 
-    def settle(self, reply: Message, keep_refused: bool = False) -> bool:
-        """Commit the memory if accepted. Else it stays as it was; the work of a missed round is not kept by default.
+    def settle(self, reply: Message, keep_rejected: bool = False) -> bool:
+        """Commit the memory if the update was accepted.
 
-        It began from a model that is old by the next time this client is asked; keep_refused=True sends it then.
+        keep_rejected: add a rejected change to the residual. Not by default: the change started from a model that is
+        old by the time this client is sampled again.
         """
-        accepted = reply.kind == "accepted"
-        self.uplink.settle(accepted, keep_refused)
+        is_accepted = reply.kind == "accepted"
+        self.uplink.settle(is_accepted, keep_rejected)
         self.unanswered = None
-        if accepted:
-            self.settled = self.round
-        return accepted
+        if is_accepted:
+            self.last_accepted = self.round
+        return is_accepted

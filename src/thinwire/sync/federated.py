@@ -1,6 +1,6 @@
-"""Federated rounds: a few clients of many work on their own data, and the server averages what they changed.
+"""Federated averaging (FedAvg, McMahan et al., 2017): sampled clients train locally; the server averages their changes.
 
-A state machine like `Server`: it is given a message and the time, and gives the reply.
+A state machine like `GradientServer`: `handle(message, now)` returns the reply.
 """
 
 from __future__ import annotations
@@ -14,262 +14,285 @@ from torch import Tensor
 
 from ..core import Message, Payload, flatten_state
 from ..core.logs import get_logger
-from .downlink import Changes, SharedCopy
+from .config import check_config, describe_config, digest_config
+from .downlink import DownlinkCodec, SharedCopy
 from .messages import (
-    BLAMELESS,
+    CONFIG,
+    NO_STRIKE,
     NO_UPDATE,
-    Refused,
-    answered,
-    check_life,
-    check_settled,
+    UNKNOWN,
+    Rejected,
+    check_last_accepted,
+    check_server_epoch,
+    dispatch,
     expect_step,
-    new_life,
+    int_field,
+    new_epoch,
     reply,
     reported_reason,
-    whole,
 )
-from .optimizers import SGD, Outer, restore_outer, step_all
-from .robust import flat, unflat
-from .sampling import Client, Rounds, examples_of, sample
+from .optimizers import SGD, OuterOptimizer, restore_optimizer_state, step_all
+from .robust import flatten_layers, unflatten_layers
+from .sampling import ClientRecord, FederatedConfig, read_num_examples, sample_clients
 from .server import check_layers
-from .texts import outer_of
-from .uplink import Composition, Intake, check_form, digest_of, form_of, specs_of
+from .texts import resolve_outer_optimizer
+from .uplink import Composition, UpdateDecoder, make_specs
 
 log = get_logger(__name__)
 
 
-class Federation:
-    """Rounds begin when `expected` clients have joined, and follow one another until there were enough."""
+class FederatedServer:
+    """Rounds start when `expected` clients have joined and follow one another until `settings.rounds` are done.
+
+    Args:
+        weights: the model.
+        settings: of the rounds.
+        composition: what clients send through.
+        optimizer: of the server, an object or a text; SGD(lr=1) is FedAvg.
+        downlink_compression: a compressor for the model; None: the whole model is sent.
+        expected: the first round starts when this many clients have joined; None: settings.clients.
+        max_clients: number of different clients.
+        seed: of client sampling and random compressors.
+    """
 
     def __init__(
         self,
         weights: Mapping[str, Tensor],
-        rounds: Rounds,
-        exchange: Composition = "dense()",
-        optimizer: Outer | str = SGD(lr=1.0),  # noqa: B008  FedAvg; settings only
+        settings: FederatedConfig,
+        composition: Composition = "dense()",
+        optimizer: OuterOptimizer | str = SGD(lr=1.0),  # noqa: B008  (immutable)
         *,
-        down: str | None = None,
+        downlink_compression: str | None = None,
         expected: int | None = None,
-        most_clients: int = 100_000,
+        max_clients: int = 100_000,
         seed: int = 0,
     ) -> None:
         self.weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
-        self.layers = specs_of(self.weights)
-        self.rounds, self.optimizer, self.seed = rounds, outer_of(optimizer), seed
-        self.memory = {name: self.optimizer.init(tensor) for name, tensor in self.weights.items()}
-        self.intake = Intake(self.layers, exchange, seed)
-        rounds.aggregate.check(self.intake.way.compressor, self.intake.way.believes)
-        changes = None if down is None else Changes(self.layers, down, seed)
-        self.copy = SharedCopy(changes, self.weights)
-        self.form = form_of(self.layers, self.intake.text, changes.text if changes else "dense")
-        self.digest = digest_of(self.form)
-        self.expected, self.most_clients = expected or rounds.clients, most_clients
-        self.clients: dict[str, Client] = {}
-        self.round, self.life, self.run = 0, new_life(), new_life()
-        self.resumed = False  # by a state: then no time is known until somebody says what time it is
-        self.opened: float | None = None  # when this round began; None before the first
+        self.layers = make_specs(self.weights)
+        self.settings, self.optimizer, self.seed = settings, resolve_outer_optimizer(optimizer), seed
+        self.optimizer_state = {name: self.optimizer.init(tensor) for name, tensor in self.weights.items()}
+        self.decoder = UpdateDecoder(self.layers, composition, seed)
+        settings.aggregate.check(self.decoder.form.compressor, self.decoder.keeps_estimates)
+        codec = None if downlink_compression is None else DownlinkCodec(self.layers, downlink_compression, seed)
+        self.copy = SharedCopy(codec, self.weights)
+        self.config = describe_config(self.layers, self.decoder.text, codec.text if codec else "dense")
+        self.digest = digest_config(self.config)
+        self.expected, self.max_clients = expected or settings.clients, max_clients
+        self.clients: dict[str, ClientRecord] = {}
+        self.round, self.server_epoch, self.run_id = 0, new_epoch(), new_epoch()
+        self.resumed = False  # from a stored state: the timer of the round starts with the next message
+        self.round_start: float | None = None  # when this round started; None before the first
         self.sampled: list[str] = []
-        self.updates: dict[str, tuple[Payload, float]] = {}  # as they came, so that a round costs frames, not models
-        self.left: dict[str, dict[str, Tensor]] = {}  # ef21: beliefs of this round whose clients began anew since
-        self.answers: dict[str, Refused | None] = {}  # to whom of this round what was said
-        self.refusals: Counter[str] = Counter()
+        self.updates: dict[str, tuple[Payload, float]] = {}  # compressed, so that a round needs memory for frames only
+        self.replaced_estimates: dict[str, dict[str, Tensor]] = {}  # EF21: of accepted clients that have rejoined since
+        self.answers: dict[str, Rejected | None] = {}  # to the clients of this round; None: accepted
+        self.rejections: Counter[str] = Counter()  # by reason
         self.history: list[dict[str, int]] = []
 
     @property
-    def done(self) -> bool:
-        return self.round >= self.rounds.rounds
+    def is_done(self) -> bool:
+        """Whether all rounds are over."""
+        return self.round >= self.settings.rounds
 
     def handle(self, message: Message, now: float) -> Message:
-        """The reply; what is refused changes nothing but the counts, and its client is marked."""
+        """The reply to a message. A rejected message changes nothing but the counts and its client's strikes."""
         self.expire(now)
-        doors: dict[str, Callable[[Message], Message]] = {
+        handlers: dict[str, Callable[[Message], Message]] = {
             "join": partial(self._join, now=now),
             "pull": self._pull,
             "push": self._push,
             "skip": self._skip,
             "leave": self._leave,
         }
-        answer = answered(message, doors, lambda refusal: self._refused(message.sender, refusal))
+        answer = dispatch(message, handlers, lambda rejection: self._count_rejection(message.sender, rejection))
         if self.sampled and all(name in self.answers for name in self.sampled):
-            self._close(now)  # after a refusal was counted, which decides on who is sampled next
+            self._close_round(now)  # after a rejection was counted, which decides which clients are sampled next
         return answer
 
-    def _refused(self, sender: str, refusal: Refused) -> None:
-        self.refusals[refusal.reason] += 1
+    def _count_rejection(self, sender: str, rejection: Rejected) -> None:
+        self.rejections[rejection.reason] += 1
         if sender in self.clients:
             client = self.clients[sender]
-            client.strikes += refusal.reason not in BLAMELESS
-            client.last = refusal.reason
+            client.strikes += rejection.reason not in NO_STRIKE
+            client.last_reason = rejection.reason
 
     def expire(self, now: float) -> list[str]:
-        """Close the round if its time is over; who had not answered. Whoever has a timer calls this now and then."""
-        if self.resumed and self.opened is not None:
-            self.opened = now
+        """Close the round if its time is over; return the clients that had not answered. Call it regularly."""
+        if self.resumed and self.round_start is not None:
+            self.round_start = now
         self.resumed = False
-        if self.opened is None or self.done or now - self.opened < self.rounds.deadline:
+        if self.round_start is None or self.is_done or now - self.round_start < self.settings.round_timeout_s:
             return []
         missing = [name for name in self.sampled if name not in self.answers]
-        self._close(now)
+        self._close_round(now)
         return missing
 
     def _join(self, message: Message, now: float) -> Message:
-        check_form(self.form, message.payload)
-        settled = whole(message, "settled", -1)
-        if message.sender not in self.clients and len(self.clients) >= self.most_clients:
-            raise Refused("full", f"{self.most_clients} clients have come already; raise most_clients")
-        client = self.clients.setdefault(message.sender, Client())
+        check_config(self.config, message.payload)
+        last_accepted = int_field(message, "last_accepted", -1)
+        if message.sender not in self.clients and len(self.clients) >= self.max_clients:
+            raise Rejected("full", f"{self.max_clients} clients have joined already; raise max_clients")
+        client = self.clients.setdefault(message.sender, ClientRecord())
         client.has_left = False
-        reset = self.intake.way.believes and settled != client.settled
-        if reset:  # one of the two has lost its memory, so both begin anew
-            if message.sender in self.updates and message.sender not in self.left:  # accepted, so it counts
-                self.left[message.sender] = self.intake.beliefs[message.sender]
-            self.intake.forget(message.sender)
-            client.settled = -1
-        if self.opened is None and len(self.clients) >= self.expected:
-            self._open(now)
-        elif self.opened is not None and not self.done and not self.sampled and self._eligible():
-            self._open(now)  # a round of nobody: all who were there had been refused too often
-        return reply(message, "welcome", {"reset": reset, "life": self.life, "run": self.run})
+        reset = self.decoder.keeps_estimates and last_accepted != client.last_accepted
+        if reset:  # one side has lost its memory, so both start again
+            if message.sender in self.updates and message.sender not in self.replaced_estimates:  # its update counts
+                self.replaced_estimates[message.sender] = self.decoder.estimates[message.sender]
+            self.decoder.forget(message.sender)
+            client.last_accepted = -1
+        if self.round_start is None and len(self.clients) >= self.expected:
+            self._open_round(now)
+        elif self.round_start is not None and not self.is_done and not self.sampled and self._eligible_clients():
+            self._open_round(now)  # the round had no clients: all had been rejected too often
+        return reply(message, "welcome", {"reset": reset, "server_epoch": self.server_epoch, "run_id": self.run_id})
 
     def _pull(self, message: Message) -> Message:
         if message.sender not in self.clients:
-            raise Refused("unknown", f"{message.sender!r} has not joined; join first")
-        if self.done:
+            raise Rejected(UNKNOWN, f"{message.sender!r} has not joined; join first")
+        if self.is_done:
             return reply(message, "done")
-        check_life(message, self.life)
-        if self.opened is None or message.sender not in self.sampled or message.sender in self.answers:
+        check_server_epoch(message, self.server_epoch)
+        if self.round_start is None or message.sender not in self.sampled or message.sender in self.answers:
             return reply(message, "wait")
-        whole_model, payload = self.copy.since(whole(message, "have", -1))
-        return Message("train", "server", self.round, message.sequence, {"whole": whole_model}, payload)
+        is_full, payload = self.copy.payload_since(int_field(message, "model_round", -1))
+        return Message("train", "server", self.round, message.sequence, {"is_full": is_full}, payload)
 
     def _push(self, message: Message) -> Message:
         if message.sender not in self.clients:
-            raise Refused("unknown", f"{message.sender!r} has not joined; join first")
+            raise Rejected(UNKNOWN, f"{message.sender!r} has not joined; join first")
         round = expect_step(message)
-        if round < self.round and round == self.clients[message.sender].settled:
-            return reply(message, "accepted", {"again": True})  # its round has ended since, its answer was lost
-        if self.done or self.opened is None or round != self.round:
-            raise Refused(
-                "round", f"this is round {self.round}, the update is of round {round}: too late, or never begun"
+        if round < self.round and round == self.clients[message.sender].last_accepted:
+            return reply(message, "accepted", {"is_repeat": True})  # its round has ended, and the answer was lost
+        if self.is_done or self.round_start is None or round != self.round:
+            raise Rejected(
+                "round", f"this is round {self.round}, the update is of round {round}: too late, or not started"
             )
         if message.sender not in self.sampled:
-            raise Refused("sample", f"{message.sender!r} was not asked in round {round}")
+            raise Rejected("sample", f"{message.sender!r} is not sampled in round {round}")
         if message.sender in self.answers:
             before = self.answers[message.sender]
-            return reply(message, "accepted", {"again": True}) if before is None else before.reply(message)
+            return reply(message, "accepted", {"is_repeat": True}) if before is None else before.reply(message)
         try:
-            self._take(message, round)
+            self._accept(message, round)
             self.answers[message.sender] = None
-        except Refused as refusal:
-            self.answers[message.sender] = refusal
+        except Rejected as rejection:
+            self.answers[message.sender] = rejection
             raise
         return reply(message, "accepted")
 
     def _skip(self, message: Message) -> Message:
-        """A client that trained in vain has answered this round; the round closes without an update of it."""
+        """A client reports that it has no update in this round; the round does not wait for it."""
         if message.sender not in self.clients:
-            raise Refused("unknown", f"{message.sender!r} has not joined; join first")
+            raise Rejected(UNKNOWN, f"{message.sender!r} has not joined; join first")
         round, reason = expect_step(message), reported_reason(message)
-        is_open = self.opened is not None and not self.done and round == self.round and message.sender in self.sampled
-        if is_open and message.sender not in self.answers:  # else it is late, or a repeat: nothing is left to close
+        is_open = (
+            self.round_start is not None and not self.is_done and round == self.round and message.sender in self.sampled
+        )
+        if is_open and message.sender not in self.answers:  # else it is late or a repeat
             log.warning("round %d: %r has no update: %s", round, message.sender, reason)
-            self.answers[message.sender] = Refused(NO_UPDATE, f"{message.sender!r} said it has no update: {reason}")
+            self.answers[message.sender] = Rejected(NO_UPDATE, f"{message.sender!r} reported no update: {reason}")
         return reply(message, "noted")
 
     def _leave(self, message: Message) -> Message:
-        """It is not sampled any more, and this round does not wait for it; an update that was accepted counts."""
+        """The client is not sampled any more, and this round does not wait for it; its accepted update counts."""
         if message.sender not in self.clients:
-            raise Refused("unknown", f"{message.sender!r} has not joined; join first")
+            raise Rejected(UNKNOWN, f"{message.sender!r} has not joined; join first")
         self.clients[message.sender].has_left = True
         if message.sender in self.sampled and message.sender not in self.answers:
-            self.sampled.remove(message.sender)  # if it was the last one, the round waits for a newcomer
+            self.sampled.remove(message.sender)  # if it was the last one, the round waits for another client to join
         return reply(message, "bye")
 
-    def _take(self, message: Message, round: int) -> None:
-        if message.fields.get("form") != self.digest:
-            raise Refused("form", f"push: layers or settings differ from the server's ({self.digest}); join again")
-        if self.intake.way.believes:
-            check_settled(message, self.clients[message.sender].settled)
-        weight = min(float(examples_of(message)), self.rounds.max_client_weight)
-        values = self.intake.read(message.payload, message.sender, round)
-        self.intake.commit(message.sender, values)
-        self.clients[message.sender].settled = round
+    def _accept(self, message: Message, round: int) -> None:
+        if message.fields.get("config") != self.digest:
+            raise Rejected(CONFIG, f"push: layers or settings differ from the server's ({self.digest}); join again")
+        if self.decoder.keeps_estimates:
+            check_last_accepted(message, self.clients[message.sender].last_accepted)
+        weight = min(float(read_num_examples(message)), self.settings.max_client_weight)
+        values = self.decoder.read(message.payload, message.sender, round)
+        self.decoder.commit(message.sender, values)
+        self.clients[message.sender].last_accepted = round
         self.updates[message.sender] = (message.payload, weight)
 
-    def _eligible(self) -> list[str]:
-        strikes = self.rounds.max_strikes
-        here = {name: client for name, client in self.clients.items() if not client.has_left}
-        return sorted(name for name, client in here.items() if strikes is None or client.strikes < strikes)
+    def _eligible_clients(self) -> list[str]:
+        limit = self.settings.max_strikes
+        present = {name: client for name, client in self.clients.items() if not client.has_left}
+        return sorted(name for name, client in present.items() if limit is None or client.strikes < limit)
 
-    def _open(self, now: float) -> None:
-        self.sampled = sample(self._eligible(), self.rounds.clients, self.seed, self.round)
-        self.updates, self.left, self.answers, self.opened = {}, {}, {}, now
+    def _open_round(self, now: float) -> None:
+        self.sampled = sample_clients(self._eligible_clients(), self.settings.clients, self.seed, self.round)
+        self.updates, self.replaced_estimates, self.answers, self.round_start = {}, {}, {}, now
 
-    def _close(self, now: float) -> None:
-        """Average what came, take one step of the server's optimizer, begin the next round."""
+    def _close_round(self, now: float) -> None:
+        """Combine the updates, take one step of the server's optimizer, start the next round."""
         accepted = sorted(self.updates)
-        enough = len(accepted) >= max(self.rounds.least, self.rounds.aggregate.least)
-        done = self._stepped(accepted) if enough else None
-        if done:
-            self.weights, self.memory = done
+        needed = max(self.settings.min_updates, self.settings.aggregate.min_updates)
+        stepped = self._step(accepted) if len(accepted) >= needed else None
+        if stepped:
+            self.weights, self.optimizer_state = stepped
         reasons = [answer.reason for answer in self.answers.values() if answer is not None]
         skipped = reasons.count(NO_UPDATE)
         counts = {
             "sampled": len(self.sampled),
             "accepted": len(accepted),
-            "refused": len(reasons) - skipped,
+            "rejected": len(reasons) - skipped,
             "skipped": skipped,
-            "stepped": int(bool(done)),
+            "stepped": int(bool(stepped)),
         }
         self.history.append(counts)
         self.round += 1
         self.copy.advance(self.weights, self.round)
-        if self.done:
-            self.sampled, self.updates, self.left, self.answers = [], {}, {}, {}
+        if self.is_done:
+            self.sampled, self.updates, self.replaced_estimates, self.answers = [], {}, {}, {}
         else:
-            self._open(now)
+            self._open_round(now)
 
-    def _stepped(self, names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def _step(self, names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         weights = [self.updates[name][1] for name in names]
-        mean = self.rounds.aggregate.combined(self._rows(names), weights)
-        return step_all(self.optimizer, self.weights, unflat(mean, self.layers), self.memory)
+        mean = self.settings.aggregate.combine(self._rows(names), weights)
+        return step_all(self.optimizer, self.weights, unflatten_layers(mean, self.layers), self.optimizer_state)
 
     def _rows(self, names: Sequence[str]) -> Iterator[Tensor]:
         for name in names:
-            if self.intake.way.believes:
-                belief = self.left[name] if name in self.left else self.intake.beliefs[name]
-                yield flat(belief, self.layers)  # what the update made of it when it was accepted
+            if self.decoder.keeps_estimates:
+                replaced = self.replaced_estimates.get(name)  # the estimate when the update was accepted
+                yield flatten_layers(self.decoder.estimates[name] if replaced is None else replaced, self.layers)
             else:
-                yield flat(self.intake.read(self.updates[name][0], name, self.round), self.layers)
+                yield flatten_layers(self.decoder.read(self.updates[name][0], name, self.round), self.layers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain tensors and numbers: enough to go on with the same next round; an open one is kept as it is."""
+        """Tensors and numbers: everything needed to resume with the same next round; an open round is kept."""
         answers = {n: None if a is None else [a.reason, str(a)] for n, a in self.answers.items()}
         return {
             "weights": dict(self.weights),
-            "memory": {name: flatten_state(state) for name, state in self.memory.items()},
-            "intake": self.intake.state_dict(),
+            "optimizer_state": {name: flatten_state(state) for name, state in self.optimizer_state.items()},
+            "decoder": self.decoder.state_dict(),
             "copy": self.copy.state_dict(),
-            "clients": {name: [c.settled, c.strikes, c.last, c.has_left] for name, c in self.clients.items()},
-            "round": [self.round, None if self.opened is None else 0.0, list(self.sampled)],
+            "clients": {
+                name: [c.last_accepted, c.strikes, c.last_reason, c.has_left] for name, c in self.clients.items()
+            },
+            "round": [self.round, None if self.round_start is None else 0.0, list(self.sampled)],
             "updates": {name: [list(payload.parts), weight] for name, (payload, weight) in self.updates.items()},
-            "left": {name: dict(values) for name, values in self.left.items()},
+            "replaced_estimates": {name: dict(values) for name, values in self.replaced_estimates.items()},
             "answers": answers,
-            "run": self.run,
-            "refusals": dict(self.refusals),
+            "run_id": self.run_id,
+            "rejections": dict(self.rejections),
             "history": [dict(counts) for counts in self.history],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a stored state; timers and the server epoch start again."""
         check_layers(self.weights, state["weights"])
-        memory = {n: restore_outer(self.optimizer, self.weights[n], kept) for n, kept in state["memory"].items()}
-        self.weights, self.memory = {name: state["weights"][name].clone() for name in self.weights}, memory
-        self.intake.load_state_dict(state["intake"])
+        self.optimizer_state = {
+            name: restore_optimizer_state(self.optimizer, self.weights[name], stored)
+            for name, stored in state["optimizer_state"].items()
+        }
+        self.weights = {name: state["weights"][name].clone() for name in self.weights}
+        self.decoder.load_state_dict(state["decoder"])
         self.copy.load_state_dict(state["copy"])
-        self.clients = {name: Client(*fields) for name, fields in state["clients"].items()}
-        self.round, self.opened, self.sampled = state["round"]
+        self.clients = {name: ClientRecord(*fields) for name, fields in state["clients"].items()}
+        self.round, self.round_start, self.sampled = state["round"]
         self.updates = {name: (Payload(tuple(parts)), weight) for name, (parts, weight) in state["updates"].items()}
-        self.left = {name: dict(values) for name, values in state.get("left", {}).items()}
-        self.answers = {name: None if a is None else Refused(*a) for name, a in state["answers"].items()}
-        self.life, self.run, self.resumed = new_life(), state.get("run", self.run), True
-        self.refusals, self.history = Counter(state["refusals"]), list(state["history"])
+        self.replaced_estimates = {name: dict(values) for name, values in state.get("replaced_estimates", {}).items()}
+        self.answers = {name: None if a is None else Rejected(*a) for name, a in state["answers"].items()}
+        self.server_epoch, self.run_id, self.resumed = new_epoch(), state.get("run_id", self.run_id), True
+        self.rejections, self.history = Counter(state["rejections"]), list(state["history"])

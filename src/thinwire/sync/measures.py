@@ -1,4 +1,4 @@
-"""How far replicas are apart, and their mean: programs, so that all ranks get the same number."""
+"""Distances between replicas and their mean, as programs: all ranks get the same number."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Tensors = Mapping[str, Tensor]
 
 
 def consensus(parameters: Tensors, world: World, step: int = 0) -> Program[float]:
-    """(1/n) sum |w_i - mean w|^2: how far the ranks' weights are apart; 0 for equal ones, up to rounding."""
+    """Consensus distance (1/n) sum |w_i - mean w|^2 of the ranks' weights; 0 for equal ones, up to rounding."""
     _, distance = yield from mean_and_consensus(parameters, world, step)
     return distance
 
 
 def mean_and_consensus(parameters: Tensors, world: World, step: int = 0) -> Program[tuple[dict[str, Tensor], float]]:
-    """The mean of all ranks' tensors, each in its own type, and how far they are from it: one all-reduce.
+    """The mean of all ranks' tensors, each in its own dtype, and their consensus distance; one all-reduce.
 
-    It is the mean of |w_i|^2 less |mean w|^2. In float64, because little is left of the difference when ranks agree.
+    The distance is the mean of |w_i|^2 minus |mean w|^2, in float64 because the terms almost cancel when ranks agree.
     """
     flat = _flat(parameters)
     sent = torch.cat([flat, flat.square().sum().reshape(1)])
@@ -35,17 +35,17 @@ def mean_and_consensus(parameters: Tensors, world: World, step: int = 0) -> Prog
 
 
 def drift(parameters: Tensors, anchors: Tensors, step: int = 0) -> Program[float]:
-    """sqrt(sum |w_i - anchor_i|^2 / sum |anchor_i|^2) over all ranks: what a drift policy looks at, 16 bytes."""
-    gone = sum(float((parameters[n].detach().double() - a.double()).square().sum()) for n, a in anchors.items())
+    """Relative drift sqrt(sum |w_i - anchor_i|^2 / sum |anchor_i|^2) over all ranks; an all-reduce of 16 bytes."""
+    moved = sum(float((parameters[n].detach().double() - a.double()).square().sum()) for n, a in anchors.items())
     size = sum(float(a.double().square().sum()) for a in anchors.values())
-    total = yield _reduce(torch.tensor([gone, size], dtype=torch.float64), "drift", step)
-    gone, size = total.tolist()
-    return math.sqrt(gone / size) if size > 0 else math.inf if gone > 0 else 0.0
+    total = yield _reduce(torch.tensor([moved, size], dtype=torch.float64), "drift", step)
+    moved, size = total.tolist()
+    return math.sqrt(moved / size) if size > 0 else math.inf if moved > 0 else 0.0
 
 
-def anywhere(here: bool, step: int = 0) -> Program[bool]:
-    """Whether it is so on some rank; all are told the same."""
-    total = yield _reduce(torch.tensor([float(here)]), "agree", step)
+def any_rank(flag: bool, step: int = 0) -> Program[bool]:
+    """Whether the flag is set on any rank; the same answer on all."""
+    total = yield _reduce(torch.tensor([float(flag)]), "agree", step)
     return bool(total.item() > 0)
 
 

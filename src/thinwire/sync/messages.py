@@ -1,4 +1,4 @@
-"""What a server and its workers say to one another, and how a server says no."""
+"""Messages between a server and its workers: their fields, and rejections with a reason."""
 
 from __future__ import annotations
 
@@ -8,93 +8,102 @@ from typing import Any
 
 from ..core import Message, Payload, ProtocolError, ThinwireError
 
-NOTHING = Payload(())
+EMPTY = Payload(())
 
 SERVER = "server"  # the sender of every reply
-JOIN_AGAIN = ("unknown", "form", "have", "memory")  # reasons after which a worker and its server must agree anew
-NO_UPDATE = "no update"  # the answer of a client that trained in vain: the round closes without it
 INTERNAL = "internal"  # an error of the server itself
-BLAMELESS = ("unknown", "memory", INTERNAL, NO_UPDATE)  # reasons that are the server's, or an honest word: no strikes
-MOST = 2**53  # whole numbers that every JSON reader keeps exactly
+NO_UPDATE = "no update"  # a client has reported that it has no update in this round
+UNKNOWN, CONFIG, OUT_OF_SYNC, MEMORY = "unknown", "config", "out of sync", "memory"
+JOIN_AGAIN = (UNKNOWN, CONFIG, OUT_OF_SYNC, MEMORY)  # reasons after which a worker has to join again
+NO_STRIKE = (UNKNOWN, MEMORY, INTERNAL, NO_UPDATE)  # reasons that do not count against a client
+MAX_INT = 2**53  # the largest integer that every JSON reader keeps exactly
 
 
-class Refused(ThinwireError):
-    """A message the server does not take. `reason` is one word to count by, the text says what was wrong."""
+class Rejected(ThinwireError):
+    """The server rejects a message. `reason` is a word for counting, the text says what was wrong."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
         self.reason = reason
 
     def reply(self, to: Message) -> Message:
-        return reply(to, "refused", {"reason": self.reason, "text": str(self)})
+        """The message that tells the sender."""
+        return reply(to, "rejected", {"reason": self.reason, "text": str(self)})
 
 
-def answered(
-    message: Message, doors: Mapping[str, Callable[[Message], Message]], refused: Callable[[Refused], None]
+def dispatch(
+    message: Message,
+    handlers: Mapping[str, Callable[[Message], Message]],
+    on_rejected: Callable[[Rejected], None],
 ) -> Message:
-    """The reply of the door that is called like the message; `refused` is told what was, before its sender is."""
+    """The reply of the handler for this kind of message; `on_rejected` is called before a rejection is returned."""
     try:
-        if message.kind not in doors:
-            raise Refused("kind", f"no message is called {message.kind!r}; there are {', '.join(doors)}")
-        return doors[message.kind](message)
-    except Refused as refusal:
-        refused(refusal)
-        return refusal.reply(message)
+        if message.kind not in handlers:
+            raise Rejected("kind", f"unknown kind of message {message.kind!r}; there are {', '.join(handlers)}")
+        return handlers[message.kind](message)
+    except Rejected as rejection:
+        on_rejected(rejection)
+        return rejection.reply(message)
 
 
 def reply(
-    to: Message, kind: str, fields: Mapping[str, Any] | None = None, payload: Payload = NOTHING, round: int = 0
+    to: Message, kind: str, fields: Mapping[str, Any] | None = None, payload: Payload = EMPTY, round: int = 0
 ) -> Message:
-    """What `to` has for a round may be nonsense, and is not repeated then."""
-    theirs = to.round if type(to.round) is int and 0 <= to.round <= MOST else 0
-    return Message(kind, SERVER, round or theirs, to.sequence, fields or {}, payload)
+    """A reply of the server; the round of `to` is repeated if it is valid."""
+    their_round = to.round if type(to.round) is int and 0 <= to.round <= MAX_INT else 0
+    return Message(kind, SERVER, round or their_round, to.sequence, fields or {}, payload)
 
 
-def whole(message: Message, name: str, least: int = 0, most: int = MOST) -> int:
-    """A field that must be a whole number; 3.0, true and "3" are none."""
+def int_field(message: Message, name: str, minimum: int = 0, maximum: int = MAX_INT) -> int:
+    """An integer field of a worker's message; Rejected for anything else, such as 3.0, true and "3"."""
     value = message.fields.get(name)
-    if type(value) is not int or not least <= value <= most:
-        raise Refused("fields", f"{message.kind}: {name} must be a whole number from {least} to {most}, got {value!r}")
+    if type(value) is not int or not minimum <= value <= maximum:
+        raise Rejected(
+            "fields", f"{message.kind}: {name} must be an integer from {minimum} to {maximum}, got {value!r}"
+        )
     return value
 
 
-def check_settled(message: Message, ours: int) -> None:
-    """Under ef21 both sides hold the same belief; one that was resumed from a checkpoint does not any more."""
-    if (theirs := whole(message, "settled", -1)) != ours:
-        raise Refused("memory", f"last accepted: {theirs} for {message.sender!r}, {ours} for the server; join again")
+def require_int(message: Message, name: str) -> int:
+    """An integer field of a server's reply; ProtocolError for anything else."""
+    value = message.fields.get(name)
+    if type(value) is not int:
+        raise ProtocolError(f"{message.kind} from {message.sender}: {name} must be an integer, got {value!r:.60}")
+    return value
 
 
-def new_life() -> str:
-    """A word for the time from a server's start, or from loading its state, to its end; nothing is computed from it.
+def check_last_accepted(message: Message, ours: int) -> None:
+    """Under EF21 both sides keep the same estimate; Rejected if one of them was resumed from an older checkpoint."""
+    if (theirs := int_field(message, "last_accepted", -1)) != ours:
+        raise Rejected(
+            MEMORY, f"last accepted update: {theirs} according to {message.sender!r}, {ours} at the server; join again"
+        )
 
-    A server's `run` is such a word, too, but is stored: the same for all lives of one training.
+
+def new_epoch() -> str:
+    """A random word for the time from a server's start, or from loading its state, to its end.
+
+    The `run_id` of a server is such a word, too, but it is stored: equal for all epochs of one training.
     """
     return secrets.token_hex(8)
 
 
-def check_life(message: Message, life: str) -> None:
-    """Who joined before the server was resumed may hold a model that it never had: counts alone do not tell."""
-    if message.fields.get("life") != life:
-        raise Refused("unknown", f"the server was started anew since {message.sender!r} joined; join again")
-
-
-def told(message: Message, name: str) -> int:
-    """A whole number that a reply must have."""
-    value = message.fields.get(name)
-    if type(value) is not int:
-        raise ProtocolError(f"{message.kind} from {message.sender}: {name} must be a whole number, got {value!r:.60}")
-    return value
+def check_server_epoch(message: Message, epoch: str) -> None:
+    """Rejected if the worker joined before the server was resumed: it may hold a model that this server never had."""
+    if message.fields.get("server_epoch") != epoch:
+        raise Rejected(UNKNOWN, f"the server was restarted since {message.sender!r} joined; join again")
 
 
 def expect_step(message: Message) -> int:
-    if type(message.round) is not int or not 0 <= message.round <= MOST:
-        raise Refused("round", f"{message.kind}: round must be a whole number from 0, got {message.round!r}")
+    """The step or round of a worker's message."""
+    if type(message.round) is not int or not 0 <= message.round <= MAX_INT:
+        raise Rejected("round", f"{message.kind}: round must be an integer from 0, got {message.round!r}")
     return message.round
 
 
 def reported_reason(message: Message) -> str:
-    """The text with which a client explains itself: for the log, so it is one short printable line."""
+    """The reason that a client gives, for the log: one short printable line."""
     reason = message.fields.get("reason")
     if not isinstance(reason, str):
-        raise Refused("fields", f"{message.kind}: reason must be a text, got {reason!r:.60}")
+        raise Rejected("fields", f"{message.kind}: reason must be a text, got {reason!r:.60}")
     return "".join(letter if letter.isprintable() else "?" for letter in reason[:200])

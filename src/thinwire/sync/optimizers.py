@@ -1,7 +1,8 @@
-"""Outer optimizers: a step with an averaged delta as gradient, in local rounds and on servers.
+"""Outer optimizers of local rounds and servers: a step with an averaged delta as the gradient.
 
-Plain functions of one layer whose state goes in and comes out: a named tuple, a tensor, or tensors and numbers by name.
-`torch_optimizers` makes one of any class of torch.optim.
+FedAvg (McMahan et al., 2017), SlowMo (Wang et al., 2020), DiLoCo's Nesterov momentum (Douillard et al., 2023), FedAdam
+(Reddi et al., 2021). They are pure functions of one layer: the state is an argument and a result. `torch_optimizers`
+makes one from any class of torch.optim.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ from ..core import CompositionError, all_finite, flatten_state, restore_state
 
 
 @runtime_checkable
-class Outer(Protocol):
-    """One layer: (weight, gradient, state) -> (weight, state); arguments are not modified."""
+class OuterOptimizer(Protocol):
+    """Steps one layer: (weight, gradient, state) -> (weight, state). Arguments are not modified."""
 
     def init(self, weight: Tensor) -> Any:
-        """The state before the first step; () if there is none."""
+        """The state before the first step; () for none."""
         ...
 
-    def step(self, weight: Tensor, gradient: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+    def step(self, weight: Tensor, gradient: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The weight and the state after a step."""
+        ...
 
 
 @dataclass(frozen=True)
 class Average:
-    """w <- w - g: with an averaged delta, the average of the weights. Local SGD."""
+    """w <- w - g: with an averaged delta, the average of the weights. Local SGD (Stich, 2019)."""
 
     def init(self, weight: Tensor) -> tuple[()]:
         return ()
@@ -39,7 +42,9 @@ class Average:
         return weight - gradient, state
 
 
-class Velocity(NamedTuple):
+class MomentumState(NamedTuple):
+    """State of SGD with momentum."""
+
     steps: int  # so far, for checkpoints of servers; nothing is computed with it
     velocity: Tensor
 
@@ -48,7 +53,7 @@ class Velocity(NamedTuple):
 class SGD:
     """v <- momentum·v + g; w <- w - lr·v, or w - lr·(g + momentum·v) with `nesterov`.
 
-    SGD(lr=1) is the average (FedAvg); with momentum it is SlowMo, or FedAvgM.
+    SGD(lr=1) is the average: FedAvg (McMahan et al., 2017). With momentum it is SlowMo (Wang et al., 2020) or FedAvgM.
     """
 
     lr: float = 1.0
@@ -59,8 +64,8 @@ class SGD:
     def __post_init__(self) -> None:
         _check_rates(type(self).__name__.lower(), self.lr, self.weight_decay, self.momentum)
 
-    def init(self, weight: Tensor) -> Velocity | tuple[()]:
-        return Velocity(0, torch.zeros_like(weight)) if self.momentum else ()
+    def init(self, weight: Tensor) -> MomentumState | tuple[()]:
+        return MomentumState(0, torch.zeros_like(weight)) if self.momentum else ()
 
     def step(self, weight: Tensor, gradient: Tensor, state: Any) -> tuple[Tensor, Any]:
         if self.weight_decay:
@@ -69,22 +74,24 @@ class SGD:
             return weight - self.lr * gradient, state
         velocity = self.momentum * state.velocity + gradient
         ahead = gradient + self.momentum * velocity if self.nesterov else velocity
-        return weight - self.lr * ahead, Velocity(state.steps + 1, velocity)
+        return weight - self.lr * ahead, MomentumState(state.steps + 1, velocity)
 
 
 @dataclass(frozen=True)
 class Nesterov(SGD):
-    """SGD with Nesterov's momentum: DiLoCo's outer optimizer (Douillard et al., 2023)."""
+    """SGD with Nesterov momentum: the outer optimizer of DiLoCo (Douillard et al., 2023)."""
 
     lr: float = 0.7
     momentum: float = 0.9
     nesterov: bool = field(default=True, init=False, repr=False)
 
-    def init(self, weight: Tensor) -> Velocity:
-        return Velocity(0, torch.zeros_like(weight))
+    def init(self, weight: Tensor) -> MomentumState:
+        return MomentumState(0, torch.zeros_like(weight))
 
 
-class Moments(NamedTuple):
+class AdamState(NamedTuple):
+    """State of Adam."""
+
     steps: int
     first: Tensor
     second: Tensor
@@ -92,77 +99,78 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class Adam:
-    """m <- b1·m + (1-b1)·g; v <- b2·v + (1-b2)·g²; w <- w - lr·m / (√v + eps), both divided by 1 - b^t if `corrected`.
+    """m <- b1·m + (1-b1)·g; v <- b2·v + (1-b2)·g²; w <- w - lr·m / (√v + eps), both divided by 1 - b^t with
+    `bias_correction`.
 
-    FedAdam is Adam(lr=0.01, eps=1e-3, corrected=False): Reddi et al., arXiv 2003.00295.
+    FedAdam is Adam(lr=0.01, eps=1e-3, bias_correction=False) (Reddi et al., 2021).
     """
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
-    weight_decay: float = 0.0  # taken from the weight, as AdamW does
-    corrected: bool = True
+    weight_decay: float = 0.0  # decoupled, as in AdamW
+    bias_correction: bool = True
 
     def __post_init__(self) -> None:
-        _check_pair("adam", self.betas)
+        _check_betas("adam", self.betas)
         _check_rates("adam", self.lr, self.weight_decay, *self.betas)
         if not 0 < self.eps < math.inf:
             raise CompositionError(f"adam: eps must be positive and finite, got {self.eps}; 1e-8 is usual")
 
-    def init(self, weight: Tensor) -> Moments:
-        return Moments(0, torch.zeros_like(weight), torch.zeros_like(weight))
+    def init(self, weight: Tensor) -> AdamState:
+        return AdamState(0, torch.zeros_like(weight), torch.zeros_like(weight))
 
-    def step(self, weight: Tensor, gradient: Tensor, state: Moments) -> tuple[Tensor, Moments]:
+    def step(self, weight: Tensor, gradient: Tensor, state: AdamState) -> tuple[Tensor, AdamState]:
         (b1, b2), steps = self.betas, state.steps + 1
         first = b1 * state.first + (1 - b1) * gradient
         second = b2 * state.second + (1 - b2) * gradient.square()
-        c1, c2 = (1 - b1**steps, 1 - b2**steps) if self.corrected else (1.0, 1.0)
-        kept = weight * (1 - self.lr * self.weight_decay) if self.weight_decay else weight
-        return kept - self.lr * (first / c1) / ((second / c2).sqrt() + self.eps), Moments(steps, first, second)
+        c1, c2 = (1 - b1**steps, 1 - b2**steps) if self.bias_correction else (1.0, 1.0)
+        decayed = weight * (1 - self.lr * self.weight_decay) if self.weight_decay else weight
+        return decayed - self.lr * (first / c1) / ((second / c2).sqrt() + self.eps), AdamState(steps, first, second)
 
 
 def step_all(
-    optimizer: Outer,
+    optimizer: OuterOptimizer,
     weights: Mapping[str, Tensor],
     gradients: Mapping[str, Tensor],
     states: Mapping[str, Any],
 ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """All layers one step on; None if any number of weights or states would not be finite: then take no step."""
-    news, memories = {}, {}
+    """Step all layers; None if a weight or a state would not be finite: then no step is to be taken."""
+    stepped, new_states = {}, {}
     for name, weight in weights.items():
-        news[name], memories[name] = optimizer.step(weight, gradients[name].to(weight.dtype), states[name])
-        held = [news[name], *(leaf for leaf in flatten_state(memories[name]).values() if isinstance(leaf, Tensor))]
-        if not all(map(all_finite, held)):
+        stepped[name], new_states[name] = optimizer.step(weight, gradients[name].to(weight.dtype), states[name])
+        leaves = [leaf for leaf in flatten_state(new_states[name]).values() if isinstance(leaf, Tensor)]
+        if not all(map(all_finite, [stepped[name], *leaves])):
             return None
-    return news, memories
+    return stepped, new_states
 
 
-def restore_outer(optimizer: Outer, weight: Tensor, stored: Mapping[str, Any]) -> Any:
-    """The state of one layer that `flatten_state` made `stored` of. A state that grows at its first step is probed."""
-    form = optimizer.init(weight)
-    if isinstance(form, Mapping) and stored:
-        form = optimizer.step(torch.zeros_like(weight), torch.zeros_like(weight), form)[1]
-    return restore_state(form, stored)
+def restore_optimizer_state(optimizer: OuterOptimizer, weight: Tensor, stored: Mapping[str, Any]) -> Any:
+    """The state of one layer from its stored form, the result of `flatten_state`."""
+    template = optimizer.init(weight)
+    if isinstance(template, Mapping) and stored:  # torch's optimizers fill their state at the first step
+        template = optimizer.step(torch.zeros_like(weight), torch.zeros_like(weight), template)[1]
+    return restore_state(template, stored)
 
 
 def store_momentum(state: Any, weight: Tensor) -> Tensor | dict[str, Any]:
-    """What checkpoints of local training hold for one layer: a velocity alone (empty if there is none), or by name."""
+    """The stored form of a layer's state in local training: the velocity alone (empty for none), or fields by name."""
     if isinstance(state, tuple) and not state:
         return torch.zeros(0, dtype=weight.dtype, device=weight.device)
-    if isinstance(state, Velocity):
+    if isinstance(state, MomentumState):
         return state.velocity
     return state if isinstance(state, Tensor) else flatten_state(state)
 
 
-def restore_momentum(optimizer: Outer, weight: Tensor, stored: Tensor | Mapping[str, Any]) -> Any:
-    """The state of one layer that `store_momentum` made `stored` of."""
+def restore_momentum(optimizer: OuterOptimizer, weight: Tensor, stored: Tensor | Mapping[str, Any]) -> Any:
+    """The state of one layer from its stored form, the result of `store_momentum`."""
     if not isinstance(stored, Tensor):
-        return restore_outer(optimizer, weight, stored)
-    form, fields = optimizer.init(weight), {"": stored.to(weight.dtype), "velocity": stored.to(weight.dtype)}
-    return restore_state(form, {**fields, "steps": 0})
+        return restore_optimizer_state(optimizer, weight, stored)
+    template, fields = optimizer.init(weight), {"": stored.to(weight.dtype), "velocity": stored.to(weight.dtype)}
+    return restore_state(template, {**fields, "steps": 0})
 
 
-def _check_pair(part: str, betas: Any) -> None:
+def _check_betas(part: str, betas: Any) -> None:
     numbers = isinstance(betas, tuple) and len(betas) == 2 and all(isinstance(beta, int | float) for beta in betas)
     if not numbers:
         raise CompositionError(f"{part}: betas must be two numbers, got {betas!r}; (0.9, 0.999) is usual")

@@ -1,4 +1,7 @@
-"""When workers talk: pure functions of what all ranks know alike, so that all of them decide alike."""
+"""Synchronization policies: when a round of local training is due (Local SGD, post-local SGD, drift thresholds).
+
+Policies are pure functions of values that are equal on all ranks, so all ranks decide alike.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from ..core import CompositionError
 
 
-class Moment(NamedTuple):
-    """After a local step. Steps count from 0; `since_sync` counts the local steps since the last round, this one too.
+class StepInfo(NamedTuple):
+    """The state after a local step that policies decide by. It has no clock and no value of one rank alone.
 
-    drift: how far workers have gone since then, relative to their weights, as `measures.drift` agreed on it; None if
-    nobody looked. Never a clock's reading, and never one rank's own number: ranks would part.
+    step: counted from 0. since_sync: local steps since the last round, this one included. drift: the ranks' distance
+    from their anchors relative to the weights (`measures.drift`), equal on all ranks; None if it was not measured.
     """
 
     step: int
@@ -23,102 +26,101 @@ class Moment(NamedTuple):
 
 @runtime_checkable
 class SyncPolicy(Protocol):
-    """Says whether a round is due now."""
+    """Decides whether a round is due."""
 
-    def due(self, moment: Moment) -> bool: ...
+    def is_due(self, info: StepInfo) -> bool:
+        """Whether a round is due after this step."""
+        ...
 
     @property
-    def looks_every(self) -> int:
-        """Local steps between two looks at the drift; 0: it never looks."""
+    def test_every(self) -> int:
+        """Local steps between two measurements of the drift; 0: it is never measured."""
         ...
 
 
 @dataclass(frozen=True)
 class Every:
-    """A round after every `period` local steps."""
+    """A round after every `period` local steps: Local SGD (Stich, 2019)."""
 
     period: int = 1
 
     def __post_init__(self) -> None:
-        _at_least_one("every", "period", self.period)
+        _check_at_least_one("every", "period", self.period)
 
     @property
-    def looks_every(self) -> int:
+    def test_every(self) -> int:
         return 0
 
-    def due(self, moment: Moment) -> bool:
-        return moment.since_sync >= self.period
+    def is_due(self, info: StepInfo) -> bool:
+        return info.since_sync >= self.period
 
 
 @dataclass(frozen=True)
 class BSP:
-    """A round after every step."""
+    """A round after every step: bulk-synchronous parallel training."""
 
     @property
-    def looks_every(self) -> int:
+    def test_every(self) -> int:
         return 0
 
-    def due(self, moment: Moment) -> bool:
+    def is_due(self, info: StepInfo) -> bool:
         return True
 
 
 @dataclass(frozen=True)
 class PostLocal:
-    """A round after each of the first `start` steps, then after every `period` (Lin et al., 2018)."""
+    """Post-local SGD (Lin et al., 2018): a round after each of the first `start` steps, then after every `period`."""
 
     start: int
     period: int
 
     def __post_init__(self) -> None:
-        _at_least_one("post_local", "period", self.period)
+        _check_at_least_one("post_local", "period", self.period)
         if self.start < 0:
             raise CompositionError(
-                f"post_local: start must not be negative, got {self.start}; 0 is every({self.period})"
+                f"post_local: start must not be negative, got {self.start}; 0 is the same as every({self.period})"
             )
 
     @property
-    def looks_every(self) -> int:
+    def test_every(self) -> int:
         return 0
 
-    def due(self, moment: Moment) -> bool:
-        return moment.step < self.start or moment.since_sync >= self.period
+    def is_due(self, info: StepInfo) -> bool:
+        return info.step < self.start or info.since_sync >= self.period
 
 
 @dataclass(frozen=True)
 class Drift:
-    """A round when workers have drifted by more than `above`, and after `most` steps at the latest.
+    """A round when the relative drift exceeds `threshold`, and after `max_period` steps at the latest.
 
-    They look every `look` steps, which costs one message of two numbers. What is no number does not count.
+    The drift is measured every `test_every` steps by an all-reduce of two numbers. A drift that is not finite is
+    ignored.
     """
 
-    above: float
-    most: int = 64
-    look: int = 1
+    threshold: float
+    max_period: int = 64
+    test_every: int = 1
 
     def __post_init__(self) -> None:
-        _at_least_one("drift", "most", self.most)
-        _at_least_one("drift", "look", self.look)
-        if not self.above > 0:
+        _check_at_least_one("drift", "max_period", self.max_period)
+        _check_at_least_one("drift", "test_every", self.test_every)
+        if not self.threshold > 0:
             raise CompositionError(
-                f"drift: above must be positive, got {self.above}; 0.01 is a hundredth of the weights"
+                f"drift: threshold must be positive, got {self.threshold}; 0.01 is one percent of the weights' norm"
             )
 
-    @property
-    def looks_every(self) -> int:
-        return self.look
-
-    def due(self, moment: Moment) -> bool:
-        far = moment.drift is not None and math.isfinite(moment.drift) and moment.drift > self.above
-        return far or moment.since_sync >= self.most
+    def is_due(self, info: StepInfo) -> bool:
+        is_far = info.drift is not None and math.isfinite(info.drift) and info.drift > self.threshold
+        return is_far or info.since_sync >= self.max_period
 
 
 def period_bound(steps: int, workers: int) -> float:
-    """The longest period that costs no convergence, T^(1/4) / N^(3/4) for T steps of N workers; below 1: none does."""
+    """T^(1/4) / N^(3/4): the longest period of T steps on N workers for which theory promises a linear speed-up."""
     if steps < 1 or workers < 1:
         raise CompositionError(f"period_bound: steps and workers must be at least 1, got {steps} and {workers}")
     return float(steps**0.25 / workers**0.75)
 
 
-def _at_least_one(part: str, name: str, value: int) -> None:
+def _check_at_least_one(part: str, name: str, value: int) -> None:
     if value < 1:
         raise CompositionError(f"{part}: {name} must be at least 1, got {value}; 1 is after every step")

@@ -1,4 +1,4 @@
-"""Settings of federated rounds, what the server knows of each client, and which clients a round samples."""
+"""Client sampling of federated rounds (FedAvg, McMahan et al., 2017), the settings of rounds, records of clients."""
 
 from __future__ import annotations
 
@@ -10,60 +10,74 @@ import torch
 
 from ..core import CompositionError, Message, derive_key
 from ..kernels import distinct_positions
-from .messages import MOST, Refused
-from .robust import Rule
+from .messages import MAX_INT, Rejected
+from .robust import RobustMean
 
 _SAMPLE_KEY = "sample"  # frozen: makes the random bits
 
 
 @dataclass(frozen=True)
-class Rounds:
-    """clients: how many a round samples. least: fewer accepted updates change nothing. deadline: seconds a round lasts.
+class FederatedConfig:
+    """Settings of federated rounds.
 
-    max_client_weight: a client counts for its number of examples, at most for this. max_strikes: who was refused so
-    often is sampled no more; none samples on.
+    Args:
+        clients: number of clients sampled in a round.
+        rounds: number of rounds.
+        round_timeout_s: seconds after which a round ends with the updates that have arrived.
+        min_updates: with fewer accepted updates a round changes nothing.
+        max_client_weight: a client is weighted by its number of examples, at most by this.
+        max_strikes: a client whose updates were rejected this often is not sampled any more; None: no limit.
+        aggregate: how the updates of a round are combined.
     """
 
     clients: int
     rounds: int
-    deadline: float = math.inf
-    least: int = 1
+    round_timeout_s: float = math.inf
+    min_updates: int = 1
     max_client_weight: float = math.inf
     max_strikes: int | None = None
-    aggregate: Rule = field(default_factory=Rule)
+    aggregate: RobustMean = field(default_factory=RobustMean)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.clients or self.rounds < 0 or not self.deadline > 0:
-            got = f"clients={self.clients}, least={self.least}, rounds={self.rounds}, deadline={self.deadline}"
-            raise CompositionError(f"Rounds: 1 <= least <= clients, rounds >= 0 and deadline > 0 wanted, got {got}")
-        if not self.max_client_weight > 0:
-            raise CompositionError(f"Rounds: max_client_weight must be positive, got {self.max_client_weight}")
-        if self.aggregate.least > self.clients:
-            rule, need = self.aggregate, self.aggregate.least
+        if not 1 <= self.min_updates <= self.clients:
             raise CompositionError(
-                f"Rounds: {rule.name} with faulty={rule.faulty} needs {need} clients a round, got {self.clients}"
+                f"FederatedConfig: min_updates must be from 1 to clients={self.clients}, got {self.min_updates}"
+            )
+        if self.rounds < 0 or not self.round_timeout_s > 0:
+            got = f"rounds={self.rounds}, round_timeout_s={self.round_timeout_s}"
+            raise CompositionError(
+                f"FederatedConfig: rounds must be at least 0 and round_timeout_s positive, got {got}"
+            )
+        if not self.max_client_weight > 0:
+            raise CompositionError(f"FederatedConfig: max_client_weight must be positive, got {self.max_client_weight}")
+        if (needed := self.aggregate.min_updates) > self.clients:
+            method, faulty = self.aggregate.method, self.aggregate.num_byzantine
+            raise CompositionError(
+                f"FederatedConfig: {method} with num_byzantine={faulty} needs clients={needed} or more, "
+                f"got {self.clients}"
             )
 
 
 @dataclass
-class Client:
-    settled: int = -1  # the last round in which it was accepted
-    strikes: int = 0
-    last: str = ""  # why it was last refused
-    has_left: bool = False  # it said so; it is not sampled before it joins again
+class ClientRecord:
+    """What the server knows about a client."""
+
+    last_accepted: int = -1  # the last round in which its update was accepted
+    strikes: int = 0  # rejected updates that count against it
+    last_reason: str = ""  # why it was last rejected
+    has_left: bool = False  # it is not sampled before it joins again
 
 
-def examples_of(message: Message) -> int:
-    """A client's number of examples, which is its weight: whole and positive; 0, -1, 1e300, NaN and 7.5 are refused."""
+def read_num_examples(message: Message) -> int:
+    """A client's number of examples, its weight; Rejected unless it is a positive integer (not 0, -1, 1e300, 7.5)."""
     examples = message.fields.get("examples")
-    if type(examples) is not int or not 1 <= examples <= MOST:
-        raise Refused("weight", f"examples must be a whole number from 1 to {MOST}, got {examples!r}")
+    if type(examples) is not int or not 1 <= examples <= MAX_INT:
+        raise Rejected("weight", f"examples must be an integer from 1 to {MAX_INT}, got {examples!r}")
     return examples
 
 
-def sample(names: Sequence[str], count: int, seed: int, round: int) -> list[str]:
-    """So many different names, the same for the same seed and round; all if there are no more."""
-    places = distinct_positions(
-        derive_key(seed, _SAMPLE_KEY, round), min(count, len(names)), len(names), torch.device("cpu")
-    )
+def sample_clients(names: Sequence[str], count: int, seed: int, round: int) -> list[str]:
+    """`count` distinct names, or all if there are fewer; the same for the same seed and round."""
+    key = derive_key(seed, _SAMPLE_KEY, round)
+    places = distinct_positions(key, min(count, len(names)), len(names), torch.device("cpu"))
     return [names[place] for place in places.tolist()]

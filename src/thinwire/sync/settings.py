@@ -1,4 +1,8 @@
-"""Local training as settings: when, what, through which exchange, and what is made of the average."""
+"""Settings of local training: Local SGD (Stich, 2019), DiLoCo (Douillard et al., 2023) and its streaming form (2025).
+
+Each rank takes local steps; a synchronization round averages what changed and applies the average with an outer
+optimizer.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from ..core import (
     topology_of,
     tracks_peer_copies,
 )
-from .optimizers import Average, Outer
+from .optimizers import Average, OuterOptimizer
 from .policies import BSP, Every, SyncPolicy
 
 PAYLOADS = ("deltas", "weights", "gradients")
@@ -28,99 +32,118 @@ PAYLOADS = ("deltas", "weights", "gradients")
 
 @dataclass(frozen=True)
 class Local:
-    """So many local steps, then a round: what travels, through which exchange, and what is made of the average.
+    """When replicas are synchronized, what is sent, and how the average is applied.
 
-    every: a number of steps, or a policy. payload: "deltas" (anchor - weights), "weights", or "gradients" at each step.
-    overlap: a round travels during step p, 2p, ...: that step's gradient, taken at the old weights, is applied to the
-    average of the weights before it (Algorithm 1 of Tolstobrov, 2022). fragments: layers in so many groups that take
-    turns; delay: a round is merged so many steps after it was sent; mixing: the share of the local weights that stays
-    then (streaming DiLoCo).
-    average_every: after so many rounds all ranks' weights are averaged densely, which is for gossip.
+    Args:
+        sync_every: local steps between two rounds, or a policy.
+        composition: what a round sends through.
+        outer_optimizer: applies the averaged delta.
+        payload: "deltas" (anchor - weights), "weights", or "gradients" in each step.
+        overlap: a round is sent during step p, 2p, ...; the gradient of that step, taken at the old weights, is applied
+            to the average of the weights before it (Algorithm 1 of Tolstobrov, 2022).
+        num_fragments: groups of layers that are synchronized in turn (streaming DiLoCo, Douillard et al., 2025).
+        fragment_sync_delay: steps between sending a round and merging its result.
+        fragment_update_alpha: share of the local weights that is kept when a result is merged, in [0, 1).
+        full_average_every: rounds between two dense averages of all ranks' weights, for gossip; 0: never.
     """
 
-    every: int | SyncPolicy = 1
-    exchange: Aggregator[Any] = field(default_factory=Dense)
-    outer: Outer = field(default_factory=Average)
+    sync_every: int | SyncPolicy = 1
+    composition: Aggregator[Any] = field(default_factory=Dense)
+    outer_optimizer: OuterOptimizer = field(default_factory=Average)
     payload: str = "deltas"
     overlap: bool = False
-    fragments: int = 1
-    delay: int = 0
-    mixing: float = 0.0
-    average_every: int = 0
+    num_fragments: int = 1
+    fragment_sync_delay: int = 0
+    fragment_update_alpha: float = 0.0
+    full_average_every: int = 0
 
     def __post_init__(self) -> None:
         check_choice("local", "payload", self.payload, PAYLOADS)
         check_flag("local", "overlap", self.overlap)
-        check_int("local", "fragments", self.fragments, 1, "1 sends all layers at once")
-        check_int("local", "delay", self.delay, 0, "0 waits for each round")
-        check_int("local", "average_every", self.average_every, 0, "0 means never")
-        check_number("local", "mixing", self.mixing)
-        if not 0 <= self.mixing < 1:
+        check_int("local", "num_fragments", self.num_fragments, 1, "1 sends all layers at once")
+        check_int("local", "fragment_sync_delay", self.fragment_sync_delay, 0, "0 waits for each round")
+        check_int("local", "full_average_every", self.full_average_every, 0, "0 means never")
+        check_number("local", "fragment_update_alpha", self.fragment_update_alpha)
+        if not 0 <= self.fragment_update_alpha < 1:
             raise CompositionError(
-                f"local: mixing must be in [0, 1), got {self.mixing}; 0.5 keeps half of the local weights"
+                f"local: fragment_update_alpha must be in [0, 1), got {self.fragment_update_alpha}; 0.5 keeps half of "
+                "the local weights"
             )
-        if not isinstance(self.every, SyncPolicy):
-            check_int("local", "every", self.every, 1, "or a policy such as 'post_local(start=1000, period=16)'")
-        if not isinstance(self.outer, Outer) or isinstance(self.outer, type):
+        if not isinstance(self.sync_every, SyncPolicy):
+            usual = "or a policy such as 'post_local(start=1000, period=16)'"
+            check_int("local", "sync_every", self.sync_every, 1, usual)
+        if not isinstance(self.outer_optimizer, OuterOptimizer) or isinstance(self.outer_optimizer, type):
             raise CompositionError(
-                f"local: outer must be a text such as 'nesterov(lr=0.7, momentum=0.9)' or an outer optimizer, got "
-                f"{self.outer!r}"
+                "local: outer_optimizer must be a text such as 'nesterov(lr=0.7, momentum=0.9)' or an outer optimizer, "
+                f"got {self.outer_optimizer!r}"
             )
-        self.policy  # noqa: B018 (a wrong period is refused here)
-        self._check_together()
-        check_exchange(self.payload, [self.exchange])
+        self.policy  # noqa: B018 (raises for a wrong period)
+        self._check_combination()
+        check_composition(self.payload, [self.composition])
 
-    def _check_together(self) -> None:
+    def _check_combination(self) -> None:
         if self.payload == "gradients":
-            others = {"overlap": False, "fragments": 1, "delay": 0, "mixing": 0.0, "outer": Average()}
-            for name, plain in others.items():
-                if getattr(self, name) != plain:
-                    raise IncompatibleParts(f"local: {name} is for weights and deltas; gradients are just averaged")
+            defaults = {
+                "overlap": False, "num_fragments": 1, "fragment_sync_delay": 0, "fragment_update_alpha": 0.0,
+                "outer_optimizer": Average(),
+            }  # fmt: skip
+            for name, default in defaults.items():
+                if getattr(self, name) != default:
+                    raise IncompatibleParts(
+                        f'local: {name} applies to weights and deltas; payload="gradients" averages them in each step'
+                    )
             if self.policy not in (Every(1), BSP()):
                 raise IncompatibleParts(
-                    f"local: gradients travel at every step, got every={self.every}; deltas may travel less often"
+                    f'local: payload="gradients" is sent at every step, got sync_every={self.sync_every}; '
+                    'use payload="deltas" to send less often'
                 )
-        if self.overlap and (self.delay or self.fragments > 1 or self.mixing):
+        if self.overlap and (self.fragment_sync_delay or self.num_fragments > 1 or self.fragment_update_alpha):
             raise IncompatibleParts(
-                "local: overlap merges a whole round before the next step; take it, or fragments, delay and mixing"
+                "local: overlap merges a whole round before the next step; use it, or num_fragments, "
+                "fragment_sync_delay and fragment_update_alpha"
             )
         if not isinstance(self.policy, Every):
-            if self.fragments > 1 or self.delay:
-                raise IncompatibleParts(f"local: fragments and delay need a fixed period, got every={self.every}")
-        elif self.delay >= self.policy.period:
+            if self.num_fragments > 1 or self.fragment_sync_delay:
+                raise IncompatibleParts(
+                    "local: num_fragments and fragment_sync_delay need a fixed period, got "
+                    f"sync_every={self.sync_every}; use a number of steps"
+                )
+        elif self.fragment_sync_delay >= self.policy.period:
             raise IncompatibleParts(
-                f"local: a round must be merged before the next, got delay={self.delay} and every={self.every}"
+                "local: a round must be merged before the next one starts, got "
+                f"fragment_sync_delay={self.fragment_sync_delay} and sync_every={self.sync_every}"
             )
 
     @property
     def policy(self) -> SyncPolicy:
-        return Every(self.every) if isinstance(self.every, int) else self.every
+        """When a round is due."""
+        return Every(self.sync_every) if isinstance(self.sync_every, int) else self.sync_every
 
     @property
-    def waits(self) -> bool:
-        """Whether a round is merged as soon as it is answered; else workers go on meanwhile."""
-        return not (self.overlap or self.delay)
+    def is_blocking(self) -> bool:
+        """Whether a round is merged as soon as it is answered; else workers continue meanwhile."""
+        return not (self.overlap or self.fragment_sync_delay)
 
 
-def check_exchange(payload: str, exchanges: Iterable[Aggregator[Any]]) -> None:
-    """Refuse what cannot work: weights through a lossy exchange, unless it keeps copies of them; copies of the rest."""
-    for exchange in exchanges:
-        if payload != "weights" and tracks_peer_copies(exchange):
+def check_composition(payload: str, compositions: Iterable[Aggregator[Any]]) -> None:
+    """Raise IncompatibleParts for weights through a lossy composition, or for one that tracks peers' weights."""
+    for composition in compositions:
+        if payload != "weights" and tracks_peer_copies(composition):
             raise IncompatibleParts(
-                f"local: {part_text(exchange)} follows its partners' weights, got payload={payload!r}; "
+                f"local: {part_text(composition)} tracks its neighbors' weights, got payload={payload!r}; "
                 'use payload="weights", or ef(gossip(...)) for deltas'
             )
-        if payload != "weights" or accepts_weights(exchange):
+        if payload != "weights" or accepts_weights(composition):
             continue
-        text, topology = part_text(exchange), topology_of(exchange)
+        text, topology = part_text(composition), topology_of(composition)
         if topology is not None:
             instead = "" if topology.changes else f", or use choco(..., {part_text(topology)})"
-            partners = f"whose partners change ({part_text(topology)})" if topology.changes else "of weights"
+            neighbors = f"whose neighbors change ({part_text(topology)})" if topology.changes else "of weights"
             raise IncompatibleParts(
-                f"local: lossy gossip {partners} needs a copy of every peer's weights, and {text} keeps none; "
+                f"local: lossy gossip {neighbors} needs a copy of every peer's weights, and {text} keeps none; "
                 f'send payload="deltas"{instead}'
             )
         raise IncompatibleParts(
-            f"local: {text} loses a share of what it is given, and weights are much larger than what changes in them; "
+            f"local: {text} drops a share of what it sends, and weights are much larger than their changes; "
             'send payload="deltas", or weights through dense()'
         )

@@ -1,4 +1,4 @@
-"""Any class of torch.optim as an outer optimizer: settings are its own, its state goes in and comes out."""
+"""Classes of torch.optim as outer optimizers, with their own settings and an explicit state."""
 
 from __future__ import annotations
 
@@ -15,53 +15,54 @@ from torch import Tensor
 
 from ..core import CompositionError, union_members
 
-_PLAIN = (float, int, bool, str, NoneType)  # and tuples: what a text can say
+_PLAIN = (float, int, bool, str, NoneType)  # and tuples: the types that a text can express
 
 
 class TorchOptimizer:
-    """Makes an optimizer of `source` for one parameter, steps once, and hands back what it keeps, by torch's names."""
+    """Builds a `source` optimizer for one parameter, takes a step, and returns its state by torch's names."""
 
     source: ClassVar[type[torch.optim.Optimizer]]
 
     def __post_init__(self) -> None:
         one = torch.zeros(1, 1)
-        self.step(one, one, self.init(one))  # so that wrong settings are refused now
+        self.step(one, one, self.init(one))  # raises for wrong settings
 
     def init(self, weight: Tensor) -> dict[str, Any]:
-        self._made(weight)
+        self._make_optimizer(weight)
         return {}
 
     def step(self, weight: Tensor, gradient: Tensor, state: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         parameter = weight.detach().clone()
-        optimizer = self._made(parameter)
+        optimizer = self._make_optimizer(parameter)
         parameter.grad = gradient.clone()
-        kept = optimizer.state[parameter]
-        kept.update({name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()})
-        self._tried(optimizer.step)
-        return parameter, {name: value for name, value in kept.items() if value is not None}
+        new_state = optimizer.state[parameter]
+        new_state.update({name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()})
+        self._call(optimizer.step)
+        return parameter, {name: value for name, value in new_state.items() if value is not None}
 
-    def _made(self, parameter: Tensor) -> torch.optim.Optimizer:
+    def _make_optimizer(self, parameter: Tensor) -> torch.optim.Optimizer:
         settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}  # type: ignore[arg-type]
-        made: torch.optim.Optimizer = self._tried(lambda: self.source([parameter], **settings))
+        made: torch.optim.Optimizer = self._call(lambda: self.source([parameter], **settings))
         return made
 
-    def _tried(self, call: Callable[[], Any]) -> Any:
+    def _call(self, call: Callable[[], Any]) -> Any:
         try:
             return call()
         except (TypeError, ValueError, RuntimeError, AttributeError) as error:
             name = self.source.__name__
-            told = f"{name.lower()}: torch.optim.{name} refuses a step on one dense layer: {error}"
-            raise CompositionError(told) from error
+            raise CompositionError(
+                f"{name.lower()}: torch.optim.{name} cannot step one dense layer with these settings: {error}"
+            ) from error
 
 
-_MADE: dict[Any, type[TorchOptimizer]] = {}  # so that equal settings of one class are equal
+_CLASSES: dict[Any, type[TorchOptimizer]] = {}  # one class for each source, so that equal settings compare equal
 
 
 def torch_class(source: type[torch.optim.Optimizer]) -> type[TorchOptimizer]:
-    """The class of outer optimizers with the settings of `source` that a text can say."""
-    if source not in _MADE:
-        _MADE[source] = _make_class(source)
-    return _MADE[source]
+    """The outer-optimizer class with those settings of `source` that a text can express."""
+    if source not in _CLASSES:
+        _CLASSES[source] = _make_class(source)
+    return _CLASSES[source]
 
 
 def _make_class(source: type[torch.optim.Optimizer]) -> type[TorchOptimizer]:
@@ -76,7 +77,7 @@ def _make_class(source: type[torch.optim.Optimizer]) -> type[TorchOptimizer]:
 
 
 def from_torch(source: type[torch.optim.Optimizer], **settings: Any) -> TorchOptimizer:
-    """An outer optimizer of a class that torch.optim has, or of your own: from_torch(torch.optim.RMSprop, lr=0.01)."""
+    """Make an outer optimizer from a class of torch.optim, or of your own: from_torch(torch.optim.RMSprop, lr=0.01)."""
     try:
         return torch_class(source)(**settings)
     except TypeError as error:
@@ -85,7 +86,7 @@ def from_torch(source: type[torch.optim.Optimizer], **settings: Any) -> TorchOpt
 
 
 def torch_optimizers() -> dict[str, type[TorchOptimizer]]:
-    """Every optimizer of torch.optim by its name in lower case."""
+    """All optimizers of torch.optim, by their names in lower case."""
     found = {name: getattr(torch.optim, name) for name in sorted(dir(torch.optim)) if not name.startswith("_")}
     return {
         name.lower(): torch_class(cls)
@@ -95,7 +96,7 @@ def torch_optimizers() -> dict[str, type[TorchOptimizer]]:
 
 
 def _plain_hint(hint: Any, default: Any) -> Any:
-    """The types of a setting without those that no text can say (tensors); None if none is left."""
+    """The types of a setting without those that no text can express (tensors); None if none is left."""
     if hint is inspect.Parameter.empty:
         hint = type(default) if isinstance(default, (*_PLAIN, tuple)) else NoneType
     plain = tuple(kind for kind in union_members(hint) if kind in _PLAIN or get_origin(kind) is tuple or kind is tuple)

@@ -14,17 +14,21 @@ from ..configuration.run_plan import RunPlan
 from ..running.build_jobs import build_run_plan
 from .claims import best_value, final_value
 
-OUTER = "outer=nesterov(lr=0.7, momentum=0.9)"
+OUTER = "outer_optimizer=nesterov(lr=0.7, momentum=0.9)"
 METHODS = (
     Method("AdamW, every step", "dense()"),
     Method("AdamW, every step, EF(Top-k 1 %)", "ef(topk(density=0.01))"),
-    Method("local, averaged", "local(every=16)"),
-    Method("DiLoCo", f"local(every=16, {OUTER})"),
-    Method("DiLoCo, 4 bits", f"local(every=16, exchange=ef(qsgd(bits=4)), {OUTER})"),
+    Method("local, averaged", "local(sync_every=16)"),
+    Method("DiLoCo", f"local(sync_every=16, {OUTER})"),
+    Method("DiLoCo, 4 bits", f"local(sync_every=16, composition=ef(qsgd(bits=4)), {OUTER})"),
     Method(
-        "sparse, 2 bits", "local(every=16, exchange=ef(topk(density=0.02, values=uniform(bits=2))), outer=sgd(lr=1.0))"
+        "sparse, 2 bits",
+        "local(sync_every=16, composition=ef(topk(density=0.02, values=uniform(bits=2))), outer_optimizer=sgd(lr=1.0))",
     ),
-    Method("streamed DiLoCo", f"local(every=16, fragments=4, delay=2, mixing=0.5, {OUTER})"),
+    Method(
+        "streamed DiLoCo",
+        f"local(sync_every=16, num_fragments=4, fragment_sync_delay=2, fragment_update_alpha=0.5, {OUTER})",
+    ),
 )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from thinwire.core import Key, Message, Payload, derive_key
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.federated import Federation
-from thinwire.sync.optimizers import SGD, Outer
+from thinwire.sync.optimizers import SGD, OuterOptimizer
 from thinwire.sync.robust import Rule
 from thinwire.sync.sampling import Rounds
 
@@ -55,7 +55,7 @@ def simulate(
     sampled: int | None = None,
     exchange: str = "ef(topk(density=0.1))",
     down: str | None = None,
-    optimizer: Outer = SGD(lr=1.0),  # noqa: B008  settings only
+    optimizer: OuterOptimizer = SGD(lr=1.0),  # noqa: B008  settings only
     aggregate: Rule = Rule(),  # noqa: B008
     local_steps: int = 5,
     seed: int = 0,

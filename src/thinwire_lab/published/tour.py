@@ -49,7 +49,7 @@ EXCHANGED = (
     Method("round a ring", "ring_all_reduce()"),
     Method("EF(server, Top-k)", "ef(parameter_server(topk(density=0.1)))"),
     Method("EF(gossip of Top-k)", "ef(gossip(topk(density=0.1), ring()))"),
-    Method("CHOCO of weights", 'local(every=1, payload="weights", exchange=choco(topk(density=0.1), ring()))'),
+    Method("CHOCO of weights", 'local(sync_every=1, payload="weights", composition=choco(topk(density=0.1), ring()))'),
 )
 FACTORED = (
     Method("SVD rank 1", "svd(rank=1, dims=(14, 8))"),

@@ -73,7 +73,7 @@ def find_dense_bytes(members: Mapping[str, Sequence[Run]]) -> float | None:
     """Return the mean bytes of a group's dense run, or None if there is none.
 
     The dense run has the word in its composition or label; of several the shortest composition is taken, so that
-    `dense()` is chosen rather than `local(every=8)`.
+    `dense()` is chosen rather than `local(sync_every=8)`.
     """
     named = [
         runs

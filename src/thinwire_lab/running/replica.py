@@ -16,7 +16,7 @@ from thinwire.drivers.meter import Meter
 from thinwire.exchange import Exchanger
 from thinwire.importance import Refresher
 from thinwire.optimizer_state import AdamMoments, MomentsAveraging
-from thinwire.sync import Rounds, mean_and_consensus
+from thinwire.sync import LocalRounds, mean_and_consensus
 
 from ..configuration.config import Experiment, Method, RunGroup
 from ..configuration.learning_rates import resolve_learning_rate
@@ -59,15 +59,15 @@ class Replica:
         layers = [TensorSpec(name, tuple(p.shape), p.dtype) for name, p in parameters.items()]
         self.error_recorder = ErrorRecorder()
         sync = method.sync()
-        rules = dict.fromkeys(parameters, sync.exchange)
+        rules = dict.fromkeys(parameters, sync.composition)
         if experiment.dense_below:
-            rules = assign_composition(layers, sync.exchange, experiment.dense_below)
-        self.rounds: Rounds | None = None
-        if sync.payload == "gradients" and not sync.average_every:
+            rules = assign_composition(layers, sync.composition, experiment.dense_below)
+        self.rounds: LocalRounds | None = None
+        if sync.payload == "gradients" and not sync.full_average_every:
             self.exchanger = Exchanger(layers, rules, seed=seed)
         else:
             before_exchange = self._set_round_targets if rank == 0 else None
-            self.rounds = Rounds(sync, parameters, rules, seed=seed, before_exchange=before_exchange)
+            self.rounds = LocalRounds(sync, parameters, rules, seed=seed, before_exchange=before_exchange)
             self.exchanger = self.rounds.exchanger
         self.exchanger.set_layer_callback(self.error_recorder.record)
         self.exchanger.set_clock(now if group.driver == "processes" else None)  # lockstep runs are deterministic
@@ -75,7 +75,7 @@ class Replica:
         self.averaging: MomentsAveraging | None = None
         if moments is not None:
             self.averaging = MomentsAveraging(AdamMoments(self.optimizer, parameters), moments, seed=seed)
-        self.replicas_differ = self.rounds is not None or topology_of(sync.exchange) is not None
+        self.replicas_differ = self.rounds is not None or topology_of(sync.composition) is not None
         self.buckets = make_buckets(layers, experiment.bucket_mb)
         solver = method.solver()
         self.refresher = None if solver is None else Refresher(solver, self.exchanger.importance)
@@ -103,7 +103,7 @@ class Replica:
             self._apply(averages, lr, measured)
 
     def _local_step(
-        self, rounds: Rounds, gradients: Mapping[str, Tensor], step: int, lr: float, measured: bool
+        self, rounds: LocalRounds, gradients: Mapping[str, Tensor], step: int, lr: float, measured: bool
     ) -> Program[None]:
         """A local step, and a round if one is due. Communication does not overlap with computation here."""
         if rounds.settings.payload == "gradients":
@@ -112,7 +112,7 @@ class Replica:
             merged = rounds.before_step(step)
             self._apply(gradients, lr, measured)
         merged += yield from self.clock.timed(rounds.after_step(step, self.world, lr))
-        if any(one.went_back for one in merged):
+        if any(one.rolled_back for one in merged):
             self.optimizer.state.clear()  # the moments contain NaN
         for one in merged if self.averaging is not None else ():
             if one.good and self.averaging is not None:

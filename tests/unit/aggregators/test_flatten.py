@@ -141,7 +141,7 @@ def test_the_widest_type_serves_all():
 
 
 def test_each_fragment_of_a_local_round_is_flattened():
-    settings = parse_sync("local(every=2, fragments=2, exchange=ef(flatten(topk(density=0.2))))")
+    settings = parse_sync("local(sync_every=2, num_fragments=2, composition=ef(flatten(topk(density=0.2))))")
     weights = [{s.name: torch.zeros(s.shape) for s in LAYERS} for _ in range(RANKS)]
     rounds = [Rounds(settings, mine) for mine in weights]
 

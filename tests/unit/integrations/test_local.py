@@ -15,7 +15,7 @@ DILOCO = {"sync_every": 4, "composition": "ef(uniform(bits=4))", "outer_optimize
 STREAM = {**DILOCO, "num_fragments": 3, "fragment_sync_delay": 2, "fragment_update_alpha": 0.5}
 OVERLAP = {"sync_every": 3, "payload": "weights", "overlap": True}
 POST = {"sync_every": "post_local(start=3, period=4)", "composition": "dense()"}
-DRIFT = {"sync_every": "drift(above=2.5, most=12)"}
+DRIFT = {"sync_every": "drift(threshold=2.5, max_period=12)"}
 GRADIENTS = {"sync_every": 1, "payload": "gradients", "composition": "ef(sign())"}
 ALL = {
     "sparse": SPARSE, "diloco": DILOCO, "stream": STREAM, "overlap": OVERLAP, "post": POST, "drift": DRIFT,
@@ -51,10 +51,10 @@ def test_a_resumed_run_with_buffers_ties_and_two_precisions_does_so_too(pool):
 @pytest.mark.parametrize(
     "text",
     (
-        "local(every=4, exchange=ef(topk(density=0.1)), outer=nesterov())",
-        'local(every=3, overlap=true, payload="weights")',
-        "local(every=4, fragments=3, delay=2, mixing=0.5, exchange=ef(qsgd(bits=4)))",
-        "local(every=drift(above=0.3, most=5))",
+        "local(sync_every=4, composition=ef(topk(density=0.1)), outer_optimizer=nesterov())",
+        'local(sync_every=3, overlap=true, payload="weights")',
+        "local(sync_every=4, num_fragments=3, fragment_sync_delay=2, fragment_update_alpha=0.5, composition=ef(qsgd(bits=4)))",
+        "local(sync_every=drift(threshold=0.3, max_period=5))",
     ),
 )
 def test_processes_give_the_weights_of_lockstep(pool, text):

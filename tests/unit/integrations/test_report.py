@@ -46,7 +46,7 @@ def test_one_rank_saves_nothing_and_is_told_so(pool):
 
 def test_local_tells_its_rounds_and_what_carries_moments(pool):
     (text, opened, closed), _ = pool.run(2, jobs.report_of_local)
-    assert "rounds       local(every=2)" in text and "moments      uniform(bits=4)" in text
+    assert "rounds       local(sync_every=2)" in text and "moments      uniform(bits=4)" in text
     assert "3 layers  ef(topk(density=0.05))" in text and "dense: vector (bias, norm)" in text
     assert "LocalHandle: ef(topk(density=0.05)) for 3 layers" in opened and "step 2" in opened
     assert closed.endswith("closed>")

@@ -35,7 +35,7 @@ def method(composition, **settings):
             r"methods: a: workers = 3: Hypercube: .* power of two, got 3; exponential\(\) takes any",
         ),
         (
-            LOGISTIC | method("local(every=2, exchange=gossip(identity(), hypercube()))"),
+            LOGISTIC | method("local(sync_every=2, composition=gossip(identity(), hypercube()))"),
             r"methods: a: workers = 3: Hypercube: .* got 3",
         ),
         (LOGISTIC | method("gossip(identity(), star(center=7))"), "methods: a: workers = 3: Star: center is rank 7"),
@@ -47,7 +47,10 @@ def method(composition, **settings):
             LOGISTIC | method("switch(topk(density=0.1), dense(), controller=fixed(default=5))"),
             "methods: a: the plan gives layer weights option 5; its menu has 2, counted from 0",
         ),
-        (LOGISTIC | method("local(every=20, fragments=9)"), "methods: a: local: 9 fragments of 1 layers cannot be"),
+        (
+            LOGISTIC | method("local(sync_every=20, num_fragments=9)"),
+            "methods: a: local: 9 fragments of 1 layers cannot be",
+        ),
         (
             LOGISTIC | method("impk(density=0.1)", importance={"stepz": 3}),
             r"methods: a: importance: stepz: no such key \(did you mean 'steps'\?\)",

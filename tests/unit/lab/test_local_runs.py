@@ -11,11 +11,11 @@ from thinwire_lab.tables import ConfigError
 METHODS = {
     "BSP": "dense()",
     "averaging at every step": "local()",
-    "Local-SGD(4)": "local(every=4)",
-    "as printed": 'local(every=4, payload="weights", overlap=true)',
-    "DiLoCo": "local(every=4, exchange=ef(uniform(bits=4)), outer=nesterov(lr=0.7, momentum=0.9))",
-    "streaming": "local(every=4, delay=2, mixing=0.5, exchange=ef(topk(density=0.1)))",
-    "drift": "local(every=drift(above=0.2, most=6))",
+    "Local-SGD(4)": "local(sync_every=4)",
+    "as printed": 'local(sync_every=4, payload="weights", overlap=true)',
+    "DiLoCo": "local(sync_every=4, composition=ef(uniform(bits=4)), outer_optimizer=nesterov(lr=0.7, momentum=0.9))",
+    "streaming": "local(sync_every=4, fragment_sync_delay=2, fragment_update_alpha=0.5, composition=ef(topk(density=0.1)))",
+    "drift": "local(sync_every=drift(threshold=0.2, max_period=6))",
 }
 REAL = ["as printed", "DiLoCo", "streaming"]
 CONFIG = {
@@ -104,6 +104,8 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(runs, tmp_path, label, monke
 
 def test_wrong_methods_are_refused_before_anything_starts():
     with pytest.raises(ConfigError, match="importance"):
-        experiment(methods={"x": {"composition": "local(every=4, exchange=impk(density=0.1))", "importance": {}}})
+        experiment(
+            methods={"x": {"composition": "local(sync_every=4, composition=impk(density=0.1))", "importance": {}}}
+        )
     with pytest.raises(ConfigError, match="deltas"):
-        experiment(methods={"x": 'local(payload="weights", exchange=ef(sign()))'})
+        experiment(methods={"x": 'local(payload="weights", composition=ef(sign()))'})

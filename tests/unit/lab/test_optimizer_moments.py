@@ -24,9 +24,9 @@ ADAM = {
     "name": "averaged", "task": "logistic", "steps": 14, "log_every": 3, "checkpoint_every": 5,
     "optimizer": {"name": "adamw", "lr": 0.05},
     "methods": {
-        "own": "local(every=4)",
-        "dense": {"composition": "local(every=4)", "moments": "dense()"},
-        "EF21": {"composition": "local(every=4, delay=2, mixing=0.5)", "moments": "ef21(uniform(bits=4))"},
+        "own": "local(sync_every=4)",
+        "dense": {"composition": "local(sync_every=4)", "moments": "dense()"},
+        "EF21": {"composition": "local(sync_every=4, fragment_sync_delay=2, fragment_update_alpha=0.5)", "moments": "ef21(uniform(bits=4))"},
     },
     "groups": [{"workers": 2, "split": "label-sorted"}, {"workers": 2, "split": "label-sorted", "driver": "processes"}],
 }  # fmt: skip
@@ -176,7 +176,7 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch):
     ("change", "says"),
     [
         ({"methods": {"x": {"composition": "dense()", "moments": "dense()"}}}, "averaged with rounds"),
-        ({"methods": {"x": {"composition": "local(every=4)", "moments": "nothing()"}}}, "no part is called"),
+        ({"methods": {"x": {"composition": "local(sync_every=4)", "moments": "nothing()"}}}, "no part is called"),
         ({"optimizer": {"name": "sgd"}}, "moments are Adam's"),
     ],
 )

@@ -61,8 +61,8 @@ def kept():
 def test_a_method_given_as_an_object_is_kept_as_its_text():
     assert Method("a", ErrorFeedback(GatherMean(TopK(density=0.1)))).composition == "ef(topk(density=0.1))"
     assert Method("a", TopK(k=3)) == Method("a", "topk(k=3)"), "a bare compressor gets its default aggregator"
-    rounds = Local(every=4, exchange=GatherMean(TopK(k=3)))
-    assert Method("a", rounds).composition == "local(every=4, exchange=topk(k=3))"
+    rounds = Local(sync_every=4, composition=GatherMean(TopK(k=3)))
+    assert Method("a", rounds).composition == "local(sync_every=4, composition=topk(k=3))"
     made = Experiment.from_dict({"task": "digits", "steps": 1, "methods": {"a": TopK(k=3)}}, "x")
     assert made.methods == (Method("a", "topk(k=3)"),) and "parts" not in made.to_dict()
 

@@ -12,7 +12,7 @@ METHODS = {
     "global": "ef(flatten(topk(density=0.1)))",
     "threshold": "ef(threshold(count=100))",
     "falling": 'ef(scheduled(topk(density=0.1), start=0.25, end=0.05, steps=12, shape="linear"))',
-    "local": "local(every=4, exchange=ef(flatten(topk(density=0.1))))",
+    "local": "local(sync_every=4, composition=ef(flatten(topk(density=0.1))))",
 }
 CONFIG = {
     "name": "rivals", "task": {"name": "digits", "width": 16}, "steps": 20, "log_every": 5, "bucket_mb": 1e-3,

@@ -16,7 +16,7 @@ def serve(optimizer, **options):
 
 @pytest.mark.parametrize("rounds", [0, 2])
 def test_any_optimizer_of_torch_serves(rounds):
-    assert serve("rmsprop(lr=0.1)", rounds=rounds) == thinwire.sync.parse_outer("rmsprop(lr=0.1)")
+    assert serve("rmsprop(lr=0.1)", rounds=rounds) == thinwire.sync.parse_outer_optimizer("rmsprop(lr=0.1)")
 
 
 def test_two_ways_to_give_a_learning_rate_are_refused(capsys):

@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+from thinwire.serving.agreement import Agreement
 
 from helpers.faulty_link import FaultyLink
 from helpers.served_models import model, serve, take_part, work
@@ -13,7 +14,6 @@ from thinwire.core import CompositionError, Message, TensorSpec
 from thinwire.drivers.sockets import Connection
 from thinwire.serving import Handler
 from thinwire.serving import server as serving
-from thinwire.serving.agreement import Agreement
 from thinwire.serving.supervisor import Supervisor
 from thinwire.sync.client import FederatedClient
 from thinwire.sync.optimizers import SGD

@@ -228,7 +228,7 @@ def test_fedavg_with_one_client_and_rate_one_is_local_training():
     assert all(torch.allclose(server.weights[name], alone.weights[name], atol=1e-6) for name in start())
 
 
-@pytest.mark.parametrize("optimizer", [SGD(1.0, momentum=0.9), Adam(0.01, eps=1e-3, corrected=False)])
+@pytest.mark.parametrize("optimizer", [SGD(1.0, momentum=0.9), Adam(0.01, eps=1e-3, bias_correction=False)])
 @pytest.mark.parametrize("exchange, down", [("ef(topk(k=2))", "sign()"), ("ef21(qsgd())", None)])
 def test_a_stored_federation_goes_on_to_the_bit(tmp_path, optimizer, exchange, down):
     server, people = federation(3, rounds=20, exchange=exchange, down=down, optimizer=optimizer)

@@ -1,4 +1,4 @@
-"""Outer optimizers: the bits of before, any class of torch.optim, and states that are stored and read back."""
+"""OuterOptimizer optimizers: the bits of before, any class of torch.optim, and states that are stored and read back."""
 
 import pytest
 import torch
@@ -9,9 +9,18 @@ from thinwire.checkpoint.tree import decode, encode
 from thinwire.core import flatten_state
 from thinwire.drivers.in_process import InProcess
 from thinwire.serving.loops import Handler, run_worker
-from thinwire.sync import Local, Outer, Rounds, from_torch, outer_of, parse_outer, parse_sync, sync_text
+from thinwire.sync import (
+    Local,
+    OuterOptimizer,
+    Rounds,
+    from_torch,
+    parse_outer_optimizer,
+    parse_sync,
+    resolve_outer_optimizer,
+    sync_text,
+)
 from thinwire.sync.federated import Federation
-from thinwire.sync.optimizers import restore_outer, store_momentum
+from thinwire.sync.optimizers import restore_optimizer_state, store_momentum
 from thinwire.sync.sampling import Rounds as FederatedRounds
 from thinwire.sync.server import Server
 from thinwire.sync.torch_optimizers import torch_optimizers
@@ -41,7 +50,7 @@ BEFORE = {
         "0x1.1eb850p-2 0x1.cac08ap-3 0x1.3b645ap-2",
         {"steps": 4, "velocity": "0x1.99999ap-2 -0x1.51eb86p-2 0x1.8a3d70p-1"},
     ),
-    "adam(lr=0.01, eps=0.001, corrected=false)": (
+    "adam(lr=0.01, eps=0.001, bias_correction=false)": (
         "0x1.9c4934p-1 -0x1.1b46a8p-3 0x1.37246ep+0",
         {
             "steps": 4,
@@ -73,15 +82,15 @@ def stepped(outer, weight, gradients=GRADIENTS, state=None):
 
 @pytest.mark.parametrize(("text", "before"), BEFORE.items())
 def test_weights_and_states_have_the_bits_they_had_in_two_modules(text, before):
-    weight, state = stepped(parse_outer(text), torch.tensor([0.9, -0.2, 1.3]))
-    assert sync_text(parse_outer(text)) == text and weight.tolist() == numbers(before[0])
+    weight, state = stepped(parse_outer_optimizer(text), torch.tensor([0.9, -0.2, 1.3]))
+    assert sync_text(parse_outer_optimizer(text)) == text and weight.tolist() == numbers(before[0])
     found = {name: leaf.tolist() if torch.is_tensor(leaf) else leaf for name, leaf in flatten_state(state).items()}
     assert found == {name: leaf if leaf == 4 else numbers(leaf) for name, leaf in before[1].items()}
 
 
 @pytest.mark.parametrize(("text", "before"), list(BEFORE.items())[:6])
 def test_local_checkpoints_hold_a_velocity_alone_as_before(text, before):
-    _, state = stepped(parse_outer(text), torch.tensor([0.9, -0.2, 1.3]))
+    _, state = stepped(parse_outer_optimizer(text), torch.tensor([0.9, -0.2, 1.3]))
     stored = store_momentum(state, torch.zeros(3))
     assert stored.tolist() == (numbers(before[1]["velocity"]) if before[1] else [])
     assert stored.dtype == torch.float32
@@ -99,7 +108,7 @@ def test_a_class_of_torch_steps_as_torch_does_and_keeps_plain_tensors_and_number
     assert torch.equal(ours, parameter)
     assert all(isinstance(leaf, torch.Tensor | float | int) for leaf in flatten_state(state).values())
     middle, kept = stepped(outer, weight, GRADIENTS[:2])
-    again = restore_outer(outer, weight, decode(*encode(flatten_state(kept))))
+    again = restore_optimizer_state(outer, weight, decode(*encode(flatten_state(kept))))
     assert torch.equal(stepped(outer, middle, GRADIENTS[2:], again)[0], parameter)
     assert stepped(outer, middle, GRADIENTS[2:], kept)[0].equal(parameter)  # the state it was given is as it was
 
@@ -109,8 +118,8 @@ def test_texts_of_torch_classes_are_read_back(name):
     changed = from_torch(TORCH[name].source, lr=0.25)
     text = f"{name}(lr=0.25)"
     if name not in ("adam", "sgd"):  # ours have those names
-        assert parse_outer(text) == changed and sync_text(changed) == text
-    assert isinstance(changed, Outer) and Local(every=2, outer=changed).outer is changed
+        assert parse_outer_optimizer(text) == changed and sync_text(changed) == text
+    assert isinstance(changed, OuterOptimizer) and Local(sync_every=2, outer_optimizer=changed).outer is changed
 
 
 @pytest.mark.parametrize(
@@ -128,18 +137,19 @@ def test_texts_of_torch_classes_are_read_back(name):
 )
 def test_wrong_optimizers_are_refused_when_they_are_read(text, message):
     with pytest.raises(CompositionError, match=message):
-        parse_outer(text)
+        parse_outer_optimizer(text)
 
 
 def test_a_layer_that_an_optimizer_does_not_take_is_refused_before_the_first_step():
     with pytest.raises(CompositionError, match=r"muon: .*2D parameters"):
-        Rounds(parse_sync("local(every=2, outer=muon())"), {"bias": torch.zeros(3)})
+        Rounds(parse_sync("local(sync_every=2, outer_optimizer=muon())"), {"bias": torch.zeros(3)})
     with pytest.raises(CompositionError, match=r"has the settings lr, .*unexpected keyword argument 'rate'"):
         from_torch(torch.optim.RMSprop, rate=0.1)
 
 
 LOCAL = [
-    f"local(every=2, exchange=ef(topk(k=2)), outer={o})" for o in ("adam(lr=0.1)", "rmsprop(lr=0.1)", "nesterov()")
+    f"local(sync_every=2, composition=ef(topk(k=2)), outer_optimizer={o})"
+    for o in ("adam(lr=0.1)", "rmsprop(lr=0.1)", "nesterov()")
 ]
 
 
@@ -184,7 +194,7 @@ STORED = {  # outer: the weights, the anchor and the momentum after five steps, 
 @pytest.mark.parametrize("outer", STORED)
 def test_a_state_that_was_stored_before_goes_on_with_the_same_bits(outer):
     weights, anchor, momentum = (torch.tensor([float(x) for x in text.split()]) for text in STORED[outer][:3])
-    rounds = Rounds(parse_sync(f"local(every=2, outer={outer})"), {"w": weights})
+    rounds = Rounds(parse_sync(f"local(sync_every=2, outer_optimizer={outer})"), {"w": weights})
     stored = {"anchor": {"w": anchor}, "momentum": {"w": momentum}, "since": {"0": 1}, "departed": 2, "rounds": 2}
     fresh = rounds.state_dict()
     rounds.load_state_dict({**fresh, **stored})
@@ -201,7 +211,10 @@ def test_a_state_that_was_stored_before_goes_on_with_the_same_bits(outer):
 
 
 def test_a_momentum_of_another_form_is_refused_by_name():
-    rounds = [Rounds(parse_sync(f"local(every=2, outer={outer})"), start()) for outer in ("average()", "nesterov()")]
+    rounds = [
+        Rounds(parse_sync(f"local(sync_every=2, outer_optimizer={outer})"), start())
+        for outer in ("average()", "nesterov()")
+    ]
     with pytest.raises(CheckpointError, match="velocity"):
         rounds[1].load_state_dict(rounds[0].state_dict())
 
@@ -221,9 +234,9 @@ def test_a_server_takes_a_text_and_resumes_with_the_same_next_step(text):
     resumed = make()
     resumed.load_state_dict(decode(*encode(once.state_dict())))
     assert push(resumed, "b", 2) == push(once, "b", 2) == 2
-    assert torch.equal(resumed.weights["w"], once.weights["w"]) and resumed.optimizer == outer_of(text)
+    assert torch.equal(resumed.weights["w"], once.weights["w"]) and resumed.optimizer == resolve_outer_optimizer(text)
     push(whole, "a", 3)
-    outer, weight = parse_outer(text), torch.tensor([3.0, -1.0, 0.5, 2.0])
+    outer, weight = parse_outer_optimizer(text), torch.tensor([3.0, -1.0, 0.5, 2.0])
     state = outer.init(weight)
     for _ in range(3):
         weight, state = outer.step(weight, weight, state)
@@ -231,6 +244,6 @@ def test_a_server_takes_a_text_and_resumes_with_the_same_next_step(text):
 
 
 def test_a_federation_takes_a_text():
-    assert Federation({"w": torch.zeros(2)}, FederatedRounds(1, 1), optimizer="adam()").optimizer == parse_outer(
-        "adam()"
-    )
+    assert Federation(
+        {"w": torch.zeros(2)}, FederatedRounds(1, 1), optimizer="adam()"
+    ).optimizer == parse_outer_optimizer("adam()")

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from thinwire.sync.flights import fragments_of, staggered
 
 from thinwire import CompositionError, IncompatibleParts
 from thinwire.core import TensorSpec
@@ -14,13 +15,12 @@ from thinwire.sync import (
     Moment,
     Nesterov,
     PostLocal,
-    parse_outer,
+    parse_outer_optimizer,
     parse_policy,
     parse_sync,
     period_bound,
     sync_text,
 )
-from thinwire.sync.flights import fragments_of, staggered
 
 
 def rounds(policy, steps, drift=None):
@@ -45,12 +45,12 @@ def test_post_local_begins_with_every_step():
 
 
 def test_drift_waits_for_distance_or_for_most_steps():
-    assert rounds(Drift(0.5, most=4), 12, lambda step: 0.9 if step == 5 else 0.1) == [3, 5, 9]
+    assert rounds(Drift(0.5, max_period=4), 12, lambda step: 0.9 if step == 5 else 0.1) == [3, 5, 9]
 
 
 @pytest.mark.parametrize("nonsense", (math.nan, math.inf, -1.0, None))
 def test_drift_ignores_what_is_no_number(nonsense):
-    assert rounds(Drift(0.5, most=6), 12, lambda step: nonsense) == [5, 11]
+    assert rounds(Drift(0.5, max_period=6), 12, lambda step: nonsense) == [5, 11]
 
 
 def test_the_bound_of_the_period():
@@ -62,13 +62,15 @@ def test_the_bound_of_the_period():
 
 TEXTS = {
     "local()": Local(),
-    "local(every=16, outer=nesterov(lr=0.4))": Local(every=16, outer=Nesterov(lr=0.4)),
-    "local(every=post_local(start=10, period=4))": Local(every=PostLocal(10, 4)),
-    "local(every=16, exchange=ef(topk(density=0.01)))": None,
-    "local(every=16, exchange=ef(uniform(bits=4)), outer=nesterov())": None,
-    "local(every=30, exchange=ef(topk(density=0.02, values=uniform(bits=2))))": None,
-    "local(every=8, fragments=2, delay=1, mixing=0.5)": Local(every=8, fragments=2, delay=1, mixing=0.5),
-    'local(exchange=ring_all_reduce(), payload="weights", overlap=true)': None,
+    "local(sync_every=16, outer_optimizer=nesterov(lr=0.4))": Local(sync_every=16, outer_optimizer=Nesterov(lr=0.4)),
+    "local(sync_every=post_local(start=10, period=4))": Local(sync_every=PostLocal(10, 4)),
+    "local(sync_every=16, composition=ef(topk(density=0.01)))": None,
+    "local(sync_every=16, composition=ef(uniform(bits=4)), outer_optimizer=nesterov())": None,
+    "local(sync_every=30, composition=ef(topk(density=0.02, values=uniform(bits=2))))": None,
+    "local(sync_every=8, num_fragments=2, fragment_sync_delay=1, fragment_update_alpha=0.5)": Local(
+        sync_every=8, num_fragments=2, fragment_sync_delay=1, fragment_update_alpha=0.5
+    ),
+    'local(composition=ring_all_reduce(), payload="weights", overlap=true)': None,
     "ef(topk(density=0.01))": None,
 }
 
@@ -81,34 +83,34 @@ def test_a_text_is_read_back(text, settings):
 
 
 def test_parts_may_stand_in_quotes():
-    quoted = 'local(every="post_local(start=1, period=2)", exchange="ef(topk(k=3))", outer="nesterov(lr=0.7)")'
+    quoted = 'local(sync_every="post_local(start=1, period=2)", composition="ef(topk(k=3))", outer_optimizer="nesterov(lr=0.7)")'
     assert parse_sync(quoted) == parse_sync(quoted.replace('"', ""))
 
 
 def test_a_composition_alone_is_gradients_at_every_step():
     assert parse_sync("topk(k=3)").payload == "gradients"
-    assert parse_policy("drift(above=0.1)") == Drift(0.1) and parse_outer("nesterov()") == Nesterov()
+    assert parse_policy("drift(threshold=0.1)") == Drift(0.1) and parse_outer_optimizer("nesterov()") == Nesterov()
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("local(every=topk(k=1))", "every, bsp, post_local, drift"),
-        ("local(every=0)", "at least 1, got 0"),
-        ("local(outer=3)", "a part is needed"),
-        ("local(outer=topk(k=1))", "average, sgd, nesterov"),
-        ("local(exchange=nesterov())", "no exchange"),
-        ('local(exchange="ef(topk(k=))")', "not a composition"),
+        ("local(sync_every=topk(k=1))", "every, bsp, post_local, drift"),
+        ("local(sync_every=0)", "at least 1, got 0"),
+        ("local(outer_optimizer=3)", "a part is needed"),
+        ("local(outer_optimizer=topk(k=1))", "average, sgd, nesterov"),
+        ("local(composition=nesterov())", "no exchange"),
+        ('local(composition="ef(topk(k=))")', "not a composition"),
         ("local(evry=3)", "no setting 'evry'"),
-        ("local(mixing=1.0)", r"\[0, 1\)"),
+        ("local(fragment_update_alpha=1.0)", r"\[0, 1\)"),
         ('local(payload="moments")', "deltas, weights, gradients"),
-        ("local(fragments=0)", "at least 1"),
-        ("local(delay=-1)", "at least 0, got -1"),
-        ("local(outer=nesterov(lr=-1))", "positive"),
-        ("local(outer=nesterov(momentum=1.0))", r"\[0, 1\)"),
-        ("local(every=drift(above=0))", "positive"),
-        ("local(every=post_local(start=-1, period=2))", "negative"),
-        ("local(every=local())", "every, bsp"),
+        ("local(num_fragments=0)", "at least 1"),
+        ("local(fragment_sync_delay=-1)", "at least 0, got -1"),
+        ("local(outer_optimizer=nesterov(lr=-1))", "positive"),
+        ("local(outer_optimizer=nesterov(momentum=1.0))", r"\[0, 1\)"),
+        ("local(sync_every=drift(threshold=0))", "positive"),
+        ("local(sync_every=post_local(start=-1, period=2))", "negative"),
+        ("local(sync_every=local())", "every, bsp"),
         ("nesterov()", "no exchange"),
     ],
 )
@@ -120,11 +122,11 @@ def test_wrong_texts_are_told_what_would_do(text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('local(every=4, payload="gradients")', "every step"),
-        ('local(payload="gradients", outer=nesterov())', "outer"),
-        ("local(every=4, overlap=true, delay=2)", "overlap"),
-        ("local(every=4, delay=4)", "before the next"),
-        ("local(every=drift(above=0.1), fragments=2)", "fixed period"),
+        ('local(sync_every=4, payload="gradients")', "every step"),
+        ('local(payload="gradients", outer_optimizer=nesterov())', "outer"),
+        ("local(sync_every=4, overlap=true, fragment_sync_delay=2)", "overlap"),
+        ("local(sync_every=4, fragment_sync_delay=4)", "before the next"),
+        ("local(sync_every=drift(threshold=0.1), num_fragments=2)", "fixed period"),
     ],
 )
 def test_what_does_not_go_together_is_refused(text, message):

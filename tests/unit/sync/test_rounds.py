@@ -55,15 +55,15 @@ def test_a_round_at_every_step_is_bsp(size, payload):
 @pytest.mark.parametrize("size", (1, 2, 5))
 @pytest.mark.parametrize("payload", ("deltas", "weights"))
 def test_overlap_is_algorithm_1_as_printed(size, period, payload):
-    settings, steps = f'local(every={period}, overlap=true, payload="{payload}")', 2 * period + 3
+    settings, steps = f'local(sync_every={period}, overlap=true, payload="{payload}")', 2 * period + 3
     for mine, printed in zip(trained(size, settings, steps), algorithm_1(size, period, 0.1, steps), strict=True):
         assert_close(mine, printed)
 
 
 def test_overlap_with_post_local_from_the_first_step_on_is_the_fixed_period():
     assert_same(
-        trained(3, "local(every=post_local(start=0, period=4), overlap=true)", 11),
-        trained(3, "local(every=4, overlap=true)", 11),
+        trained(3, "local(sync_every=post_local(start=0, period=4), overlap=true)", 11),
+        trained(3, "local(sync_every=4, overlap=true)", 11),
     )
 
 
@@ -78,7 +78,7 @@ def test_overlap_at_every_step_has_the_mean_of_bsp_but_for_where_gradients_are_t
 @pytest.mark.parametrize("payload", ("gradients", "deltas"))
 def test_gossip_is_algorithm_2_as_printed(size, payload):
     """Deltas too: after one step of plain SGD a delta is the gradient times the learning rate."""
-    ours = trained(size, Local(exchange=Gossip(Identity(), Rotating()), payload=payload), 9)
+    ours = trained(size, Local(composition=Gossip(Identity(), Rotating()), payload=payload), 9)
     for mine, printed in zip(ours, algorithm_2(size, 0.1, 9), strict=True):
         assert_close(mine, printed)
 
@@ -86,7 +86,7 @@ def test_gossip_is_algorithm_2_as_printed(size, payload):
 @pytest.mark.parametrize("size", (2, 4, 5))
 def test_gossip_with_a_threshold_is_algorithm_3_as_printed(size):
     exchange = Gossip(Threshold(0.5), Rotating())
-    ours = trained(size, Local(exchange=exchange, payload="gradients"), 9)
+    ours = trained(size, Local(composition=exchange, payload="gradients"), 9)
     for mine, printed in zip(ours, algorithm_2(size, 0.1, 9, threshold=0.5), strict=True):
         assert_close(mine, printed)
 
@@ -94,7 +94,7 @@ def test_gossip_with_a_threshold_is_algorithm_3_as_printed(size):
 def test_gossip_of_weights_brings_replicas_together_and_gossip_of_deltas_does_not():
     apart = {}
     for payload in ("weights", "deltas"):
-        group = workers(5, Local(every=2, exchange=Gossip(Identity(), Rotating()), payload=payload))
+        group = workers(5, Local(sync_every=2, composition=Gossip(Identity(), Rotating()), payload=payload))
         lockstep([worker.train(40) for worker in group])
         (apart[payload],) = set(lockstep([consensus(w.weights, w.world) for w in group]))
     assert apart["weights"] < apart["deltas"] / 3
@@ -103,7 +103,7 @@ def test_gossip_of_weights_brings_replicas_together_and_gossip_of_deltas_does_no
 @pytest.mark.parametrize("size", (1, 2, 4))
 @pytest.mark.parametrize("payload", ("deltas", "weights"))
 def test_diloco_is_adamw_inside_and_torchs_nesterov_outside(size, payload):
-    text = f'local(every=4, outer=nesterov(lr=0.7, momentum=0.9), payload="{payload}")'
+    text = f'local(sync_every=4, outer_optimizer=nesterov(lr=0.7, momentum=0.9), payload="{payload}")'
     printed = diloco(size, 4, 14, ADAMW, {"lr": 0.7, "momentum": 0.9, "nesterov": True})
     for mine, theirs in zip(trained(size, text, 14, make=adamw), printed, strict=True):
         assert_close(mine, theirs)
@@ -111,13 +111,15 @@ def test_diloco_is_adamw_inside_and_torchs_nesterov_outside(size, payload):
 
 def test_outer_sgd_is_torchs():
     printed = diloco(3, 2, 11, ADAMW, {"lr": 0.9, "momentum": 0.5})
-    ours = trained(3, "local(every=2, outer=sgd(lr=0.9, momentum=0.5))", 11, make=adamw)
+    ours = trained(3, "local(sync_every=2, outer_optimizer=sgd(lr=0.9, momentum=0.5))", 11, make=adamw)
     for mine, theirs in zip(ours, printed, strict=True):
         assert_close(mine, theirs)
 
 
 def test_outer_sgd_with_rate_one_is_averaging():
-    assert_same(trained(3, "local(every=3)", 10), trained(3, Local(every=3, outer=SGD(1.0, 0.0)), 10))
+    assert_same(
+        trained(3, "local(sync_every=3)", 10), trained(3, Local(sync_every=3, outer_optimizer=SGD(1.0, 0.0)), 10)
+    )
 
 
 def streaming(size, period, groups, delay, share, steps, lr):
@@ -143,7 +145,7 @@ def streaming(size, period, groups, delay, share, steps, lr):
 @pytest.mark.parametrize(("delay", "share"), ((0, 0.0), (1, 0.0), (2, 0.5), (3, 0.25)))
 @pytest.mark.parametrize("fragments", (1, 2, 4))
 def test_streaming_sends_fragments_in_turn_and_merges_them_late(fragments, delay, share):
-    settings = Local(every=4, fragments=fragments, delay=delay, mixing=share)
+    settings = Local(sync_every=4, num_fragments=fragments, fragment_sync_delay=delay, fragment_update_alpha=share)
     groups = workers(1, settings)[0].rounds.fragments
     assert (
         sorted(name for names in groups for name in names) == sorted(SHAPES)
@@ -156,25 +158,28 @@ def test_streaming_sends_fragments_in_turn_and_merges_them_late(fragments, delay
 
 
 def test_one_fragment_without_delay_is_plain():
-    plain, streamed = trained(2, "local(every=3)", 10), trained(2, "local(every=3, fragments=1, delay=0)", 10)
+    plain, streamed = (
+        trained(2, "local(sync_every=3)", 10),
+        trained(2, "local(sync_every=3, num_fragments=1, fragment_sync_delay=0)", 10),
+    )
     assert_same(plain, streamed)
 
 
 EVERYTHING = (
-    "local(every=4)",
-    "local(every=3, overlap=true, exchange=ef(sign()))",
-    "local(every=4, exchange=ef(qsgd(bits=4)), outer=nesterov(lr=0.7, momentum=0.9))",
-    "local(every=5, exchange=ef(topk(density=0.3, values=uniform(bits=2))))",
-    "local(every=4, fragments=3, delay=2, mixing=0.5, exchange=ef(topk(k=2)), outer=sgd(lr=0.8, momentum=0.3))",
-    "local(every=post_local(start=3, period=4), exchange=ef(powersgd(rank=1)))",
-    "local(every=drift(above=0.3, most=5, look=2))",
+    "local(sync_every=4)",
+    "local(sync_every=3, overlap=true, composition=ef(sign()))",
+    "local(sync_every=4, composition=ef(qsgd(bits=4)), outer_optimizer=nesterov(lr=0.7, momentum=0.9))",
+    "local(sync_every=5, composition=ef(topk(density=0.3, values=uniform(bits=2))))",
+    "local(sync_every=4, num_fragments=3, fragment_sync_delay=2, fragment_update_alpha=0.5, composition=ef(topk(k=2)), outer_optimizer=sgd(lr=0.8, momentum=0.3))",
+    "local(sync_every=post_local(start=3, period=4), composition=ef(powersgd(rank=1)))",
+    "local(sync_every=drift(threshold=0.3, max_period=5, test_every=2))",
     "ef(topk(k=2))",
 )
 
 
 APART = (
-    'local(every=4, payload="weights", exchange=choco(topk(k=3), ring(), gamma=0.4))',
-    "local(every=2, exchange=ef(gossip(topk(k=2), rotating())), average_every=3)",
+    'local(sync_every=4, payload="weights", composition=choco(topk(k=3), ring(), gamma=0.4))',
+    "local(sync_every=2, composition=ef(gossip(topk(k=2), rotating())), full_average_every=3)",
 )
 
 
@@ -207,11 +212,11 @@ def test_ranks_agree_about_anchors_and_learn(text):
 
 @pytest.mark.parametrize("payload", ("deltas", "weights"))
 def test_a_nan_on_one_rank_skips_the_round_for_all_and_costs_only_that_rank_its_period(payload):
-    text = f'local(every=4, payload="{payload}")'
+    text = f'local(sync_every=4, payload="{payload}")'
     group = workers(3, text, spoil=(1, 5))
     lockstep([worker.train(8) for worker in group])
     assert [worker.merged[-1].good for worker in group] == [False] * 3
-    assert [worker.merged[-1].went_back for worker in group] == [False, True, False]
+    assert [worker.merged[-1].rolled_back for worker in group] == [False, True, False]
     anchors = trained(3, text, 4)
     assert_same([group[1].weights], [anchors[1]])
     assert not torch.equal(group[0].weights["a"], anchors[0]["a"]), "sound ranks keep their steps for the next round"
@@ -221,7 +226,7 @@ def test_a_nan_on_one_rank_skips_the_round_for_all_and_costs_only_that_rank_its_
 
 
 def test_a_nan_leaves_no_trace_in_memories():
-    text = "local(every=2, exchange=ef(topk(k=1)), outer=nesterov())"
+    text = "local(sync_every=2, composition=ef(topk(k=1)), outer_optimizer=nesterov())"
     group, calm = workers(2, text, spoil=(0, 3)), workers(2, text)
     lockstep([worker.train(4) for worker in group])
     lockstep([worker.train(2) for worker in calm])
@@ -232,7 +237,7 @@ def test_a_nan_leaves_no_trace_in_memories():
 
 
 def test_half_precision_weights_have_anchors_that_keep_small_changes():
-    group = workers(2, "local(every=1, outer=sgd(lr=0.001))", dtype=torch.bfloat16, lr=0.01)
+    group = workers(2, "local(sync_every=1, outer_optimizer=sgd(lr=0.001))", dtype=torch.bfloat16, lr=0.01)
     began = {n: a.clone() for n, a in group[0].rounds.anchor.items()}
     lockstep([worker.train(3) for worker in group])
     moved = sum(float((group[0].rounds.anchor[n] - began[n]).abs().sum()) for n in SHAPES)
@@ -240,7 +245,7 @@ def test_half_precision_weights_have_anchors_that_keep_small_changes():
 
 
 def test_a_full_average_after_every_second_round_of_gossip():
-    group = workers(4, Local(every=2, exchange=Gossip(Identity(), Rotating()), average_every=2))
+    group = workers(4, Local(sync_every=2, composition=Gossip(Identity(), Rotating()), full_average_every=2))
     for rounds in range(1, 5):
         lockstep([worker.train(2) for worker in group])
         distance = lockstep([consensus(w.weights, w.world) for w in group])[0]
@@ -251,14 +256,16 @@ def test_a_full_average_after_every_second_round_of_gossip():
 def test_a_full_average_comes_with_overlap_too():
     apart = {}
     for every in (0, 2):
-        group = workers(4, Local(every=2, exchange=Gossip(Identity(), Rotating()), overlap=True, average_every=every))
+        group = workers(
+            4, Local(sync_every=2, composition=Gossip(Identity(), Rotating()), overlap=True, full_average_every=every)
+        )
         lockstep([worker.train(20) for worker in group])
         apart[every] = lockstep([consensus(w.weights, w.world) for w in group])[0]
     assert apart[2] < 0.6 * apart[0]
 
 
 def test_a_full_average_after_every_third_step_of_gradient_gossip():
-    group = workers(4, Local(exchange=Gossip(Identity(), Rotating()), payload="gradients", average_every=3))
+    group = workers(4, Local(composition=Gossip(Identity(), Rotating()), payload="gradients", full_average_every=3))
     for step in range(1, 7):
         lockstep([worker.train(1) for worker in group])
         distance = lockstep([consensus(w.weights, w.world) for w in group])[0]
@@ -267,9 +274,9 @@ def test_a_full_average_after_every_third_step_of_gradient_gossip():
 
 def test_a_full_average_keeps_the_mean_and_may_come_at_any_time():
     for settings in (
-        Local(every=3, exchange=Gossip(Identity(), Rotating())),
-        Local(every=3),
-        Local(every=3, fragments=2, delay=1, mixing=0.5),
+        Local(sync_every=3, composition=Gossip(Identity(), Rotating())),
+        Local(sync_every=3),
+        Local(sync_every=3, num_fragments=2, fragment_sync_delay=1, fragment_update_alpha=0.5),
     ):
         group = workers(3, settings)
         lockstep([worker.train(4) for worker in group])
@@ -284,7 +291,7 @@ def test_a_full_average_after_a_round_that_all_skipped_keeps_the_work_of_those_w
     """Only layer b, averaged by all, had a NaN on rank 0: nobody's gossip of layer a took place either."""
     gossip, world = Gossip(Identity(), Ring()), [World(rank, 3) for rank in range(3)]
     weights = [{"a": torch.zeros(2), "b": torch.zeros(2)} for _ in world]
-    settings = Local(every=1, exchange=gossip, average_every=1)
+    settings = Local(sync_every=1, composition=gossip, full_average_every=1)
     group = [Rounds(settings, own, {"a": gossip, "b": Dense()}) for own in weights]
     for step in range(2):
         for own in weights:
@@ -303,7 +310,7 @@ def test_a_full_average_after_a_round_that_all_skipped_keeps_the_work_of_those_w
 
 @pytest.mark.parametrize("skipped", (False, True))
 def test_a_full_average_sends_anchors_alone_where_weights_are_their_anchors(skipped):
-    group = workers(3, Local(every=2, exchange=Gossip(Identity(), Rotating())))
+    group = workers(3, Local(sync_every=2, composition=Gossip(Identity(), Rotating())))
     lockstep([worker.train(4) for worker in group])
     if skipped:
         with torch.no_grad():
@@ -317,7 +324,7 @@ def test_a_full_average_sends_anchors_alone_where_weights_are_their_anchors(skip
 
 
 def test_consensus_is_the_mean_square_distance_from_the_mean():
-    group = workers(4, "local(every=100)")
+    group = workers(4, "local(sync_every=100)")
     lockstep([worker.train(5) for worker in group])
     middle = mean([w.weights for w in group])
     expected = sum(float((w.weights[n] - middle[n]).square().sum()) for w in group for n in SHAPES) / 4
@@ -326,7 +333,7 @@ def test_consensus_is_the_mean_square_distance_from_the_mean():
 
 
 def test_ranks_that_drift_differently_talk_at_the_same_time():
-    group = workers(4, "local(every=drift(above=0.25, most=50))")
+    group = workers(4, "local(sync_every=drift(threshold=0.25, max_period=50))")
     lockstep([worker.train(40) for worker in group])  # lockstep stops at the first disagreement
     assert len({w.rounds.rounds for w in group}) == 1 < group[0].rounds.rounds < 40
 
@@ -334,7 +341,7 @@ def test_ranks_that_drift_differently_talk_at_the_same_time():
 def test_a_round_of_deltas_sends_what_a_step_of_gradients_would():
     """Bytes of a round are those of the composition; talking every fourth step costs a quarter."""
     sent = {}
-    for text in ("ef(topk(k=2))", "local(every=4, exchange=ef(topk(k=2)))"):
+    for text in ("ef(topk(k=2))", "local(sync_every=4, composition=ef(topk(k=2)))"):
         meters = [Meter() for _ in range(3)]
         lockstep([worker.train(8) for worker in workers(3, text)], meters)
         sent[text] = meters[0].total()
@@ -344,25 +351,25 @@ def test_a_round_of_deltas_sends_what_a_step_of_gradients_would():
 
 def test_lossy_weights_are_refused_by_name():
     with pytest.raises(IncompatibleParts, match=r"ef\(topk\(k=2\)\).*deltas"):
-        parse_sync('local(payload="weights", exchange=ef(topk(k=2)))')
+        parse_sync('local(payload="weights", composition=ef(topk(k=2)))')
     with pytest.raises(IncompatibleParts, match="payload="):
         Rounds(Local(payload="weights"), start(), dict.fromkeys(SHAPES, parse_sync("powersgd(rank=1)").exchange))
-    Local(payload="weights", exchange=Gossip(Identity(), Rotating()))
+    Local(payload="weights", composition=Gossip(Identity(), Rotating()))
 
 
 def test_lossy_gossip_of_weights_is_refused_and_told_what_to_do():
     with pytest.raises(IncompatibleParts, match=r"partners change \(rotating\(\)\).*copy of every peer.*deltas\"$"):
-        Local(payload="weights", exchange=Gossip(TopK(k=2), Rotating()))
+        Local(payload="weights", composition=Gossip(TopK(k=2), Rotating()))
     with pytest.raises(IncompatibleParts, match=r"copy of every peer.*deltas.*choco\(\.\.\., ring\(\)\)"):
-        Local(payload="weights", exchange=Gossip(TopK(k=2), Ring()))
+        Local(payload="weights", composition=Gossip(TopK(k=2), Ring()))
     with pytest.raises(IncompatibleParts, match=r"choco.*partners' weights.*payload='deltas'"):
-        Local(exchange=Choco(TopK(k=2), Ring()))
-    Local(payload="weights", exchange=Choco(TopK(k=2), Ring()))
+        Local(composition=Choco(TopK(k=2), Ring()))
+    Local(payload="weights", composition=Choco(TopK(k=2), Ring()))
 
 
 def test_partners_rotate_from_round_to_round_whatever_the_period():
     """Of steps 0, 8, 16 ... with four partners to choose from, all would be the same."""
-    group = workers(8, Local(every=8, exchange=Gossip(Identity(), Rotating())))
+    group = workers(8, Local(sync_every=8, composition=Gossip(Identity(), Rotating())))
     meters = [Meter() for _ in group]
     lockstep([worker.train(32) for worker in group], meters)
     assert [worker.rounds.departed for worker in group] == [4] * 8

@@ -71,7 +71,7 @@ OPTIMIZERS = [
     SGD(0.1),
     SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
     Adam(0.05),
-    Adam(0.05, corrected=False),
+    Adam(0.05, bias_correction=False),
 ]
 
 

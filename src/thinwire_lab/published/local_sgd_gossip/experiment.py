@@ -23,21 +23,21 @@ from .tables import build_configuration_table, build_findings_table
 
 SPARSE = "quantile_threshold(density=0.05)"
 PUBLISHED = (
-    Method("1: p = 1", 'local(every=1, payload="weights", overlap=true)'),
+    Method("1: p = 1", 'local(sync_every=1, payload="weights", overlap=true)'),
     Method("2: p = 1, gossip", "gossip(identity(), rotating())"),
     Method("3: p = 1, gossip, sparse", f"gossip({SPARSE}, rotating())"),
-    Method("4: p = 4", 'local(every=4, payload="weights", overlap=true)'),
-    Method("5: p = 4, gossip", "local(every=4, exchange=gossip(identity(), rotating()))"),
-    Method("6: p = 4, gossip, sparse", f"local(every=4, exchange=gossip({SPARSE}, rotating()))"),
-    Method("7: p = 16", 'local(every=16, payload="weights", overlap=true)'),
-    Method("8: p = 16, gossip", "local(every=16, exchange=gossip(identity(), rotating()))"),
-    Method("9: p = 16, gossip, sparse", f"local(every=16, exchange=gossip({SPARSE}, rotating()))"),
-    Method("10: p = 32", 'local(every=32, payload="weights", overlap=true)'),
+    Method("4: p = 4", 'local(sync_every=4, payload="weights", overlap=true)'),
+    Method("5: p = 4, gossip", "local(sync_every=4, composition=gossip(identity(), rotating()))"),
+    Method("6: p = 4, gossip, sparse", f"local(sync_every=4, composition=gossip({SPARSE}, rotating()))"),
+    Method("7: p = 16", 'local(sync_every=16, payload="weights", overlap=true)'),
+    Method("8: p = 16, gossip", "local(sync_every=16, composition=gossip(identity(), rotating()))"),
+    Method("9: p = 16, gossip, sparse", f"local(sync_every=16, composition=gossip({SPARSE}, rotating()))"),
+    Method("10: p = 32", 'local(sync_every=32, payload="weights", overlap=true)'),
 )
 WITH_ERROR_FEEDBACK = (
     Method("3 with EF", f"ef(gossip({SPARSE}, rotating()))"),
-    Method("6 with EF", f"local(every=4, exchange=ef(gossip({SPARSE}, rotating())))"),
-    Method("9 with EF", f"local(every=16, exchange=ef(gossip({SPARSE}, rotating())))"),
+    Method("6 with EF", f"local(sync_every=4, composition=ef(gossip({SPARSE}, rotating())))"),
+    Method("9 with EF", f"local(sync_every=16, composition=ef(gossip({SPARSE}, rotating())))"),
 )
 WORKERS = (16, 32, 60)
 PROCESSES, TIMED_STEPS, THIN_LINK = 4, 256, "50mbit"

@@ -65,7 +65,7 @@ MOMENTS = {
 
 
 def training(full: bool = False, thin: bool = True) -> Experiment:
-    methods = tuple(Method(label, f"local(every={EVERY})", moments=text) for label, text in MOMENTS.items())
+    methods = tuple(Method(label, f"local(sync_every={EVERY})", moments=text) for label, text in MOMENTS.items())
     groups: tuple[RunGroup, ...] = (RunGroup(f"{REAL} processes", REAL, driver="processes"),)
     if thin:  # the same figures; a few rounds tell how long one takes
         groups += (RunGroup(f"{REAL} processes, {THIN}", REAL, driver="processes", link=THIN, steps=4 * EVERY,
