@@ -32,7 +32,7 @@ def draw(share, steps=150):
 def serve():
     model = make_model()
     ((inputs, targets),) = draw(9, 1)
-    with thinwire.serve(model, "sgd(lr=0.1, momentum=0.5)", workers=2, bound=4, block=False, **SETTINGS) as server:
+    with thinwire.serve(model, "sgd(lr=0.1, momentum=0.5)", workers=2, max_lead=4, block=False, **SETTINGS) as server:
         print(f"loss {nn.functional.mse_loss(model(inputs), targets).item():.4f}", flush=True)
         workers = [subprocess.Popen([sys.executable, __file__, server.address, str(share)]) for share in (0, 1)]
         while not server.wait(0.2):

@@ -169,8 +169,8 @@ def local(
     policy = parse_policy(sync_every) if isinstance(sync_every, str) else sync_every
     settings = Local(
         sync_every=policy, outer_optimizer=resolve_outer_optimizer(outer_optimizer), payload=payload, overlap=overlap,
-        num_fragments=num_fragments, fragment_sync_delay=fragment_sync_delay, fragment_update_alpha=fragment_update_alpha,
-        full_average_every=full_average_every,
+        num_fragments=num_fragments, fragment_sync_delay=fragment_sync_delay,
+        fragment_update_alpha=fragment_update_alpha, full_average_every=full_average_every,
     )  # fmt: skip
     options = LocalOptions(
         buffers, optimizer_state, dense_below, seed, check_weights_every, on_divergence, max_bad_rounds, timeout_s,

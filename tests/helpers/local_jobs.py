@@ -15,7 +15,7 @@ from helpers.jobs import digest
 from helpers.local_training import workers
 from thinwire.catalog.patterns import assign_composition
 from thinwire.core import TensorSpec
-from thinwire.sync import Rounds, parse_sync
+from thinwire.sync import LocalRounds, parse_sync
 
 
 class Normed(nn.Module):
@@ -118,8 +118,8 @@ def hooks_and_rounds(driver, options, steps):
             text = ", ".join(f"{name}={value!r}" for name, value in options.items())
             settings = parse_sync(f"local({text})")
             layers = [TensorSpec.of(name, parameter.detach()) for name, parameter in parameters.items()]
-            rules = assign_composition(layers, settings.exchange, dense_below=0)  # vectors are dense
-            rounds = Rounds(settings, parameters, rules)
+            rules = assign_composition(layers, settings.composition, dense_below=0)  # vectors are dense
+            rounds = LocalRounds(settings, parameters, rules)
             for step in range(steps):
                 hook = optimizer.register_step_pre_hook(partial(before, rounds, step))
                 teach(model, optimizer, driver.world.rank, 1, step)

@@ -8,7 +8,7 @@ import torch
 
 from helpers.cases import draw
 from thinwire import World, lockstep
-from thinwire.sync import Local, Rounds, parse_sync
+from thinwire.sync import Local, LocalRounds, parse_sync
 
 SHAPES = {"a": (5, 4), "b": (7,), "c": (3, 3), "d": (2,)}
 D = torch.float64
@@ -34,7 +34,7 @@ class Worker:
         self.world, self.lr, self.done, self.spoil = World(rank, size), lr, 0, spoil
         self.weights = start(dtype)
         self.optimizer = (make or (lambda weights: torch.optim.SGD(weights, lr=lr)))(list(self.weights.values()))
-        self.rounds = Rounds(settings, self.weights, seed=3)
+        self.rounds = LocalRounds(settings, self.weights, seed=3)
         self.merged: list[Any] = []
 
     def train(self, steps):

@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 from thinwire import Exchanger, TensorSpec, World, checkpoint, lockstep, parse
-from thinwire.sync import Local, Nesterov, Rounds
+from thinwire.sync import Local, LocalRounds, Nesterov
 from thinwire.sync.client import FederatedClient
-from thinwire.sync.federated import Federation
-from thinwire.sync.federated import Rounds as FederatedRounds
+from thinwire.sync.federated import FederatedServer
 from thinwire.sync.optimizers import Adam
+from thinwire.sync.sampling import FederatedConfig
 
 LAYERS = [TensorSpec("w", (12, 10)), TensorSpec("v", (7,)), TensorSpec("h", (6, 4), torch.bfloat16)]
 COMPOSITIONS = {
@@ -66,7 +66,7 @@ class LocalTraining:
     def __init__(self):
         self.weights = [tensors(0, 0) for _ in range(RANKS)]
         settings = Local(2, parse("ef(topk(density=0.2))"), Nesterov(lr=0.5, momentum=0.75))
-        self.workers = [Rounds(settings, weights, seed=3) for weights in self.weights]
+        self.workers = [LocalRounds(settings, weights, seed=3) for weights in self.weights]
 
     def step(self, step):
         for rank, weights in enumerate(self.weights):
@@ -81,14 +81,14 @@ class Federated:
 
     def __init__(self):
         weights = tensors(0, 0)
-        settings = FederatedRounds(clients=2, rounds=9, deadline=10.0)
-        self.server = Federation(weights, settings, "ef(qsgd(bits=8))", Adam(lr=0.125), expected=2)
+        settings = FederatedConfig(clients=2, rounds=9, round_timeout_s=10.0)
+        self.server = FederatedServer(weights, settings, "ef(qsgd(bits=8))", Adam(lr=0.125), expected=2)
         self.workers = [self.server]
 
     def step(self, step):
         clients = [FederatedClient(f"c{at}", self.server.layers, "ef(qsgd(bits=8))") for at in range(2)]
         for client in clients:
-            client.welcomed(self.server.handle(client.join(), 0.0))
+            client.handle_welcome(self.server.handle(client.join(), 0.0))
         for at, client in enumerate(clients):
             assert client.begin(self.server.handle(client.pull(), 0.0))
             moved = {name: w - tensors(step + 1, at)[name] / 16 for name, w in client.weights.items()}

@@ -23,9 +23,9 @@ from thinwire.core import (
 )
 from thinwire.feedback import EF21
 from thinwire.sync.optimizers import SGD
-from thinwire.sync.server import Server
-from thinwire.sync.uplink import Intake, Uplink, one_way, own_seed
-from thinwire.sync.worker import Worker
+from thinwire.sync.server import GradientServer
+from thinwire.sync.uplink import UpdateDecoder, Uplink, uplink_form, worker_seed
+from thinwire.sync.worker import GradientWorker
 
 METHODS = ("target", "hand_over", "adopt", "merge", "give_back")
 KEEP_DIFFERENCES = ("ef21(topk(density=0.05))", "ef21(qsgd())", "switch(ef21(topk(density=0.05)), dgc(topk(density=0.05)))")  # fmt: skip
@@ -105,13 +105,13 @@ def test_who_sends_differences_says_them_again_and_who_keeps_nothing_has_no_plac
 )
 def test_a_server_reads_what_the_composition_would_give_in_process(text):
     part = composed(text)
-    worker, server = Uplink(LAYERS, part, "w", seed=5), Intake(LAYERS, part, seed=5)
-    twin = Exchanger(LAYERS, part, seed=own_seed(5, "w"))
+    worker, server = Uplink(LAYERS, part, "w", seed=5), UpdateDecoder(LAYERS, part, seed=5)
+    twin = Exchanger(LAYERS, part, seed=worker_seed(5, "w"))
     for step in range(5):
         payload = worker.encode(tensors(step), step)
         read = server.read(payload, "w", step)
         server.commit("w", read)
-        worker.settle(accepted=True)
+        worker.settle(is_accepted=True)
         values = loopback(twin.run_step(tensors(step), step, World(0, 1)))
         for spec in LAYERS:
             assert torch.equal(cast_saturating(read[spec.name], spec.dtype), values[spec.name]), (step, spec.name)
@@ -121,7 +121,7 @@ def test_a_server_reads_what_the_composition_would_give_in_process(text):
 
 
 def test_payloads_that_are_added_among_ranks_are_gathered_for_a_server():
-    way = one_way(parse("ef(randomk(density=0.1))"))
+    way = uplink_form(parse("ef(randomk(density=0.1))"))
     assert any(isinstance(part, SumMean) for part in parts_of(parse("ef(randomk(density=0.1))")))
     assert way.worker == parse("ef(gather(randomk(density=0.1)))") and isinstance(way.worker.inner, GatherMean)
 
@@ -132,7 +132,7 @@ def test_what_needs_all_ranks_says_so_by_name(text):
     with pytest.raises(
         IncompatibleParts, match=r"(Switch|Adapt|DensitySchedule|PowerSGD|Flatten) needs answers of all ranks"
     ) as error:
-        one_way(composed(text))
+        uplink_form(composed(text))
     assert str(error.value).partition(" ")[0] in names
 
 
@@ -140,15 +140,15 @@ def test_a_memory_of_another_package_trains_with_a_server():
     """With every coordinate sent at last, the server's model is where plain steps with the same gradients end."""
     weights = {"w": torch.zeros(12)}
     part = Late(GatherMean(TopK(k=2)))
-    server = Server(weights, SGD(0.5), part, workers=1)
-    worker = Worker("w0", server.layers, part)
-    worker.welcomed(server.handle(worker.join(), 0.0))
+    server = GradientServer(weights, SGD(0.5), part, workers=1)
+    worker = GradientWorker("w0", server.layers, part)
+    worker.handle_welcome(server.handle(worker.join(), 0.0))
     for step in range(12):
         assert worker.begin(server.handle(worker.pull(), 0.0))
         gradient = {"w": torch.arange(12.0) - 4} if step < 4 else {"w": torch.zeros(12)}
         assert worker.settle(server.handle(worker.push(gradient), 0.0))
     assert (
-        server.intake.text.startswith("helpers.own_memory.Late(")
+        server.decoder.text.startswith("helpers.own_memory.Late(")
         and not worker.uplink.exchanger.states["w"].waits.any()
     )
     assert torch.equal(server.weights["w"], -0.5 * 4 * (torch.arange(12.0) - 4))
@@ -159,7 +159,7 @@ def test_a_worker_whose_server_lost_its_estimate_keeps_what_it_owes(text):
     worker = Uplink(LAYERS, composed(text), "w")
     for step in range(3):
         worker.encode(tensors(step), step)
-        worker.settle(accepted=True)
+        worker.settle(is_accepted=True)
     owed = mass(worker.exchanger, "residual")
     worker.reset()
     assert any(bool(one.any()) for one in owed.values())
@@ -183,7 +183,7 @@ class Closed:
 
 def test_one_estimate_of_a_worker_is_enough():
     with pytest.raises(IncompatibleParts, match="EF21 inside EF21"):
-        one_way(EF21(Closed()))
+        uplink_form(EF21(Closed()))
 
 
 def test_the_objects_are_no_parts_of_the_catalog():

@@ -36,7 +36,7 @@ def composition_text(part: Any, where: str) -> str:
 def collect_class_paths(methods: Iterable[Local], tasks: Iterable[str]) -> dict[str, dict[str, str]]:
     """The tables `parts` and `tasks` of a config: name -> path of each class that is not built in."""
     own = {entry.cls for entry in BUILT_IN}
-    classes = {type(part) for method in methods for part in _all_parts(method.exchange)} - own
+    classes = {type(part) for method in methods for part in _all_parts(method.composition)} - own
     names = {name: cls for cls in classes if (name := REGISTRY.name_of(cls)) is not None}
     registered = {name: cls for name in sorted(set(tasks)) if isinstance(cls := TASKS.get(name), type)}
     paths = {

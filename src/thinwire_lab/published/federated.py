@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from thinwire.sync.optimizers import SGD, Adam
-from thinwire.sync.robust import Rule
+from thinwire.sync.robust import RobustMean
 
 from ..configuration.run_plan import Job, RunPlan
 from .simulated_clients import simulate
@@ -22,7 +22,7 @@ CASES: dict[str, dict[str, Any]] = {
     "both ways, EF21 down": {"down": "topk(density=0.2)"},
     "FedAvgM, EF(4 bits)": {"exchange": "ef(qsgd(bits=4))", "optimizer": SGD(lr=0.5, momentum=0.9)},
     "FedAdam, dense": {"exchange": "dense()", "optimizer": Adam(lr=0.05)},
-    "median, dense": {"exchange": "dense()", "aggregate": Rule("median")},
+    "median, dense": {"exchange": "dense()", "aggregate": RobustMean("median")},
 }
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from thinwire.core import Key, Message, Payload, derive_key
 from thinwire.sync.client import FederatedClient
-from thinwire.sync.federated import Federation
+from thinwire.sync.federated import FederatedServer
 from thinwire.sync.optimizers import SGD, OuterOptimizer
-from thinwire.sync.robust import Rule
-from thinwire.sync.sampling import Rounds
+from thinwire.sync.robust import RobustMean
+from thinwire.sync.sampling import FederatedConfig
 
 from .simulated_workers import uniform
 
@@ -56,28 +56,32 @@ def simulate(
     exchange: str = "ef(topk(density=0.1))",
     down: str | None = None,
     optimizer: OuterOptimizer = SGD(lr=1.0),  # noqa: B008  settings only
-    aggregate: Rule = Rule(),  # noqa: B008
+    aggregate: RobustMean = RobustMean(),  # noqa: B008
     local_steps: int = 5,
     seed: int = 0,
 ) -> Outcome:
     """Logistic regression whose clients see different examples. Each round a sampled client drops out, or spoils its
     update, with the given chance; a round whose clients dropped out ends at its deadline."""
     task = LogisticClients(clients, seed)
-    settings = Rounds(sampled or clients, rounds, deadline=1.0, max_client_weight=100, aggregate=aggregate)
-    federation = Federation(task.start(), settings, exchange, optimizer, down=down, expected=clients, seed=seed)
+    settings = FederatedConfig(
+        sampled or clients, rounds, round_timeout_s=1.0, max_client_weight=100, aggregate=aggregate
+    )
+    federation = FederatedServer(
+        task.start(), settings, exchange, optimizer, downlink_compression=down, expected=clients, seed=seed
+    )
     people = [FederatedClient(f"client-{i:03d}", federation.layers, exchange, down, seed) for i in range(clients)]
     for client in people:
-        client.welcomed(federation.handle(client.join(), 0.0))
+        client.handle_welcome(federation.handle(client.join(), 0.0))
     before, now = task.loss(federation.weights), 0.0
     counts = dict.fromkeys(("dropped", "malformed", "up", "down"), 0)
-    while not federation.done:
+    while not federation.is_done:
         round = federation.round
         for place, client in enumerate(people):
             if federation.round != round:
                 break
             _take_part(federation, client, task, place, (dropout, malformed, local_steps, seed), now, counts)
         if federation.round == round:  # somebody did not answer
-            now += settings.deadline
+            now += settings.round_timeout_s
             federation.expire(now)
     return Outcome(
         rounds=len(federation.history),
@@ -87,7 +91,7 @@ def simulate(
         accuracy=task.accuracy(federation.weights),
         dropped=counts["dropped"],
         malformed=counts["malformed"],
-        refusals=dict(federation.refusals),
+        refusals=dict(federation.rejections),
         finite=all(bool(weight.isfinite().all()) for weight in federation.weights.values()),
         bytes_up=counts["up"],
         bytes_down=counts["down"],
@@ -95,7 +99,7 @@ def simulate(
 
 
 def _take_part(
-    federation: Federation,
+    federation: FederatedServer,
     client: FederatedClient,
     task: LogisticClients,
     place: int,
@@ -120,7 +124,7 @@ def _take_part(
         counts["malformed"] += 1
         message = spoiled(message, derive_key(seed, _DAMAGE_KEY, client.name, client.round))
     counts["up"] += message.payload.num_bytes
-    client.settle(federation.handle(message, now), keep_refused=True)
+    client.settle(federation.handle(message, now), keep_rejected=True)
 
 
 class LogisticClients:
@@ -215,14 +219,14 @@ SPOILERS: dict[str, Spoil] = {
     "weight 1e300": lambda m, _: _with(m, examples=1e300),
     "weight nan": lambda m, _: _with(m, examples=math.nan),
     "weight of words": lambda m, _: _with(m, examples="many"),
-    "no weight": lambda m, _: changed(m, fields={"form": m.fields["form"]}),
+    "no weight": lambda m, _: changed(m, fields={"config": m.fields["config"]}),
     "short": lambda m, key: _with_part(m, key, lambda part: part[:-1]),
     "long": lambda m, key: _with_part(m, key, lambda part: torch.cat([part, part[:1]])),
     "fold": lambda m, key: _with_part(m, key, lambda part: part.reshape(1, -1)),
     "other type": lambda m, key: _with_part(m, key, _other_type),
     "one part too many": lambda m, _: changed(m, payload=Payload((*m.payload.parts, torch.zeros(1)))),
     "one part too few": lambda m, _: changed(m, payload=Payload(m.payload.parts[:-1])),
-    "other names": lambda m, _: _with(m, form="0123456789abcdef"),
+    "other names": lambda m, _: _with(m, config="0123456789abcdef"),
     "next round": lambda m, _: changed(m, round=m.round + 1),
     "round -1": lambda m, _: changed(m, round=-1),
 }

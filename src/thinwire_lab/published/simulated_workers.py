@@ -13,8 +13,8 @@ from torch import Tensor
 from thinwire.core import Key, Message, ProtocolError, derive_key
 from thinwire.kernels import noise32
 from thinwire.sync.messages import JOIN_AGAIN
-from thinwire.sync.server import Server
-from thinwire.sync.worker import Worker
+from thinwire.sync.server import GradientServer
+from thinwire.sync.worker import GradientWorker
 
 _SECONDS_KEY = "seconds"  # frozen: makes the random bits
 _REPEAT_KEY = "repeat"  # frozen: makes the random bits
@@ -49,24 +49,29 @@ def uniform(key: Key) -> float:
 
 
 def run(
-    server: Server, workers: Sequence[Worker], gradient: Gradient, schedule: Schedule, updates: int, begin: float = 0.0
+    server: GradientServer,
+    workers: Sequence[GradientWorker],
+    gradient: Gradient,
+    schedule: Schedule,
+    updates: int,
+    begin: float = 0.0,
 ) -> float:
     """Let the workers push until the server has applied so many updates; the time it took.
 
     A worker that must wait asks again after every push, and when a deadline has passed.
     """
     ties = itertools.count()  # equal times: who was scheduled first
-    pending: list[tuple[float, int, Worker, Message]] = []
+    pending: list[tuple[float, int, GradientWorker, Message]] = []
     idle, now = list(workers), begin
     for worker in workers:
-        worker.welcomed(server.handle(worker.join(), now))
+        worker.handle_welcome(server.handle(worker.join(), now))
     while server.applied < updates:
         idle = [worker for worker in idle if not _began(server, worker, gradient, schedule, now, pending, ties)]
         while not pending:
             idle = [worker for worker in idle if schedule.alive(worker.name, now)]
-            if not idle or server.deadline == float("inf"):
+            if not idle or server.worker_timeout_s == float("inf"):
                 raise ProtocolError(f"{server.applied} of {updates} updates were applied, and nobody can move")
-            now += server.deadline
+            now += server.worker_timeout_s
             idle = [worker for worker in idle if not _began(server, worker, gradient, schedule, now, pending, ties)]
         now, _, worker, message = heapq.heappop(pending)
         if not schedule.alive(worker.name, now):
@@ -76,7 +81,7 @@ def run(
             reply = server.handle(message, now)
         worker.settle(reply)
         if reply.fields.get("reason") in JOIN_AGAIN:
-            worker.welcomed(server.handle(worker.join(), now))
+            worker.handle_welcome(server.handle(worker.join(), now))
         idle.append(worker)
     for worker in workers:
         worker.give_up()  # what is still on its way does not arrive
@@ -84,12 +89,12 @@ def run(
 
 
 def _began(
-    server: Server,
-    worker: Worker,
+    server: GradientServer,
+    worker: GradientWorker,
     gradient: Gradient,
     schedule: Schedule,
     now: float,
-    pending: list[tuple[float, int, Worker, Message]],
+    pending: list[tuple[float, int, GradientWorker, Message]],
     ties: itertools.count[int],
 ) -> bool:
     """Whether the worker was given a model; its update is then on its way."""
@@ -97,7 +102,7 @@ def _began(
         return True  # it will not be heard of again
     reply = server.handle(worker.pull(), now)
     if reply.fields.get("reason") == "unknown":
-        worker.welcomed(server.handle(worker.join(), now))
+        worker.handle_welcome(server.handle(worker.join(), now))
         reply = server.handle(worker.pull(), now)
     if not worker.begin(reply):
         return False

@@ -7,7 +7,7 @@ import torch
 
 from helpers.cases import draw
 from thinwire import Exchanger, IncompatibleParts, Meter, ProtocolError, TensorSpec, World, lockstep, parse
-from thinwire.sync import Rounds, parse_sync
+from thinwire.sync import LocalRounds, parse_sync
 from thinwire.testing import assert_same
 
 LAYERS = [TensorSpec("a", (8, 5)), TensorSpec("b", (30,)), TensorSpec("c", (2, 3, 4))]
@@ -143,7 +143,7 @@ def test_the_widest_type_serves_all():
 def test_each_fragment_of_a_local_round_is_flattened():
     settings = parse_sync("local(sync_every=2, num_fragments=2, composition=ef(flatten(topk(density=0.2))))")
     weights = [{s.name: torch.zeros(s.shape) for s in LAYERS} for _ in range(RANKS)]
-    rounds = [Rounds(settings, mine) for mine in weights]
+    rounds = [LocalRounds(settings, mine) for mine in weights]
 
     def steps(rank):
         for step in range(6):

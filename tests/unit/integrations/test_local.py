@@ -176,7 +176,7 @@ def test_steps_can_be_told_by_hand():
         for _ in range(2):
             handle.before_step()
             handle.after_step()
-        assert handle.step == 2 and handle.rounds.rounds == 1
+        assert handle.step == 2 and handle.rounds.num_rounds == 1
 
 
 def test_ranks_with_fewer_rounds_are_told_at_once_and_spare_steps_do_no_harm(pool):

@@ -121,7 +121,7 @@ def test_a_refused_attach_leaves_nothing_behind(pool):
     cases = [{"composition": "ef(tpok(k=1))"}, {"max_bad_steps": -3}, {"timeout_s": 0}, {"composition": None},
              {"composition": {"*": "dense()", "last*": "sign()"}}]  # fmt: skip
     told = ["did you mean 'topk'?", "max_bad_steps", "timeout_s", "composition=None", "never reached"]
-    for found, threads, hooks in pool.run(2, jobs.refused, cases):
+    for found, threads, hooks in pool.run(2, jobs.rejected, cases):
         assert [kind for kind, _ in found] == ["CompositionError"] * 5
         assert all(words in text for words, (_, text) in zip(told, found, strict=True))
         assert (threads, hooks) == (0, 0)
@@ -153,7 +153,7 @@ def test_local_takes_an_optimizer_without_a_learning_rate():
     with thinwire.local(model, optimizer, sync_every=2) as handle:
         for _ in range(4):
             optimizer.step()
-        assert handle.rounds.rounds == 2 and handle.rounds.exchanger.lr is None
+        assert handle.rounds.num_rounds == 2 and handle.rounds.exchanger.lr is None
 
 
 def test_local_refuses_closures_where_it_averages_gradients():
@@ -172,7 +172,7 @@ def test_local_takes_a_bare_compressor_and_parts_of_ones_own():
             handle = thinwire.local(model, optimizer, sync_every=2, composition=exchange)
         with handle:
             local_jobs.teach(model, optimizer, 0, 4)
-            assert handle.rounds.rounds == 2
+            assert handle.rounds.num_rounds == 2
 
 
 def test_moments_take_a_bare_compressor_and_refuse_ef21_around_an_expansion():

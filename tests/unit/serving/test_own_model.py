@@ -11,8 +11,8 @@ import thinwire
 from helpers.served_models import GOAL, batches, in_thread, loss, model, serve, take_part, work
 from thinwire import checkpoint
 from thinwire.core import AuthenticationError, CheckpointError, ClosedError, CompositionError, PeerLostError
-from thinwire.serving import ModelServer, store
-from thinwire.sync import SGD, Federation, Pace, Server, Worker
+from thinwire.serving import ModelServer, state_store
+from thinwire.sync import SGD, FederatedServer, GradientServer, GradientWorker, Staleness
 
 
 def threads():
@@ -21,13 +21,13 @@ def threads():
 
 def test_workers_train_a_model_and_the_server_has_it_in_place():
     made = model()
-    with serve(made=made, exchange="ef(topk(k=2))", workers=2, bound=2) as server:
-        workers = [in_thread(work, server.address, 60, i, f"w{i}", exchange="ef(topk(k=2))") for i in range(2)]
+    with serve(made=made, composition="ef(topk(k=2))", workers=2, max_lead=2) as server:
+        workers = [in_thread(work, server.address, 60, i, f"w{i}", composition="ef(topk(k=2))") for i in range(2)]
         assert server.wait(30)
         for worker in workers:
             worker.join(10)
     report = server.report()
-    assert report["updates"] == 120 and not report["refused"] and not report["lost"] and report["staleness"]
+    assert report["updates"] == 120 and not report["rejected"] and not report["lost"] and report["staleness"]
     assert (made.weight - GOAL).norm() < 0.1 * GOAL.norm()
 
 
@@ -102,7 +102,7 @@ def test_without_batches_the_loop_gives_numbers_of_steps():
 @pytest.mark.parametrize("how", ["break", "error"])
 def test_a_worker_whose_loop_is_cut_short_leaves(how, rounds):
     """Nothing waits for it until a deadline, and its line is closed."""
-    with serve(rounds=rounds, deadline=60) as server:
+    with serve(rounds=rounds, round_timeout_s=60) as server:
         local, before = model(), threads()
         of = {"rounds": rounds} if rounds else {"batches": batches(9)}
         try:
@@ -114,7 +114,7 @@ def test_a_worker_whose_loop_is_cut_short_leaves(how, rounds):
         except ZeroDivisionError:
             pass
         assert server.wait(5) and threads() <= before
-        assert server.report()["refused"] == {} and server.report()["lost"] == []
+        assert server.report()["rejected"] == {} and server.report()["lost"] == []
 
 
 def test_the_model_can_be_looked_at_while_it_is_trained():
@@ -123,15 +123,15 @@ def test_the_model_can_be_looked_at_while_it_is_trained():
         for place, batch in enumerate(thinwire.join(local, server.address, batches(4), name="w")):
             server.pull()
             assert torch.equal(made.weight, local.weight) and server.report()["updates"] == place
-            assert f"{place} updates, 1 of 1 workers here" in server.news()
+            assert f"{place} updates, 1 of 1 workers present" in server.status()
             loss(local, batch).backward()
         assert server.wait(20)
 
 
 def test_a_server_that_is_closed_early_says_so_stores_its_state_and_leaves_nothing_open(tmp_path):
     before, made, local = threads(), model(), model()
-    server = serve(made=made, store=tmp_path, store_every=1000)
-    loop = iter(thinwire.join(local, server.address, batches(9), name="w", retry=0.2))
+    server = serve(made=made, save=tmp_path, save_every=1000)
+    loop = iter(thinwire.join(local, server.address, batches(9), name="w", retry_s=0.2))
     for _ in range(3):
         loss(local, next(loop)).backward()
     server.close()
@@ -163,12 +163,12 @@ def test_serve_blocks_until_all_have_left_and_ctrl_c_closes_it(monkeypatch, tmp_
 
 
 def test_a_last_state_that_cannot_be_stored_is_an_error(monkeypatch, tmp_path):
-    server = serve(store=tmp_path)
+    server = serve(save=tmp_path)
 
     def fail(*arguments, **options):
         raise CheckpointError("no space left on device", 28)
 
-    monkeypatch.setattr(store.checkpoint, "save", fail)
+    monkeypatch.setattr(state_store.checkpoint, "save", fail)
     work(server.address, 2)
     with pytest.raises(CheckpointError, match="no space"):
         server.wait(20)
@@ -193,18 +193,18 @@ def test_a_secret_file_lets_in_who_holds_it(tmp_path, monkeypatch):
         ({"workers": 0}, "serve: workers must be a whole number, at least 1, got 0"),
         ({"workers": True}, "serve: workers must be a whole number"),
         ({"rounds": -1}, "serve: rounds must be a whole number, at least 0"),
-        ({"bound": math.nan}, "serve: bound must be a number from 0, or inf, got nan"),
-        ({"deadline": "1 s"}, "serve: deadline must be a number from 0"),
-        ({"exchange": thinwire.parse("sign()")}, 'serve: exchange must be a text such as "ef'),
-        ({"exchange": "ef(topk(densty=0.1))"}, "density"),
-        ({"exchange": "powersgd(rank=2)"}, "PowerSGD needs answers of all ranks"),
-        ({"down": "nonsense()"}, "nonsense"),
-        ({"store_every": 5}, "give store=FOLDER"),
-        ({"max_frame": 0}, "serve: max_frame must be a whole number, at least 1, got 0"),
-        ({"task": ""}, "serve: task must be a name"),
+        ({"max_lead": math.nan}, "serve: max_lead must be a number from 0, or inf, got nan"),
+        ({"round_timeout_s": "1 s"}, "serve: round_timeout_s must be a number from 0"),
+        ({"composition": thinwire.parse("sign()")}, 'serve: composition must be a text such as "ef'),
+        ({"composition": "ef(topk(densty=0.1))"}, "density"),
+        ({"composition": "powersgd(rank=2)"}, "PowerSGD needs answers of all ranks"),
+        ({"downlink_compression": "nonsense()"}, "nonsense"),
+        ({"save_every": 5}, "pass save=FOLDER"),
+        ({"max_frame_mib": 0}, "serve: max_frame_mib must be a whole number, at least 1, got 0"),
+        ({"task": ""}, "serve: task must be a text"),
         ({"seed": 1.5}, "serve: seed must be a whole number, got 1.5"),
         ({"block": 1}, "serve: block must be True or False, got 1"),
-        ({"block": True}, r"serve: address='127.0.0.1:0' picks a free port, .* give a port, or block=False"),
+        ({"block": True}, r"serve: address='127.0.0.1:0' picks a free port .* pass a port, or block=False"),
         ({"address": "0.0.0.0:0"}, "can be reached from other machines"),
         ({"address": "here"}, "HOST:PORT"),
         ({"tls_certificate": "missing.pem", "tls_key": "missing.key"}, "tls: cannot use"),
@@ -212,8 +212,8 @@ def test_a_secret_file_lets_in_who_holds_it(tmp_path, monkeypatch):
         ({"optimizer": "adan()"}, "adan"),
         ({"optimizer": 0.05}, r"serve: optimizer must be a text such as .* got 0.05"),
         ({"optimizer": SGD}, "serve: optimizer must be a text such as"),
-        ({"made": torch.nn.ReLU()}, "serve: the model has no parameter that requires a gradient"),
-        ({"made": [1.0]}, r"serve: the model must be a torch.nn.Module or tensors by name, got \[1.0\]"),
+        ({"made": torch.nn.ReLU()}, "serve: model has no parameter that requires a gradient"),
+        ({"made": [1.0]}, r"serve: model must be a torch.nn.Module or tensors by name, got \[1.0\]"),
     ],
 )
 def test_options_of_a_server_are_refused_before_it_listens(options, words):
@@ -226,16 +226,16 @@ def test_options_of_a_server_are_refused_before_it_listens(options, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "join: give batches, or steps"),
+        ({}, "join: pass batches, or steps"),
         ({"steps": 0}, "join: steps must be a whole number, at least 1"),
         ({"steps": 3, "rounds": 2}, "join: with rounds the body of the loop trains on its own"),
-        ({"batches": 5}, "join: batches must be something to iterate over, got 5"),
+        ({"batches": 5}, "join: batches must be iterable, got 5"),
         ({"steps": 3, "name": ""}, "join: name must be a text"),
-        ({"steps": 3, "retry": 0}, "join: retry must be a number of seconds"),
+        ({"steps": 3, "retry_s": 0}, "join: retry_s must be a number of seconds"),
         ({"rounds": 3, "examples": 0}, "join: examples must be a whole number, at least 1"),
-        ({"steps": 3, "most_bad_rounds": -1}, "join: most_bad_rounds must be a whole number, at least 0"),
+        ({"steps": 3, "max_bad_rounds": -1}, "join: max_bad_rounds must be a whole number, at least 0"),
         ({"steps": 3, "follow_restarts": "yes"}, "join: follow_restarts must be True or False"),
-        ({"steps": 3, "exchange": "vote()"}, "needs answers of all ranks"),
+        ({"steps": 3, "composition": "vote()"}, "needs answers of all ranks"),
         ({"steps": 3, "address": "203.0.113.1:7000"}, "can be reached from other machines"),
     ],
 )
@@ -248,11 +248,11 @@ def test_options_of_a_worker_are_refused_before_it_connects(options, words, monk
 def test_a_server_that_is_not_there_is_named():
     began = time.monotonic()
     with pytest.raises(PeerLostError, match=r"w: the server at 127\.0\.0\.1:9 is lost"):
-        work("127.0.0.1:9", retry=0.2)
+        work("127.0.0.1:9", retry_s=0.2)
     assert time.monotonic() - began < 5
 
 
 def test_what_users_build_servers_from_is_exported():
-    assert issubclass(Server, object) and issubclass(Federation, object)
-    machine = Server({"w": torch.ones(2)}, SGD(0.1), pace=Pace(bound=1))
-    assert machine.handle(Worker("w", machine.layers).join(), 0.0).kind == "welcome"
+    assert issubclass(GradientServer, object) and issubclass(FederatedServer, object)
+    machine = GradientServer({"w": torch.ones(2)}, SGD(0.1), staleness=Staleness(max_lead=1))
+    assert machine.handle(GradientWorker("w", machine.layers).join(), 0.0).kind == "welcome"

@@ -11,20 +11,20 @@ from thinwire.drivers.in_process import InProcess
 from thinwire.serving.loops import Handler, run_worker
 from thinwire.sync import (
     Local,
+    LocalRounds,
     OuterOptimizer,
-    Rounds,
     from_torch,
     parse_outer_optimizer,
     parse_sync,
     resolve_outer_optimizer,
     sync_text,
 )
-from thinwire.sync.federated import Federation
+from thinwire.sync.federated import FederatedServer
 from thinwire.sync.optimizers import restore_optimizer_state, store_momentum
-from thinwire.sync.sampling import Rounds as FederatedRounds
-from thinwire.sync.server import Server
+from thinwire.sync.sampling import FederatedConfig
+from thinwire.sync.server import GradientServer
 from thinwire.sync.torch_optimizers import torch_optimizers
-from thinwire.sync.worker import Worker
+from thinwire.sync.worker import GradientWorker
 
 GRADIENTS = ([0.3, -1.7, 0.01], [-0.25, 0.9, 2.3], [1.1, 0.07, -0.6], [0.4, -0.33, 0.77])
 REFUSED = {"lbfgs": "closure", "sparseadam": "dense gradients"}
@@ -119,7 +119,9 @@ def test_texts_of_torch_classes_are_read_back(name):
     text = f"{name}(lr=0.25)"
     if name not in ("adam", "sgd"):  # ours have those names
         assert parse_outer_optimizer(text) == changed and sync_text(changed) == text
-    assert isinstance(changed, OuterOptimizer) and Local(sync_every=2, outer_optimizer=changed).outer is changed
+    assert (
+        isinstance(changed, OuterOptimizer) and Local(sync_every=2, outer_optimizer=changed).outer_optimizer is changed
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_wrong_optimizers_are_refused_when_they_are_read(text, message):
 
 def test_a_layer_that_an_optimizer_does_not_take_is_refused_before_the_first_step():
     with pytest.raises(CompositionError, match=r"muon: .*2D parameters"):
-        Rounds(parse_sync("local(sync_every=2, outer_optimizer=muon())"), {"bias": torch.zeros(3)})
+        LocalRounds(parse_sync("local(sync_every=2, outer_optimizer=muon())"), {"bias": torch.zeros(3)})
     with pytest.raises(CompositionError, match=r"has the settings lr, .*unexpected keyword argument 'rate'"):
         from_torch(torch.optim.RMSprop, rate=0.1)
 
@@ -171,8 +173,8 @@ def test_states_of_a_world_of_another_size_become_one(text):
     group = workers(2, text)
     lockstep([worker.train(4) for worker in group])
     states = [worker.rounds.state_dict() for worker in group]
-    merged = group[0].rounds.merged(states)
-    alone = Rounds(parse_sync(text), start())
+    merged = group[0].rounds.merge_states(states)
+    alone = LocalRounds(parse_sync(text), start())
     alone.load_state_dict(merged)
     for name in SHAPES:
         ours, theirs = (flatten_state(rounds.momentum[name]) for rounds in (alone, group[0].rounds))
@@ -194,8 +196,14 @@ STORED = {  # outer: the weights, the anchor and the momentum after five steps, 
 @pytest.mark.parametrize("outer", STORED)
 def test_a_state_that_was_stored_before_goes_on_with_the_same_bits(outer):
     weights, anchor, momentum = (torch.tensor([float(x) for x in text.split()]) for text in STORED[outer][:3])
-    rounds = Rounds(parse_sync(f"local(sync_every=2, outer_optimizer={outer})"), {"w": weights})
-    stored = {"anchor": {"w": anchor}, "momentum": {"w": momentum}, "since": {"0": 1}, "departed": 2, "rounds": 2}
+    rounds = LocalRounds(parse_sync(f"local(sync_every=2, outer_optimizer={outer})"), {"w": weights})
+    stored = {
+        "anchor": {"w": anchor},
+        "momentum": {"w": momentum},
+        "steps_since_sync": {"0": 1},
+        "rounds_started": 2,
+        "rounds": 2,
+    }
     fresh = rounds.state_dict()
     rounds.load_state_dict({**fresh, **stored})
     assert rounds.state_dict().keys() == fresh.keys() and torch.equal(rounds.state_dict()["momentum"]["w"], momentum)
@@ -212,7 +220,7 @@ def test_a_state_that_was_stored_before_goes_on_with_the_same_bits(outer):
 
 def test_a_momentum_of_another_form_is_refused_by_name():
     rounds = [
-        Rounds(parse_sync(f"local(sync_every=2, outer_optimizer={outer})"), start())
+        LocalRounds(parse_sync(f"local(sync_every=2, outer_optimizer={outer})"), start())
         for outer in ("average()", "nesterov()")
     ]
     with pytest.raises(CheckpointError, match="velocity"):
@@ -222,11 +230,11 @@ def test_a_momentum_of_another_form_is_refused_by_name():
 @pytest.mark.parametrize("text", ["adam(lr=0.1)", "rmsprop(lr=0.05, momentum=0.5)", "nesterov(lr=0.1)", "average()"])
 def test_a_server_takes_a_text_and_resumes_with_the_same_next_step(text):
     def make():
-        return Server({"w": torch.tensor([3.0, -1.0, 0.5, 2.0])}, text, workers=1)
+        return GradientServer({"w": torch.tensor([3.0, -1.0, 0.5, 2.0])}, text, workers=1)
 
     def push(server, name, steps):
         return run_worker(
-            InProcess(Handler(server), name), Worker(name, server.layers), lambda weights, step: weights, steps
+            InProcess(Handler(server), name), GradientWorker(name, server.layers), lambda weights, step: weights, steps
         )
 
     once, whole = make(), make()
@@ -244,6 +252,6 @@ def test_a_server_takes_a_text_and_resumes_with_the_same_next_step(text):
 
 
 def test_a_federation_takes_a_text():
-    assert Federation(
-        {"w": torch.zeros(2)}, FederatedRounds(1, 1), optimizer="adam()"
+    assert FederatedServer(
+        {"w": torch.zeros(2)}, FederatedConfig(1, 1), optimizer="adam()"
     ).optimizer == parse_outer_optimizer("adam()")

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from thinwire.sync.flights import fragments_of, staggered
 
 from thinwire import CompositionError, IncompatibleParts
 from thinwire.core import TensorSpec
@@ -12,15 +11,16 @@ from thinwire.sync import (
     Drift,
     Every,
     Local,
-    Moment,
     Nesterov,
     PostLocal,
+    StepInfo,
     parse_outer_optimizer,
     parse_policy,
     parse_sync,
     period_bound,
     sync_text,
 )
+from thinwire.sync.pending_rounds import initial_steps, split_fragments
 
 
 def rounds(policy, steps, drift=None):
@@ -28,7 +28,7 @@ def rounds(policy, steps, drift=None):
     found, since = [], 0
     for step in range(steps):
         since += 1
-        if policy.due(Moment(step, since, drift and drift(step))):
+        if policy.is_due(StepInfo(step, since, drift and drift(step))):
             found.append(step)
             since = 0
     return found
@@ -97,9 +97,9 @@ def test_a_composition_alone_is_gradients_at_every_step():
     [
         ("local(sync_every=topk(k=1))", "every, bsp, post_local, drift"),
         ("local(sync_every=0)", "at least 1, got 0"),
-        ("local(outer_optimizer=3)", "a part is needed"),
+        ("local(outer_optimizer=3)", "expected a part"),
         ("local(outer_optimizer=topk(k=1))", "average, sgd, nesterov"),
-        ("local(composition=nesterov())", "no exchange"),
+        ("local(composition=nesterov())", "not a composition"),
         ('local(composition="ef(topk(k=))")', "not a composition"),
         ("local(evry=3)", "no setting 'evry'"),
         ("local(fragment_update_alpha=1.0)", r"\[0, 1\)"),
@@ -111,7 +111,7 @@ def test_a_composition_alone_is_gradients_at_every_step():
         ("local(sync_every=drift(threshold=0))", "positive"),
         ("local(sync_every=post_local(start=-1, period=2))", "negative"),
         ("local(sync_every=local())", "every, bsp"),
-        ("nesterov()", "no exchange"),
+        ("nesterov()", "not a composition"),
     ],
 )
 def test_wrong_texts_are_told_what_would_do(text, message):
@@ -137,11 +137,11 @@ def test_what_does_not_go_together_is_refused(text, message):
 @pytest.mark.parametrize("count", range(1, 6))
 def test_fragments_are_neighbours_and_none_is_empty(count):
     layers = [TensorSpec(str(at), (size,)) for at, size in enumerate((1000, 1, 1, 500, 2))]
-    groups = fragments_of(layers, count)
+    groups = split_fragments(layers, count)
     assert "".join(name for names in groups for name in names) == "01234" and len(groups) == count and all(groups)
-    with pytest.raises(CompositionError, match="5 is the most"):
-        fragments_of(layers, 6)
+    with pytest.raises(CompositionError, match="at most the number of layers, 5"):
+        split_fragments(layers, 6)
 
 
 def test_fragments_take_turns_evenly():
-    assert staggered(16, 4) == [0, 4, 8, 12] and staggered(2, 4) == [0, 0, 1, 1]
+    assert initial_steps(16, 4) == [0, 4, 8, 12] and initial_steps(2, 4) == [0, 0, 1, 1]

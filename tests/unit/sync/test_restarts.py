@@ -9,18 +9,19 @@ from thinwire.core import Message, PeerLostError
 from thinwire.drivers.in_process import InProcess
 from thinwire.serving.loops import run_client, run_worker
 from thinwire.sync.client import FederatedClient
-from thinwire.sync.federated import Federation, Rounds
-from thinwire.sync.members import Pace
+from thinwire.sync.federated import FederatedServer
+from thinwire.sync.members import Staleness
 from thinwire.sync.optimizers import SGD
-from thinwire.sync.server import Server
-from thinwire.sync.worker import Worker
+from thinwire.sync.sampling import FederatedConfig
+from thinwire.sync.server import GradientServer
+from thinwire.sync.worker import GradientWorker
 
 EF21 = "ef21(topk(k=1))"
 GRADIENT = torch.tensor([1.0, 2.0, 3.0, 4.0])
 
 
 def welcome(machine, party, now=0.0):
-    party.welcomed(machine.handle(party.join(), now))
+    party.handle_welcome(machine.handle(party.join(), now))
     return party
 
 
@@ -35,7 +36,7 @@ def turn(machine, client, by, now=0.0):
 @pytest.mark.parametrize("exchange", [EF21, "ef(topk(k=1))"])
 def test_an_update_counts_though_its_client_is_started_anew_in_the_same_round(exchange, stored):
     def federation():
-        return Federation({"w": torch.zeros(4)}, Rounds(2, 5, deadline=10.0), exchange, expected=2)
+        return FederatedServer({"w": torch.zeros(4)}, FederatedConfig(2, 5, round_timeout_s=10.0), exchange, expected=2)
 
     results = []
     for dies in (False, True):
@@ -78,24 +79,24 @@ def resuming(make, at, party):
 @pytest.mark.parametrize("at", [(5, 9), (5, 10), (4, 10), (4, 9), (2, 9), (3, 8)])
 @pytest.mark.parametrize("exchange", [EF21, "ef(ef21(topk(k=1)))"])
 def test_a_worker_and_a_resumed_server_believe_the_same_under_ef21(exchange, at):
-    transport, machines = resuming(lambda: Server({"w": torch.ones(4)}, SGD(0.1), exchange), at, "w")
-    worker = Worker("w", machines[0].layers, exchange)
+    transport, machines = resuming(lambda: GradientServer({"w": torch.ones(4)}, SGD(0.1), exchange), at, "w")
+    worker = GradientWorker("w", machines[0].layers, exchange)
     run_worker(transport, worker, lambda weights, step: {"w": GRADIENT}, steps=12, follow_restarts=True)
     memory = worker.uplink.exchanger.states["w"]
-    assert len(machines) == 2 and machines[1].members.all["w"].settled == worker.settled == 11
+    assert len(machines) == 2 and machines[1].members.all["w"].last_accepted == worker.last_accepted == 11
     assert torch.equal(
-        machines[1].intake.beliefs["w"]["w"], (memory if exchange == EF21 else memory.inner).own_estimate
+        machines[1].decoder.estimates["w"]["w"], (memory if exchange == EF21 else memory.inner).own_estimate
     )
 
 
 def test_what_a_resumed_server_refuses_stays_in_a_residual_around_ef21():
     exchange = "ef(ef21(topk(k=1)))"
-    first = Server({"w": torch.ones(4)}, SGD(0.1), exchange)
-    worker = welcome(first, Worker("w", first.layers, exchange))
+    first = GradientServer({"w": torch.ones(4)}, SGD(0.1), exchange)
+    worker = welcome(first, GradientWorker("w", first.layers, exchange))
     empty = copy.deepcopy(first.state_dict())
     assert worker.begin(first.handle(worker.pull(), 0.0))
     assert worker.settle(first.handle(worker.push({"w": GRADIENT}), 0.0))
-    second = Server({"w": torch.ones(4)}, SGD(0.1), exchange)
+    second = GradientServer({"w": torch.ones(4)}, SGD(0.1), exchange)
     second.load_state_dict(empty)
     before = worker.uplink.exchanger.states["w"].residual
     worker.version = 0
@@ -103,37 +104,39 @@ def test_what_a_resumed_server_refuses_stays_in_a_residual_around_ef21():
     assert reply.fields["reason"] == "memory" and not worker.settle(reply)
     welcome(second, worker)
     assert torch.equal(worker.uplink.exchanger.states["w"].residual, before + GRADIENT)
-    assert not worker.uplink.exchanger.states["w"].inner.own_estimate.any() and "w" not in second.intake.beliefs
+    assert not worker.uplink.exchanger.states["w"].inner.own_estimate.any() and "w" not in second.decoder.estimates
 
 
 @pytest.mark.parametrize("at", [(4, 8), (4, 9), (3, 8), (3, 9), (2, 7)])
 def test_a_client_and_a_resumed_federation_believe_the_same_under_ef21(at):
-    transport, machines = resuming(lambda: Federation({"w": torch.ones(4)}, Rounds(1, 12), EF21), at, "c")
+    transport, machines = resuming(lambda: FederatedServer({"w": torch.ones(4)}, FederatedConfig(1, 12), EF21), at, "c")
     client = FederatedClient("c", machines[0].layers, EF21)
     run_client(transport, client, lambda weights, round: ({"w": weights["w"] - GRADIENT}, 1), follow_restarts=True)
-    assert len(machines) == 2 and machines[1].clients["c"].settled == client.settled == 11
-    assert torch.equal(machines[1].intake.beliefs["c"]["w"], client.uplink.exchanger.states["w"].own_estimate)
+    assert len(machines) == 2 and machines[1].clients["c"].last_accepted == client.last_accepted == 11
+    assert torch.equal(machines[1].decoder.estimates["c"]["w"], client.uplink.exchanger.states["w"].own_estimate)
 
 
 @pytest.mark.parametrize("joins", [True, False])
 @pytest.mark.parametrize("down", [None, "identity()", "topk(k=1)"])
 def test_a_client_trains_on_the_model_of_the_resumed_federation_not_on_one_of_the_same_number(down, joins):
     def federation():
-        return Federation({"w": torch.zeros(4)}, Rounds(1, 50, max_strikes=1), expected=2, down=down)
+        return FederatedServer(
+            {"w": torch.zeros(4)}, FederatedConfig(1, 50, max_strikes=1), expected=2, downlink_compression=down
+        )
 
     first = federation()
-    one, two = (welcome(first, FederatedClient(name, first.layers, down=down)) for name in "ab")
+    one, two = (welcome(first, FederatedClient(name, first.layers, downlink_compression=down)) for name in "ab")
     stored = copy.deepcopy(first.state_dict())
-    while one.have < 4:
+    while one.model_round < 4:
         turn(first, one, -1.0), turn(first, two, -1.0)
     second = federation()
     second.load_state_dict(stored)
-    two = welcome(second, FederatedClient("b", second.layers, down=down))
+    two = welcome(second, FederatedClient("b", second.layers, downlink_compression=down))
     if joins:
         welcome(second, one)
-    while second.round < one.have or second.round < 5 or "a" not in second.sampled:
+    while second.round < one.model_round or second.round < 5 or "a" not in second.sampled:
         if not turn(second, two, 100.0):
-            second._close(0.0)  # the other was asked and is away
+            second._close_round(0.0)  # the other was asked and is away
     reply = second.handle(one.pull(), 0.0)
     if not joins:
         assert reply.fields["reason"] == "unknown" and not one.begin(reply)
@@ -144,10 +147,10 @@ def test_a_client_trains_on_the_model_of_the_resumed_federation_not_on_one_of_th
 
 def test_a_worker_that_was_given_as_many_changes_by_the_server_before_holds_none_of_the_resumed_one():
     def server():
-        return Server({"w": torch.ones(4)}, SGD(0.1), down="topk(k=1)")
+        return GradientServer({"w": torch.ones(4)}, SGD(0.1), downlink_compression="topk(k=1)")
 
     first = server()
-    worker = welcome(first, Worker("w", first.layers, down="topk(k=1)"))
+    worker = welcome(first, GradientWorker("w", first.layers, downlink_compression="topk(k=1)"))
     for count in range(4):
         assert worker.begin(first.handle(worker.pull(), 0.0))
         assert worker.settle(first.handle(worker.push({"w": GRADIENT}), 0.0))
@@ -164,12 +167,15 @@ def test_a_worker_that_was_given_as_many_changes_by_the_server_before_holds_none
 
 
 def test_a_servers_life_is_not_stored_and_is_another_one_after_loading():
-    make = [lambda: Server({"w": torch.ones(4)}, SGD(0.1)), lambda: Federation({"w": torch.ones(4)}, Rounds(1, 1))]
+    make = [
+        lambda: GradientServer({"w": torch.ones(4)}, SGD(0.1)),
+        lambda: FederatedServer({"w": torch.ones(4)}, FederatedConfig(1, 1)),
+    ]
     for machine in (each() for each in make):
-        life, state = machine.life, machine.state_dict()
+        life, state = machine.server_epoch, machine.state_dict()
         assert life not in str(state)
         machine.load_state_dict(state)
-        assert machine.life != life
+        assert machine.server_epoch != life
 
 
 def restarted(make, at, resumed, party):
@@ -194,21 +200,25 @@ def restarted(make, at, resumed, party):
     ("resumed", "told", "words"),
     [
         (True, True, ""),
-        (True, False, "went on from a stored state; follow_restarts"),
-        (False, True, "another training, which began anew"),
-        (False, False, "another training, which began anew"),
+        (True, False, "from a saved state; pass follow_restarts"),
+        (False, True, "another training"),
+        (False, False, "another training"),
     ],
 )
 def test_a_worker_notices_a_restarted_server_and_goes_on_only_if_told_and_resumed(at, federated, resumed, told, words):
     def make():
-        return Federation({"w": torch.zeros(4)}, Rounds(1, 12)) if federated else Server({"w": torch.ones(4)}, SGD(0.1))
+        return (
+            FederatedServer({"w": torch.zeros(4)}, FederatedConfig(1, 12))
+            if federated
+            else GradientServer({"w": torch.ones(4)}, SGD(0.1))
+        )
 
     def run():
         if federated:
             client = FederatedClient("w", machines[0].layers)
             train = lambda weights, round: ({"w": weights["w"] - GRADIENT}, 1)  # noqa: E731
             return run_client(transport, client, train, follow_restarts=told)
-        worker = Worker("w", machines[0].layers)
+        worker = GradientWorker("w", machines[0].layers)
         return run_worker(transport, worker, lambda weights, step: {"w": GRADIENT}, steps=12, follow_restarts=told)
 
     transport, machines = restarted(make, at, resumed, "w")
@@ -223,7 +233,9 @@ def test_a_worker_notices_a_restarted_server_and_goes_on_only_if_told_and_resume
 
 @pytest.mark.parametrize("boot", [0.0, 5.0, 1e6 + 60, 1e9])
 def test_a_resumed_federation_counts_its_deadline_by_its_own_clock(boot):
-    first, second = (Federation({"w": torch.zeros(4)}, Rounds(2, 5, deadline=10.0)) for _ in range(2))
+    first, second = (
+        FederatedServer({"w": torch.zeros(4)}, FederatedConfig(2, 5, round_timeout_s=10.0)) for _ in range(2)
+    )
     for name in "ab":
         welcome(first, FederatedClient(name, first.layers), 1e6)
     second.load_state_dict(first.state_dict())
@@ -233,9 +245,12 @@ def test_a_resumed_federation_counts_its_deadline_by_its_own_clock(boot):
 
 @pytest.mark.parametrize("boot", [0.0, 5.0, 1e6 + 60, 1e9])
 def test_a_resumed_server_counts_its_deadline_by_its_own_clock(boot):
-    first, second = (Server({"w": torch.zeros(4)}, SGD(0.1), pace=Pace(0), workers=2, deadline=10.0) for _ in range(2))
+    first, second = (
+        GradientServer({"w": torch.zeros(4)}, SGD(0.1), staleness=Staleness(0), workers=2, worker_timeout_s=10.0)
+        for _ in range(2)
+    )
     for name in "ab":
-        worker = welcome(first, Worker(name, first.layers), 1e6)
+        worker = welcome(first, GradientWorker(name, first.layers), 1e6)
     assert worker.begin(first.handle(worker.pull(), 1e6))
     assert worker.settle(first.handle(worker.push({"w": torch.ones(4)}), 1e6))
     second.load_state_dict(first.state_dict())
@@ -245,15 +260,17 @@ def test_a_resumed_server_counts_its_deadline_by_its_own_clock(boot):
 
 
 def test_who_has_gone_leaves_no_copy_of_the_model_behind_but_its_belief():
-    server = Server({"w": torch.zeros(4)}, SGD(0.1), EF21, down="topk(k=1)", deadline=10.0)
+    server = GradientServer(
+        {"w": torch.zeros(4)}, SGD(0.1), EF21, downlink_compression="topk(k=1)", worker_timeout_s=10.0
+    )
     for place in range(6):
-        worker = welcome(server, Worker(f"pod-{place}", server.layers, EF21, "topk(k=1)"), 20.0 * place)
+        worker = welcome(server, GradientWorker(f"pod-{place}", server.layers, EF21, "topk(k=1)"), 20.0 * place)
         for _ in range(2):
             assert worker.begin(server.handle(worker.pull(), 20.0 * place))
             assert worker.settle(server.handle(worker.push({"w": GRADIENT}), 20.0 * place))
         if place % 2:
             server.handle(Message("leave", worker.name), 20.0 * place)
     assert server.members.present() == [] and server.evicted == 3
-    assert not server.copies.known and not server.copies.pending and not server.copies.sent
+    assert not server.copies.copies and not server.copies.pending and not server.copies.num_sent
     assert not server.handle(worker.join(), 201.0).fields["reset"]
-    assert torch.equal(server.intake.beliefs["pod-5"]["w"], worker.uplink.exchanger.states["w"].own_estimate)
+    assert torch.equal(server.decoder.estimates["pod-5"]["w"], worker.uplink.exchanger.states["w"].own_estimate)

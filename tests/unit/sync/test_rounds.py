@@ -1,4 +1,4 @@
-"""Rounds against what they claim to be: S3's algorithms, DiLoCo, streaming, and one another."""
+"""Rounds against what they claim to be: Algorithms 1 to 3 of Tolstobrov (2022), DiLoCo, streaming, and one another."""
 
 import copy
 
@@ -19,7 +19,7 @@ from helpers.local_training import (
 from thinwire import IncompatibleParts, Meter, World, lockstep
 from thinwire.aggregators import Choco, Dense, Gossip
 from thinwire.compressors import Identity, Threshold, TopK
-from thinwire.sync import SGD, Local, Rounds, consensus, parse_sync
+from thinwire.sync import SGD, Local, LocalRounds, consensus, parse_sync
 from thinwire.topologies import Ring, Rotating
 
 ADAMW = {"lr": 0.05, "weight_decay": 0.1}
@@ -292,7 +292,7 @@ def test_a_full_average_after_a_round_that_all_skipped_keeps_the_work_of_those_w
     gossip, world = Gossip(Identity(), Ring()), [World(rank, 3) for rank in range(3)]
     weights = [{"a": torch.zeros(2), "b": torch.zeros(2)} for _ in world]
     settings = Local(sync_every=1, composition=gossip, full_average_every=1)
-    group = [Rounds(settings, own, {"a": gossip, "b": Dense()}) for own in weights]
+    group = [LocalRounds(settings, own, {"a": gossip, "b": Dense()}) for own in weights]
     for step in range(2):
         for own in weights:
             own["a"] += 1
@@ -335,7 +335,7 @@ def test_consensus_is_the_mean_square_distance_from_the_mean():
 def test_ranks_that_drift_differently_talk_at_the_same_time():
     group = workers(4, "local(sync_every=drift(threshold=0.25, max_period=50))")
     lockstep([worker.train(40) for worker in group])  # lockstep stops at the first disagreement
-    assert len({w.rounds.rounds for w in group}) == 1 < group[0].rounds.rounds < 40
+    assert len({w.rounds.num_rounds for w in group}) == 1 < group[0].rounds.num_rounds < 40
 
 
 def test_a_round_of_deltas_sends_what_a_step_of_gradients_would():
@@ -353,16 +353,18 @@ def test_lossy_weights_are_refused_by_name():
     with pytest.raises(IncompatibleParts, match=r"ef\(topk\(k=2\)\).*deltas"):
         parse_sync('local(payload="weights", composition=ef(topk(k=2)))')
     with pytest.raises(IncompatibleParts, match="payload="):
-        Rounds(Local(payload="weights"), start(), dict.fromkeys(SHAPES, parse_sync("powersgd(rank=1)").exchange))
+        LocalRounds(
+            Local(payload="weights"), start(), dict.fromkeys(SHAPES, parse_sync("powersgd(rank=1)").composition)
+        )
     Local(payload="weights", composition=Gossip(Identity(), Rotating()))
 
 
 def test_lossy_gossip_of_weights_is_refused_and_told_what_to_do():
-    with pytest.raises(IncompatibleParts, match=r"partners change \(rotating\(\)\).*copy of every peer.*deltas\"$"):
+    with pytest.raises(IncompatibleParts, match=r"neighbors change \(rotating\(\)\).*copy of every peer.*deltas\"$"):
         Local(payload="weights", composition=Gossip(TopK(k=2), Rotating()))
     with pytest.raises(IncompatibleParts, match=r"copy of every peer.*deltas.*choco\(\.\.\., ring\(\)\)"):
         Local(payload="weights", composition=Gossip(TopK(k=2), Ring()))
-    with pytest.raises(IncompatibleParts, match=r"choco.*partners' weights.*payload='deltas'"):
+    with pytest.raises(IncompatibleParts, match=r"choco.*neighbors' weights.*payload='deltas'"):
         Local(composition=Choco(TopK(k=2), Ring()))
     Local(payload="weights", composition=Choco(TopK(k=2), Ring()))
 
@@ -372,5 +374,5 @@ def test_partners_rotate_from_round_to_round_whatever_the_period():
     group = workers(8, Local(sync_every=8, composition=Gossip(Identity(), Rotating())))
     meters = [Meter() for _ in group]
     lockstep([worker.train(32) for worker in group], meters)
-    assert [worker.rounds.departed for worker in group] == [4] * 8
+    assert [worker.rounds.num_started for worker in group] == [4] * 8
     assert {where.step for where in meters[0].rows} == {0, 1, 2, 3}

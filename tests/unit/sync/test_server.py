@@ -7,12 +7,13 @@ from thinwire import IncompatibleParts, ProtocolError, TensorSpec, World, checkp
 from thinwire.core import CompositionError, Message, Payload, derive_key
 from thinwire.exchange import Exchanger
 from thinwire.sync.client import FederatedClient
-from thinwire.sync.federated import Federation, Rounds
-from thinwire.sync.members import Pace
+from thinwire.sync.federated import FederatedServer
+from thinwire.sync.members import Staleness
 from thinwire.sync.optimizers import SGD, Adam
-from thinwire.sync.server import Server
-from thinwire.sync.uplink import one_way
-from thinwire.sync.worker import Worker
+from thinwire.sync.sampling import FederatedConfig
+from thinwire.sync.server import GradientServer
+from thinwire.sync.uplink import uplink_form
+from thinwire.sync.worker import GradientWorker
 from thinwire.wire import decode_frame, encode_frame, frame_limit
 from thinwire_lab.published.simulated_clients import changed
 from thinwire_lab.published.simulated_workers import Schedule, run
@@ -40,11 +41,17 @@ def shrinking(worker, step, weights):
     return {name: 0.1 * weight for name, weight in weights.items()}
 
 
-def team(count, exchange="dense()", pace=None, optimizer=None, down=None, **settings):
-    server = Server(
-        start(), optimizer or SGD(0.1, momentum=0.5), exchange, pace or Pace(), workers=count, down=down, **settings
+def team(count, exchange="dense()", staleness=None, optimizer=None, down=None, **settings):
+    server = GradientServer(
+        start(),
+        optimizer or SGD(0.1, momentum=0.5),
+        exchange,
+        staleness or Staleness(),
+        workers=count,
+        downlink_compression=down,
+        **settings,
     )
-    return server, [Worker(f"w{i}", server.layers, exchange, down) for i in range(count)]
+    return server, [GradientWorker(f"w{i}", server.layers, exchange, down) for i in range(count)]
 
 
 def even(workers, **settings):
@@ -60,7 +67,7 @@ def equal(one, other):
 
 
 def welcome(server, worker, now=0.0):
-    worker.welcomed(server.handle(worker.join(), now))
+    worker.handle_welcome(server.handle(worker.join(), now))
 
 
 def begin(server, worker, now=0.0):
@@ -85,7 +92,7 @@ def test_one_asynchronous_worker_is_sequential_training_to_the_bit(optimizer):
         for name in weights:
             weights[name], states[name] = optimizer.step(weights[name], gradients[name], states[name])
     assert equal(server.weights, weights)
-    assert server.staleness == {0: 30}
+    assert server.staleness_counts == {0: 30}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +122,7 @@ def test_server_optimizers_take_the_steps_of_torch(ours, theirs):
 def test_a_bound_of_zero_is_bulk_synchronous_training_to_the_bit(exchange, schedule):
     """Whatever the schedule: no tick's model is given out before all updates of the tick before are in."""
     count, ticks, optimizer = 3, 12, SGD(0.1, momentum=0.5)
-    server, workers = team(count, exchange, Pace(bound=0), optimizer)
+    server, workers = team(count, exchange, Staleness(max_lead=0), optimizer)
     run(server, workers, gradient, schedule(workers), updates=count * ticks)
     layers = [TensorSpec(name, shape) for name, shape in SHAPES.items()]
     exchangers = [Exchanger(layers, parse(exchange)) for _ in range(count)]
@@ -127,11 +134,11 @@ def test_a_bound_of_zero_is_bulk_synchronous_training_to_the_bit(exchange, sched
         mean = lockstep(programs)[0]
         for name in weights:
             weights[name], states[name] = optimizer.step(weights[name], mean[name], states[name])
-    if "ef21" in exchange:  # a server adds up its beliefs, ranks their mean: the same up to rounding
+    if "ef21" in exchange:  # a server adds up its estimates, ranks their mean: the same up to rounding
         assert all(torch.allclose(server.weights[name], weights[name], atol=1e-5) for name in weights)
     else:
         assert equal(server.weights, weights)
-    assert server.version == ticks and server.staleness == {0: count * ticks}
+    assert server.version == ticks and server.staleness_counts == {0: count * ticks}
 
 
 def reference_asynchronous(count, schedule, updates, lr):
@@ -150,31 +157,31 @@ def reference_asynchronous(count, schedule, updates, lr):
     return weights
 
 
-@pytest.mark.parametrize("bound", [math.inf, 10**9])
-def test_an_unbounded_pace_is_asynchronous_training_on_the_same_schedule(bound):
-    server, workers = team(4, pace=Pace(bound=bound), optimizer=SGD(0.3))
+@pytest.mark.parametrize("max_lead", [math.inf, 10**9])
+def test_an_unbounded_pace_is_asynchronous_training_on_the_same_schedule(max_lead):
+    server, workers = team(4, staleness=Staleness(max_lead=max_lead), optimizer=SGD(0.3))
     schedule = straggling(workers)
     run(server, workers, gradient, schedule, updates=200)
     assert equal(server.weights, reference_asynchronous(4, schedule, 200, 0.3))
 
 
-@pytest.mark.parametrize("bound", [0, 1, 3, 7])
-def test_nobody_gets_further_ahead_than_the_bound_in_ten_thousand_updates(bound):
-    server, workers = team(4, pace=Pace(bound=bound), optimizer=SGD(0.01))
-    schedule = straggling(workers, seed=bound)
-    updates = 10_000 if bound == 3 else 500
+@pytest.mark.parametrize("max_lead", [0, 1, 3, 7])
+def test_nobody_gets_further_ahead_than_the_bound_in_ten_thousand_updates(max_lead):
+    server, workers = team(4, staleness=Staleness(max_lead=max_lead), optimizer=SGD(0.01))
+    schedule = straggling(workers, seed=max_lead)
+    updates = 10_000 if max_lead == 3 else 500
     run(server, workers, shrinking, schedule, updates=updates)
-    assert max(server.leads) == bound  # reached, for one worker is ten times slower, and never exceeded
-    assert max(server.staleness) <= 2 * bound * (len(workers) - 1)
-    assert sum(server.staleness.values()) == server.applied >= updates
-    assert not server.refusals
+    assert max(server.lead_counts) == max_lead  # reached, for one worker is ten times slower, and never exceeded
+    assert max(server.staleness_counts) <= 2 * max_lead * (len(workers) - 1)
+    assert sum(server.staleness_counts.values()) == server.applied >= updates
+    assert not server.rejections
 
 
 def test_late_updates_are_refused_and_counted_and_none_that_was_applied_was_staler():
-    server, workers = team(4, "ef(topk(k=2))", Pace(max_staleness=8), SGD(0.05))
+    server, workers = team(4, "ef(topk(k=2))", Staleness(max_staleness=8), SGD(0.05))
     run(server, workers, shrinking, straggling(workers), updates=1_000)
-    assert max(server.staleness) <= 8
-    assert server.refusals["late"] == workers[0].refused > 10
+    assert max(server.staleness_counts) <= 8
+    assert server.rejections["late"] == workers[0].rejected > 10
     assert server.applied == sum(worker.accepted for worker in workers)
 
 
@@ -188,13 +195,13 @@ def test_of_a_thousand_duplicates_none_is_applied_twice():
 
 
 def test_a_duplicate_gets_the_first_ones_answer():
-    server, (worker,) = team(1, pace=Pace(max_staleness=5))
+    server, (worker,) = team(1, staleness=Staleness(max_staleness=5))
     welcome(server, worker)
     assert begin(server, worker)
     good = worker.push(gradient("w0", 0, worker.weights))
     assert server.handle(good, 0.0).kind == server.handle(good, 1.0).kind == "accepted"
     worker.settle(server.handle(good, 2.0))
-    bad = Message("push", "w0", 1, fields={"form": server.digest, "version": 99}, payload=good.payload)
+    bad = Message("push", "w0", 1, fields={"config": server.digest, "version": 99}, payload=good.payload)
     assert [server.handle(bad, 3.0).fields["reason"] for _ in range(2)] == ["fields", "fields"]
     assert server.handle(good, 4.0).fields["reason"] == "old"
     assert server.applied == 1
@@ -205,7 +212,7 @@ def test_a_duplicate_gets_the_first_ones_answer():
 )
 def test_what_was_refused_stays_in_the_residual(exchange):
     """Sum of what the server took + residual = sum of all gradients, with every third update refused."""
-    server, (worker,) = team(1, exchange, Pace(max_staleness=0), SGD(1.0))
+    server, (worker,) = team(1, exchange, Staleness(max_staleness=0), SGD(1.0))
     welcome(server, worker)
     total = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
     for step in range(12):
@@ -224,7 +231,7 @@ def test_what_was_refused_stays_in_the_residual(exchange):
 
 
 def test_under_ef21_a_refused_update_changes_no_belief_on_either_side():
-    server, (worker,) = team(1, "ef21(topk(k=2))", Pace(max_staleness=0), SGD(0.1))
+    server, (worker,) = team(1, "ef21(topk(k=2))", Staleness(max_staleness=0), SGD(0.1))
     welcome(server, worker)
     for step in range(9):
         assert begin(server, worker)
@@ -232,12 +239,12 @@ def test_under_ef21_a_refused_update_changes_no_belief_on_either_side():
         server.version += step % 3 == 2
         worker.settle(server.handle(message, 0.0))
         for name in SHAPES:
-            assert torch.equal(server.intake.beliefs["w0"][name], worker.uplink.exchanger.states[name].own_estimate)
+            assert torch.equal(server.decoder.estimates["w0"][name], worker.uplink.exchanger.states[name].own_estimate)
 
 
-@pytest.mark.parametrize("pace", [Pace(bound=0), Pace(bound=2), Pace()])
-def test_the_others_go_on_when_a_worker_dies(pace):
-    server, workers = team(4, pace=pace, optimizer=SGD(0.1), deadline=5.0)
+@pytest.mark.parametrize("staleness", [Staleness(max_lead=0), Staleness(max_lead=2), Staleness()])
+def test_the_others_go_on_when_a_worker_dies(staleness):
+    server, workers = team(4, staleness=staleness, optimizer=SGD(0.1), worker_timeout_s=5.0)
     schedule = even(workers, dies={"w1": 20.0})
     took = run(server, workers, gradient, schedule, updates=400)
     assert server.members.present() == ["w0", "w2", "w3"] and server.evicted == 1
@@ -245,7 +252,7 @@ def test_the_others_go_on_when_a_worker_dies(pace):
 
 
 def test_a_worker_that_says_good_bye_is_not_waited_for():
-    server, (one, two) = team(2, pace=Pace(bound=0))
+    server, (one, two) = team(2, staleness=Staleness(max_lead=0))
     welcome(server, one)
     assert not begin(server, one)  # two are expected
     welcome(server, two)
@@ -257,7 +264,7 @@ def test_a_worker_that_says_good_bye_is_not_waited_for():
 
 
 def test_what_was_accepted_is_applied_though_its_worker_goes_and_comes_back():
-    server, (one, two) = team(2, pace=Pace(bound=0))
+    server, (one, two) = team(2, staleness=Staleness(max_lead=0))
     for worker in (one, two):
         welcome(server, worker)
     assert begin(server, one) and begin(server, two)
@@ -270,18 +277,18 @@ def test_what_was_accepted_is_applied_though_its_worker_goes_and_comes_back():
 
 
 def test_what_was_accepted_is_applied_though_everybody_goes():
-    server, (one, two) = team(2, pace=Pace(bound=0))
+    server, (one, two) = team(2, staleness=Staleness(max_lead=0))
     for worker in (one, two):
         welcome(server, worker)
     assert begin(server, one)
     one.settle(server.handle(one.push(gradient("w0", 0, one.weights)), 0.0))
     for name in ("w0", "w1"):
         server.handle(Message("leave", name), 0.0)
-    assert server.applied == 1 and not server.held
+    assert server.applied == 1 and not server.pending_updates
 
 
 def test_who_was_away_comes_back_where_the_slowest_is_and_repeats_nothing():
-    server, (one, two) = team(2, pace=Pace(bound=1), deadline=3.0)
+    server, (one, two) = team(2, staleness=Staleness(max_lead=1), worker_timeout_s=3.0)
     for worker in (one, two):
         welcome(server, worker)
     for step in range(4):
@@ -296,7 +303,7 @@ def test_who_was_away_comes_back_where_the_slowest_is_and_repeats_nothing():
 
 
 def test_who_only_waits_is_never_overdue():
-    server, (one, two) = team(2, pace=Pace(bound=0), deadline=3.0)
+    server, (one, two) = team(2, staleness=Staleness(max_lead=0), worker_timeout_s=3.0)
     welcome(server, one, 0.0)
     welcome(server, two, 100.0)
     assert begin(server, one, 100.0) and begin(server, two, 100.0)
@@ -308,10 +315,10 @@ def test_who_only_waits_is_never_overdue():
 
 @pytest.mark.parametrize("down", ["topk(k=3)", "qsgd()", "sign()", "randomk(k=2, scaled=false)"])
 def test_workers_hold_what_the_server_believes_them_to_hold(down):
-    server, workers = team(3, "ef(topk(k=2))", Pace(bound=2), SGD(0.05), down=down)
+    server, workers = team(3, "ef(topk(k=2))", Staleness(max_lead=2), SGD(0.05), down=down)
     run(server, workers, gradient, straggling(workers), updates=150)
     for worker in workers:
-        believed = server.copies.pending.get(worker.name, server.copies.known[worker.name])
+        believed = server.copies.pending.get(worker.name, server.copies.copies[worker.name])
         assert equal(believed, worker.weights)
 
 
@@ -323,8 +330,8 @@ def test_a_lost_model_is_worked_out_anew():
     server.handle(worker.pull(), 0.0)  # the reply is lost
     assert begin(server, worker)
     assert equal(server.copies.pending["w0"], worker.weights)
-    odd = Message("pull", "w0", fields={**worker.pull().fields, "have": 9})
-    assert server.handle(odd, 0.0).fields["reason"] == "have"
+    odd = Message("pull", "w0", fields={**worker.pull().fields, "changes_received": 9})
+    assert server.handle(odd, 0.0).fields["reason"] == "out of sync"
 
 
 def test_a_compressed_model_reaches_the_workers_in_the_end():
@@ -340,22 +347,27 @@ def test_a_compressed_model_reaches_the_workers_in_the_end():
 @pytest.mark.parametrize("text, name", [("vote()", "Vote"), ("powersgd(rank=1)", "PowerSGD"), ("ef(two_hop(qsgd()))", "TwoHop"), ("sketch(identity())", "SketchSum"), ("union(qsgd())", "UnionSum"), ("switch(dense())", "Switch"), ("ef21(ef21(dense()))", "EF21")])  # fmt: skip
 def test_what_needs_all_ranks_is_refused_by_name(text, name):
     with pytest.raises(IncompatibleParts, match=name):
-        one_way(parse(text))
+        uplink_form(parse(text))
 
 
 def test_settings_that_cannot_be_are_refused_when_put_together():
     for wrong in (
-        {"bound": -1},
-        {"bound": 1.5},
-        {"bound": math.nan},
+        {"max_lead": -1},
+        {"max_lead": 1.5},
+        {"max_lead": math.nan},
         {"max_staleness": -1},
-        {"bound": 2, "max_staleness": 3},
+        {"max_lead": 2, "max_staleness": 3},
     ):
         with pytest.raises(CompositionError):
-            Pace(**wrong)
-    for wrong in ({"workers": 0}, {"deadline": 0.0}, {"deadline": math.nan}, {"workers": 3, "most_workers": 2}):
+            Staleness(**wrong)
+    for wrong in (
+        {"workers": 0},
+        {"worker_timeout_s": 0.0},
+        {"worker_timeout_s": math.nan},
+        {"workers": 3, "max_workers": 2},
+    ):
         with pytest.raises(CompositionError):
-            Server(start(), SGD(0.1), **wrong)
+            GradientServer(start(), SGD(0.1), **wrong)
 
 
 def pushes(server, good):
@@ -369,8 +381,8 @@ def pushes(server, good):
     yield "payload", good.round, fields, Payload(good.payload.parts[::-1])
     yield "payload", good.round, fields, Payload(good.payload.parts[:1])
     yield "payload", good.round, fields, Payload(())
-    yield "form", good.round, {**fields, "form": "0" * 16}, good.payload
-    yield "form", good.round, {"version": 0}, good.payload
+    yield "config", good.round, {**fields, "config": "0" * 16}, good.payload
+    yield "config", good.round, {"version": 0}, good.payload
     for version in (-1, 1, 2**70, 0.0, math.nan, True, "0", None):
         yield "fields", good.round, {**fields, "version": version}, good.payload
     for step in (-1, 2**60, 1.0, "x", None):
@@ -389,10 +401,10 @@ def test_a_bad_update_is_refused_with_a_reason_and_training_goes_on():
         if round == example.round:
             round = step  # a step number of its own, or it would be a repeat
         reply = server.handle(changed(Message("push", "w1"), round=round, fields=fields, payload=payload), 0.0)
-        assert (reply.kind, reply.fields["reason"]) == ("refused", reason), reply.fields
+        assert (reply.kind, reply.fields["reason"]) == ("rejected", reason), reply.fields
         assert reply.fields["text"]
         cases += 1
-    assert equal(server.weights, before) and server.members.all["w1"].refused == cases
+    assert equal(server.weights, before) and server.members.all["w1"].rejected == cases
     assert good.settle(server.handle(good.push(gradient("w0", 0, good.weights)), 0.0))
     assert server.version == 1
     for kind, sender in (("push", "nobody"), ("pull", "nobody"), ("leave", "nobody")):
@@ -411,28 +423,30 @@ def test_a_step_that_would_overflow_is_not_taken():
 
 def test_joining_with_another_model_names_the_difference():
     server, _ = team(1)
-    other = Worker("x", [TensorSpec("a", (4, 3)), TensorSpec("b", (6,))])
+    other = GradientWorker("x", [TensorSpec("a", (4, 3)), TensorSpec("b", (6,))])
     reply = server.handle(other.join(), 0.0)
     assert (
-        reply.fields["reason"] == "form" and "b [5] float32" in reply.fields["text"] and "b [6]" in reply.fields["text"]
+        reply.fields["reason"] == "config"
+        and "b [5] float32" in reply.fields["text"]
+        and "b [6]" in reply.fields["text"]
     )
-    text = server.handle(Worker("x", server.layers, "qsgd()").join(), 0.0).fields["text"]
+    text = server.handle(GradientWorker("x", server.layers, "qsgd()").join(), 0.0).fields["text"]
     assert "dense()" in text and "qsgd()" in text
     for text in (b"7", b"[7]", b'{"a": 1}', b"\xff", b"", b"[" * 10**5, b'["\\ud800"]', b" " * 10**6):
         part = torch.frombuffer(bytearray(text or b" "), dtype=torch.uint8)[: len(text)]
         for payload in (Payload((part,)), Payload((part, part)), Payload((part.float(),)), Payload(())):
-            reply = server.handle(Message("join", "x", fields={"settled": -1}, payload=payload), 0.0)
-            assert reply.fields["reason"] == "form" and encode_frame(reply)
+            reply = server.handle(Message("join", "x", fields={"last_accepted": -1}, payload=payload), 0.0)
+            assert reply.fields["reason"] == "config" and encode_frame(reply)
 
 
 @pytest.mark.parametrize("count", [1, 1500, 6000])
 def test_joining_with_many_layers_fits_into_a_frame(count):
     layers = {f"model.layers.{i}.self_attn.q_proj.weight": torch.zeros(1) for i in range(count)}
-    server, rounds = Server(layers, SGD(0.1)), Federation(layers, Rounds(1, 1))
-    for machine, party in ((server, Worker("w", server.layers)), (rounds, FederatedClient("w", server.layers))):
+    server, rounds = GradientServer(layers, SGD(0.1)), FederatedServer(layers, FederatedConfig(1, 1))
+    for machine, party in ((server, GradientWorker("w", server.layers)), (rounds, FederatedClient("w", server.layers))):
         frame = encode_frame(party.join())
         assert len(frame) <= frame_limit(server.layers)
-        party.welcomed(machine.handle(decode_frame(frame), 0.0))
+        party.handle_welcome(machine.handle(decode_frame(frame), 0.0))
 
 
 def test_a_worker_without_its_memory_begins_anew_under_ef21():
@@ -440,12 +454,12 @@ def test_a_worker_without_its_memory_begins_anew_under_ef21():
     welcome(server, worker)
     assert begin(server, worker)
     worker.settle(server.handle(worker.push(gradient("w0", 0, worker.weights)), 0.0))
-    again = Worker("w0", server.layers, "ef21(topk(k=2))")
+    again = GradientWorker("w0", server.layers, "ef21(topk(k=2))")
     welcome(server, again)
-    assert again.step == 1 and "w0" not in server.intake.beliefs
+    assert again.step == 1 and "w0" not in server.decoder.estimates
     assert begin(server, again)
     again.settle(server.handle(again.push(gradient("w0", 1, again.weights)), 0.0))
-    assert torch.equal(server.intake.beliefs["w0"]["a"], again.uplink.exchanger.states["a"].own_estimate)
+    assert torch.equal(server.decoder.estimates["w0"]["a"], again.uplink.exchanger.states["a"].own_estimate)
 
 
 def test_a_worker_is_not_stored_while_its_update_is_unanswered():
@@ -456,14 +470,14 @@ def test_a_worker_is_not_stored_while_its_update_is_unanswered():
     with pytest.raises(ProtocolError, match="unanswered"):
         worker.state_dict()
     worker.settle(server.handle(message, 0.0))
-    assert worker.state_dict()["numbers"]["settled"] == 0
+    assert worker.state_dict()["numbers"]["last_accepted"] == 0
 
 
-@pytest.mark.parametrize("pace", [Pace(bound=0), Pace(bound=2), Pace(max_staleness=20)])
+@pytest.mark.parametrize("staleness", [Staleness(max_lead=0), Staleness(max_lead=2), Staleness(max_staleness=20)])
 @pytest.mark.parametrize("exchange, down", [("ef(topk(k=2))", "sign()"), ("ef21(qsgd())", None)])
-def test_a_stored_server_and_its_workers_go_on_to_the_bit(tmp_path, pace, exchange, down):
+def test_a_stored_server_and_its_workers_go_on_to_the_bit(tmp_path, staleness, exchange, down):
     def halfway():
-        server, workers = team(3, exchange, pace, Adam(0.05), down=down)
+        server, workers = team(3, exchange, staleness, Adam(0.05), down=down)
         run(server, workers, gradient, straggling(workers), updates=40)
         return server, workers
 
@@ -471,10 +485,14 @@ def test_a_stored_server_and_its_workers_go_on_to_the_bit(tmp_path, pace, exchan
     checkpoint.save(tmp_path, {"server": server.state_dict(), "workers": {w.name: w.state_dict() for w in workers}})
     run(server, workers, gradient, straggling(workers), updates=80)
     stored = checkpoint.load(tmp_path)
-    other, others = team(3, exchange, pace, Adam(0.05), down=down)
+    other, others = team(3, exchange, staleness, Adam(0.05), down=down)
     other.load_state_dict(stored["server"])
     for worker in others:
         worker.load_state_dict(stored["workers"][worker.name])
     run(other, others, gradient, straggling(others), updates=80)
     assert equal(server.weights, other.weights)
-    assert (server.version, server.staleness, server.refusals) == (other.version, other.staleness, other.refusals)
+    assert (server.version, server.staleness_counts, server.rejections) == (
+        other.version,
+        other.staleness_counts,
+        other.rejections,
+    )
