@@ -11,6 +11,7 @@ from thinwire import renamed
 from thinwire.catalog import PARTS, parse
 from thinwire.cli.main import main
 from thinwire.core import CompositionError
+from thinwire.sync.texts import SyncReader
 from thinwire_lab.configuration.config import Experiment
 from thinwire_lab.tables import ConfigError
 
@@ -49,7 +50,7 @@ def test_an_old_part_is_refused_with_the_new_name(old):
 def test_an_old_setting_is_refused_with_the_new_name(old):
     part, _, setting = old.partition(".")
     with pytest.raises(CompositionError, match=f"{setting!r} was renamed to {renamed.SETTINGS[old]!r}"):
-        parse(f"{part}({setting}=1)")
+        SyncReader(f"{part}({setting}=1)").part()
 
 
 @pytest.mark.parametrize("old", renamed.ARGUMENTS)

@@ -54,7 +54,7 @@ class Method:
                 f"methods: {self.label}: importance: it is solved for gradients at every step, local(...) sends "
                 f"{sync.payload}; leave importance out"
             )
-        if moments is not None and (sync.payload == "gradients" or topology_of(sync.exchange) is not None):
+        if moments is not None and (sync.payload == "gradients" or topology_of(sync.composition) is not None):
             raise ConfigError(
                 f"methods: {self.label}: moments: they are averaged in rounds of all workers; use local(...) without a "
                 "gossip topology, or leave moments out"
