@@ -115,7 +115,7 @@ def fsync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def length_of(path: Path) -> int:
+def file_size(path: Path) -> int:
     """The size of a regular file; links and pipes are refused."""
     with system_errors(path):
         status = path.lstat()
@@ -137,7 +137,7 @@ def digest_of(path: Path) -> FileDigest:
 
 def read_json(path: Path) -> Any:
     """Read canonical JSON; a file that `write_json` would have written otherwise is a CheckpointError."""
-    if (num_bytes := length_of(path)) > JSON_LIMIT:
+    if (num_bytes := file_size(path)) > JSON_LIMIT:
         raise CheckpointError(f"{path}: {num_bytes} bytes of JSON, at most {JSON_LIMIT}")
     with system_errors(path), path.open("rb") as file:
         data = file.read(num_bytes)

@@ -17,7 +17,7 @@ READABLE_FORMATS = (1, 2)
 T = TypeVar("T")
 
 
-class Name(NamedTuple):
+class CheckpointName(NamedTuple):
     """The name of a checkpoint's folder. Numbers count the saves, so that the newest is always known."""
 
     number: int
@@ -27,7 +27,7 @@ class Name(NamedTuple):
         return f"save-{self.number:06d}-step-{self.step:08d}"
 
     @classmethod
-    def of(cls, text: str) -> Name | None:
+    def of(cls, text: str) -> CheckpointName | None:
         found = re.fullmatch(r"save-([0-9]{1,18})-step-([0-9]{1,18})", text)
         name = found and cls(int(found[1]), int(found[2]))
         return name if name and str(name) == text else None
@@ -37,12 +37,12 @@ class Manifest(NamedTuple):
     """Format, name, number of ranks, and the files of a checkpoint with their digests."""
 
     format: int
-    name: Name
+    name: CheckpointName
     world_size: int
     files: dict[str, FileDigest]
 
 
-def files_of(rank: int) -> tuple[str, str]:
+def rank_files(rank: int) -> tuple[str, str]:
     """The names of a rank's two files: JSON, and safetensors."""
     return f"rank-{rank:05d}.json", f"rank-{rank:05d}.safetensors"
 
@@ -67,22 +67,22 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     fields = read_json(path)
-    version = expect(fields, "format", int, path)
+    version = require_field(fields, "format", int, path)
     if version not in READABLE_FORMATS:
         writer, readable = fields.get("thinwire"), " and ".join(map(str, READABLE_FORMATS))
         raise CheckpointError(
             f"{path}: field 'format' is {version} (thinwire {writer!r}), this version reads {readable}"
         )
     digest = hashlib.sha256(to_json({key: value for key, value in fields.items() if key != "sha256"})).hexdigest()
-    if expect(fields, "sha256", str, path) != digest:
+    if require_field(fields, "sha256", str, path) != digest:
         raise CheckpointError(f"{path}: field 'sha256' does not match the others; edited or damaged")
-    name = Name(expect(fields, "number", int, path), expect(fields, "step", int, path))
-    if Name.of(folder.name) != name:
-        raise CheckpointError(f"{path}: fields 'number' and 'step' say {name}, the folder is called {folder.name!r}")
-    world_size, files = expect(fields, "world_size", int, path), expect(fields, "files", dict, path)
+    name = CheckpointName(require_field(fields, "number", int, path), require_field(fields, "step", int, path))
+    if CheckpointName.of(folder.name) != name:
+        raise CheckpointError(f"{path}: fields 'number' and 'step' are those of {name}, the folder is {folder.name!r}")
+    world_size, files = require_field(fields, "world_size", int, path), require_field(fields, "files", dict, path)
     if world_size < 1 or len(files) != 2 * world_size:
         raise CheckpointError(f"{path}: field 'files' lists {len(files)} for {world_size} ranks, each has two")
-    if odd := sorted(files.keys() ^ {name for rank in range(world_size) for name in files_of(rank)}):
+    if odd := sorted(files.keys() ^ {name for rank in range(world_size) for name in rank_files(rank)}):
         raise CheckpointError(f"{path}: field 'files' and {world_size} ranks differ in {odd[0]!r}")
     size_field = "nbytes" if version == 1 else "num_bytes"
     return Manifest(version, name, world_size, {file: digest_in(files, file, path, size_field) for file in files})
@@ -90,11 +90,11 @@ def read_manifest(folder: Path) -> Manifest:
 
 def digest_in(fields: Any, name: str, path: Path, size_field: str = "num_bytes") -> FileDigest:
     """The digest of a file, out of a field of the manifest or of a rank's JSON."""
-    entry = expect(fields, name, dict, path)
-    return FileDigest(expect(entry, "sha256", str, path), expect(entry, size_field, int, path))
+    entry = require_field(fields, name, dict, path)
+    return FileDigest(require_field(entry, "sha256", str, path), require_field(entry, size_field, int, path))
 
 
-def expect(fields: Any, name: str, kind: type[T], path: Path) -> T:
+def require_field(fields: Any, name: str, kind: type[T], path: Path) -> T:
     """The value of a field, which must exist and have this type."""
     if not isinstance(fields, dict) or name not in fields:
         raise CheckpointError(f"{path}: field {name!r} is missing")

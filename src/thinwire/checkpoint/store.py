@@ -11,8 +11,17 @@ from typing import Any
 
 from ..core import CheckpointError
 from ..core.logs import get_logger
-from .files import digest_of, fsync_folder, length_of, read_json, read_tensors, system_errors, write_json, write_tensors
-from .manifest import FORMAT, Manifest, Name, digest_in, expect, files_of, read_manifest, write_manifest
+from .files import digest_of, file_size, fsync_folder, read_json, read_tensors, system_errors, write_json, write_tensors
+from .manifest import (
+    FORMAT,
+    CheckpointName,
+    Manifest,
+    digest_in,
+    rank_files,
+    read_manifest,
+    require_field,
+    write_manifest,
+)
 from .migration import migrate
 from .tree import decode, encode
 
@@ -116,9 +125,9 @@ class _Saving:
     def write(self) -> None:
         """Each rank writes its tensors, then their digest and the rest of its state."""
         number = max((name.number for name in _names(self.folder)), default=0) + 1
-        self.target = self.folder / str(Name(number, number if self.step is None else self.step))
+        self.target = self.folder / str(CheckpointName(number, number if self.step is None else self.step))
         tree, tensors = encode(self.state)
-        json_name, tensors_name = files_of(self.rank)
+        json_name, tensors_name = rank_files(self.rank)
         file_digest = write_tensors(self.aside / tensors_name, tensors)
         write_json(self.aside / json_name, {"save": self.target.name, "tensors": file_digest._asdict(), "state": tree})
 
@@ -126,18 +135,18 @@ class _Saving:
         """Rank 0 writes the manifest, renames the folder, then deletes old checkpoints."""
         if self.rank != 0 or self.target is None:
             return
-        name = Name.of(self.target.name)
+        name = CheckpointName.of(self.target.name)
         assert name is not None
         files = {}
         for rank in range(self.world_size):
-            json_name, tensors_name = files_of(rank)
+            json_name, tensors_name = rank_files(rank)
             path = self.aside / json_name
             if not path.exists():
                 raise CheckpointError(
                     f"{path}: rank {rank} of {self.world_size} has not written it; see the error of that rank"
                 )
             part = read_json(path)
-            if (other := expect(part, "save", str, path)) != self.target.name:
+            if (other := require_field(part, "save", str, path)) != self.target.name:
                 raise CheckpointError(
                     f"{path}: rank {rank} saves {other}, rank 0 saves {self.target.name}; ranks must pass the same step"
                 )
@@ -181,9 +190,9 @@ def steps(folder: str | PathLike[str]) -> list[int]:
     return [name.step for name in _names(Path(folder))]
 
 
-def _names(folder: Path) -> list[Name]:
+def _names(folder: Path) -> list[CheckpointName]:
     with system_errors(folder):
-        found = [Name.of(path.name) for path in folder.iterdir()] if folder.exists() else []
+        found = [CheckpointName.of(path.name) for path in folder.iterdir()] if folder.exists() else []
     return sorted(name for name in found if name is not None)
 
 
@@ -222,16 +231,16 @@ def load(
     if not 0 <= rank < manifest.world_size or world_size not in (None, manifest.world_size):
         ours = f"this is rank {rank} of {manifest.world_size if world_size is None else world_size}"
         raise CheckpointError(f"{path}: field 'world_size' is {manifest.world_size}, {ours}")
-    json_name, tensors_name = files_of(rank)
+    json_name, tensors_name = rank_files(rank)
     part = read_json(path / json_name)
     try:
-        state = decode(expect(part, "state", dict, path / json_name), read_tensors(path / tensors_name))
+        state = decode(require_field(part, "state", dict, path / json_name), read_tensors(path / tensors_name))
     except ValueError as error:
         raise CheckpointError(f"{path / json_name}: {error}") from error
     return migrate(state) if manifest.format == 1 else state
 
 
-def _newest_intact(folder: Path, names: list[Name], fallback: bool, rank: int) -> tuple[Path, Manifest]:
+def _newest_intact(folder: Path, names: list[CheckpointName], fallback: bool, rank: int) -> tuple[Path, Manifest]:
     errors: list[CheckpointError] = []
     for name in reversed(names):
         path = folder / str(name)
@@ -251,11 +260,11 @@ def _checked(path: Path, rank: int | None) -> Manifest:
     """Its manifest, if all files have their sizes and those of the rank (None: of all ranks) have their digests."""
     manifest = read_manifest(path)
     for name, file_digest in manifest.files.items():
-        if (num_bytes := length_of(path / name)) != file_digest.num_bytes:
+        if (num_bytes := file_size(path / name)) != file_digest.num_bytes:
             raise CheckpointError(
-                f"{path / name}: field 'num_bytes' says {file_digest.num_bytes}, the file has {num_bytes}"
+                f"{path / name}: field 'num_bytes' is {file_digest.num_bytes}, the file has {num_bytes} bytes"
             )
-    for name in manifest.files if rank is None else manifest.files.keys() & set(files_of(rank)):
+    for name in manifest.files if rank is None else manifest.files.keys() & set(rank_files(rank)):
         if digest_of(path / name) != manifest.files[name]:
             raise CheckpointError(f"{path / name}: field 'sha256' does not match the file, which was changed")
     return manifest

@@ -31,9 +31,11 @@ class TensorTable:
     def add(self, tensor: Tensor, field: str) -> str:
         """The name under which a tensor is stored; equal views of one memory are stored once."""
         if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout != torch.strided or tensor.is_meta:
-            raise _unfit(field, f"{type(tensor).__name__} on {tensor.device} ({tensor.layout})", "dense tensors")
+            raise _cannot_store(field, f"{type(tensor).__name__} on {tensor.device} ({tensor.layout})", "dense tensors")
         if tensor.dtype not in CODES:
-            raise _unfit(field, f"tensor of {tensor.dtype}", "real numbers and booleans; torch.view_as_real helps")
+            raise _cannot_store(
+                field, f"tensor of {tensor.dtype}", "real numbers and booleans; torch.view_as_real helps"
+            )
         tensor = tensor.detach()
         view = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.is_neg())
         if tensor.numel() and view in self._names:
@@ -62,7 +64,7 @@ def _encode(value: Any, field: str, depth: int, table: TensorTable) -> Any:
         return value
     if isinstance(value, int):  # bool is one, too
         if value.bit_length() > MAX_INT_BITS:
-            raise _unfit(field, f"whole number of {value.bit_length()} bits", f"at most {MAX_INT_BITS}")
+            raise _cannot_store(field, f"whole number of {value.bit_length()} bits", f"at most {MAX_INT_BITS}")
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": repr(float(value))}
@@ -74,12 +76,12 @@ def _encode(value: Any, field: str, depth: int, table: TensorTable) -> Any:
         nodes = [_encode(v, _inside(field, i), depth + 1, table) for i, v in enumerate(value)]
         return nodes if isinstance(value, list) else {"tuple": nodes}
     kinds = "tensors, numbers, strings, None, and dicts, lists and tuples of such; thinwire.core.flatten_state helps"
-    raise _unfit(field, type(value).__name__, kinds)
+    raise _cannot_store(field, type(value).__name__, kinds)
 
 
 def _encode_mapping(value: Mapping[Any, Any], field: str, depth: int, table: TensorTable) -> Any:
     if odd := [key for key in value if not isinstance(key, str | int)]:
-        raise _unfit(_inside(field, odd[0]), f"key of type {type(odd[0]).__name__}", "strings and whole numbers")
+        raise _cannot_store(_inside(field, odd[0]), f"key of type {type(odd[0]).__name__}", "strings and whole numbers")
     nodes = [(key, _encode(v, _inside(field, key), depth + 1, table)) for key, v in value.items()]
     if all(isinstance(key, str) for key, _ in nodes):
         return {"dict": dict(nodes)}
@@ -145,5 +147,5 @@ def _inside(field: str, key: Any) -> str:
     return f"{field}.{key}" if field else str(key)
 
 
-def _unfit(field: str, got: str, allowed: str) -> CheckpointError:
+def _cannot_store(field: str, got: str, allowed: str) -> CheckpointError:
     return CheckpointError(f"checkpoint: field {field!r} is a {got}; it can store {allowed}")

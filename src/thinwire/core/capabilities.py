@@ -84,7 +84,7 @@ class Capability(Enum):
     HAS_PERIOD = ("periodic", "weights at step t + `period(size)` are those at step t")
     SUPPORTS_ONE_PEER = ("one peer per step", "with `one_peer=true` a rank exchanges with one neighbor per step")
     TAKES_MENUS = ("takes menus", "`with_menus(menus)` is the same controller for these layers and their menus")
-    REPORTS = ("reports", "`report(state)` says what was decided, in numbers and texts")
+    REPORTS = ("reports", "`report(state)` gives the decisions as numbers and texts")
     RESIZES_STATE = ("resizes its state", "`on_world_resize(state)` is its state for a world of another size")
     NEVER_OBSERVES = ("never observes", "its plan depends on no tensor: `observe` need not be called")
 

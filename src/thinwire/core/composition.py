@@ -12,7 +12,7 @@ from .parts import takes_importance
 
 P = TypeVar("P")
 
-_SECOND_STAGES = ("values",)  # settings whose parts encode the kept values, a vector of another length
+_SECOND_STAGES = ("values",)  # settings with parts that encode the kept values, a vector of another length
 
 
 def parts_of(part: Any) -> Iterator[Any]:

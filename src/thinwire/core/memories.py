@@ -1,6 +1,6 @@
 """The protocol of memories (error feedback and its relatives): the target of a layer, and what becomes of its state.
 
-A memory is an aggregator whose state may hold something that is still to be sent. The functions here accept any part:
+A memory is an aggregator with a state that may hold something still to be sent. The functions here accept any part:
 one without the protocol has nothing left to send, and its state (PowerSGD's factors) is of use to an equal part only.
 """
 
@@ -110,7 +110,7 @@ def is_memory(part: object) -> TypeGuard[Memory[Any]]:
 
 
 class PrivateState:
-    """The protocol of memories for parts whose state only an equal part can use and which have nothing left to send."""
+    """The protocol of memories for parts with nothing left to send and a state that only an equal part can use."""
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Tensor:
         return tensor.to(spec.work_dtype)

@@ -92,7 +92,7 @@ class CountsCoordinates(Compressor, Protocol):
 
 
 class CodesPositions(CoordinateSelector, Protocol):
-    """A compressor whose payload is the coded positions, then the payload of `values` for the numbers at them."""
+    """A compressor with payloads of the coded positions, then the payload of `values` for the numbers at them."""
 
     @property
     def values(self) -> Compressor: ...
@@ -186,7 +186,7 @@ class Aggregator(Protocol[S]):
 
 
 class WrapsCompressor(Protocol):
-    """An aggregator whose `compressor` encodes what a rank sends, a field that `dataclasses.replace` may change."""
+    """An aggregator with a field `compressor`, which encodes what a rank sends and may be replaced."""
 
     @property
     def compressor(self) -> Compressor: ...

@@ -9,7 +9,7 @@ from typing import NamedTuple
 FILE = Path(__file__).with_name("tested_versions.json")  # written by `make test-versions`
 
 
-class Combination(NamedTuple):
+class TestedVersions(NamedTuple):
     """One combination of versions, and the results of its tests."""
 
     python: str
@@ -25,9 +25,9 @@ class Combination(NamedTuple):
         return f"Python {release(self.python)} with torch {release(self.torch)}"
 
 
-def read_tested_versions() -> list[Combination]:
+def read_tested_versions() -> list[TestedVersions]:
     """The tested combinations, by Python, then by torch."""
-    return [Combination(**entry) for entry in json.loads(FILE.read_text())]
+    return [TestedVersions(**entry) for entry in json.loads(FILE.read_text())]
 
 
 def release(version: str) -> str:

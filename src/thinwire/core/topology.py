@@ -30,7 +30,7 @@ class Topology(Protocol):
 
 
 class Periodic(Protocol):
-    """A topology whose weights repeat."""
+    """A topology with weights that repeat."""
 
     def period(self, size: int) -> int:
         """The number of steps after which the weights of `size` ranks repeat."""
@@ -73,7 +73,7 @@ def _graph(topology: Topology, size: int, step: int) -> tuple[Neighbors, ...]:
 
 
 def topology_of(aggregator: Aggregator[Any]) -> Topology | None:
-    """The topology inside a composition whose ranks end with different values; None if all ranks get the same.
+    """The topology inside a composition that gives ranks different values; None if all ranks get the same.
 
     Of several, one that changes with the step is preferred.
     """

@@ -118,7 +118,7 @@ class Exchanger:
         """End the step: commit the pending states, or drop them if the step was bad on any rank. Sends nothing.
 
         If the step was bad on this rank and its neighbors went on, the state that they have recorded is committed, and
-        the result is False. A step whose exchange raised is dropped and not counted as skipped.
+        the result is False. If an exchange raised, the step is dropped and not counted as skipped.
 
         Args:
             good: False if the caller knows that the step is bad for another reason; must be equal on all ranks.

@@ -1,4 +1,4 @@
-"""StepExchange: the exchanges of one step, whose states are pending until all ranks know whether it was good."""
+"""StepExchange: the exchanges of one step; states are pending until all ranks know whether it was good."""
 
 from __future__ import annotations
 

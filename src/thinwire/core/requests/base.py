@@ -108,7 +108,7 @@ class Request(ABC):
         """Requests of one round with equal keys are merged. Keys also give the order of sending, equal on all ranks."""
 
     def merge(self, batch: Sequence[Self]) -> Self:
-        """One request for the whole batch, whose first member is this one."""
+        """One request for the whole batch, of which this is the first."""
         raise NotImplementedError
 
     def split(self, batch: Sequence[Self], answer: Any) -> list[Any]:
@@ -164,7 +164,7 @@ class GatheredPayloads(tuple[Payload, ...]):
 
     _cache: dict[Hashable, Any]
     shared = False
-    missing: frozenset[int] = frozenset()  # sources of a NeighborExchange whose payloads must not be used
+    missing: frozenset[int] = frozenset()  # sources with payloads that must not be used, of a NeighborExchange
 
     def cached(self, name: Hashable, make: Callable[[], T]) -> T:
         """The result of `make()`, computed at the first call with this name."""

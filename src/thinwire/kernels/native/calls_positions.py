@@ -1,6 +1,6 @@
 """The C kernels of kernels/positions.py, as functions of tensors; see `calls`.
 
-C says only that something is wrong with its arguments; what it is, the definition says.
+C only reports that its arguments are invalid; the torch expressions raise the error.
 """
 
 from __future__ import annotations
