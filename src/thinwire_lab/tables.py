@@ -18,7 +18,7 @@ class ConfigError(ThinwireError, ValueError):
 
 
 class ConfigTable:
-    """A mapping whose keys are taken one by one; `rest` has those that were not taken."""
+    """A mapping; keys are taken one by one, and `rest` has those that were not taken."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         if not isinstance(values, Mapping):

@@ -20,7 +20,7 @@ EXIT_CODES = {  # by name: torch is not loaded yet
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose error about a renamed flag or command has the new name."""
+    """A parser with an error for renamed flags and commands that has the new name."""
 
     def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         words = list(sys.argv[1:] if args is None else args)

@@ -46,7 +46,7 @@ def add_to(commands: SubParsers) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--groups", nargs="+", default=[], metavar="TEXT",
-        help="run only the groups whose titles contain TEXT (default: all)",
+        help="run only the groups with TEXT in their titles (default: all)",
     )  # fmt: skip
     _add_common(parser)
     parser.set_defaults(command=run)

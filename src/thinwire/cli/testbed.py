@@ -1,4 +1,4 @@
-"""`thinwire testbed`: a network of workers on this machine whose links have a given rate (Linux, needs root)."""
+"""`thinwire testbed`: a network of workers on this machine with links of a given rate (Linux, needs root)."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class EnduranceRow:
     hangs: int = 0
     aborts: int = 0
     errors: int = 0
-    differing: int = 0  # runs whose replicas differed at the end
+    differing: int = 0  # runs with different replicas at the end
     not_tried: int = 0
     seconds: float = 0.0
     last_log: str = ""

@@ -16,7 +16,7 @@ from .datasets import Checksum, DataError, DataSet, ProgressCallback, check_cont
 
 _CHUNK = 1 << 18
 _TIMEOUT_S = 30.0
-_MAX_BYTES = 1 << 30  # of a file whose size is not known
+_MAX_BYTES = 1 << 30  # of a file of unknown size
 
 
 def download(data: DataSet, names: Sequence[str], folder: Path, on_progress: ProgressCallback | None = None) -> None:

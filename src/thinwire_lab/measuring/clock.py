@@ -31,7 +31,7 @@ class ClockSpan(NamedTuple):
 class Clock:
     """Sums of one rank's times by activity; the times of single requests go to the file `log`, if given.
 
-    keep_steps: number of last steps whose spans are kept for a trace; 0: none.
+    keep_steps: the spans of this number of last steps are kept for a trace; 0: none.
     """
 
     def __init__(self, keep_steps: int = 0, log: Path | None = None) -> None:

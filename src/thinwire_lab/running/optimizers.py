@@ -12,7 +12,7 @@ from ..configuration.config import OptimizerConfig
 
 
 class CautiousAdamW(torch.optim.AdamW):
-    """Cautious AdamW (Liang et al., 2024): keep the components of the update whose sign opposes the gradient.
+    """Cautious AdamW (Liang et al., 2024): keep the components of the update that oppose the gradient in sign.
 
     The kept components are divided by the fraction kept, at least 1/1000. Weight decay is AdamW's. Used by
     Khafizov, 2025.

@@ -47,7 +47,7 @@ def register_task(name: str, cls: Any = None) -> Any:
         return lambda cls: register_task(name, cls)
     if not isinstance(cls, type) or not is_dataclass(cls):
         raise CompositionError(
-            f"register_task: {name!r} must be a dataclass, whose fields are the task's settings, got {cls!r}"
+            f"register_task: {name!r} must be a dataclass with the task's settings as fields, got {cls!r}"
         )
     lacking = [method for method in METHODS if not hasattr(cls, method)]
     if lacking:

@@ -1,4 +1,4 @@
-"""A faster gradient of logistic regression for data whose rows consist of few distinct halves, for solvers."""
+"""A faster gradient of logistic regression for data with few distinct half rows, for solvers."""
 
 from __future__ import annotations
 

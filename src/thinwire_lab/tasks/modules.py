@@ -1,4 +1,4 @@
-"""The learner of tasks whose model is a torch module with class scores."""
+"""The learner of tasks with a torch module that scores classes."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def find_stale_prefixes() -> list[str]:
-    """Prefixes of testbeds whose parent process has ended and that were not cleaned up."""
+    """Prefixes of testbeds that were not cleaned up although their parent process has ended."""
     found = [match for path in NAMESPACES.glob("thinwire-*") if (match := _NAME.fullmatch(path.name))]
     return sorted({match[1] for match in found if start_ticks(int(match[2])) != int(match[3])})
 

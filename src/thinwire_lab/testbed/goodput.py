@@ -92,7 +92,7 @@ def _send_message(driver: Driver, server: socket.socket, to: tuple[str, int], nu
 
 
 def receive_rate(incoming: socket.socket, num_bytes: int) -> float:
-    """Bits per second, without the first chunk, whose arrival starts the clock."""
+    """Bits per second, without the first chunk: its arrival starts the clock."""
     first = received = len(incoming.recv(1 << 20))
     started = time.perf_counter()
     while received < num_bytes and (piece := incoming.recv(1 << 20)):

@@ -178,7 +178,7 @@ def _add(namespace: str) -> None:
 
 
 def _set_up(namespace: str, device: str) -> None:
-    """Set a device up without IPv6, whose neighbor discovery would be counted."""
+    """Set a device up without IPv6: packets of its neighbor discovery would be counted."""
     _run_command("ip", "-n", namespace, "link", "set", device, "addrgenmode", "none", "up")
 
 

@@ -150,7 +150,7 @@ def test_a_registered_task_is_made_by_name_with_its_settings():
     [
         ("digits", TopK, "TopK is not a task: it has no prepare, learner, describe, smoothness"),
         ("my digits", Digits, "the name must be an identifier such as 'my_task', got 'my digits'"),
-        ("mine", Digits(), "'mine' must be a dataclass, whose fields are the task's settings"),
+        ("mine", Digits(), "'mine' must be a dataclass with the task's settings as fields"),
         (
             "digits",
             dataclass(frozen=True)(type("Other", (Digits,), {})),
