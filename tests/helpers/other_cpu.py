@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+import thinwire
 from thinwire.wire import as_bytes
 
 OTHER = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1"}
@@ -29,10 +30,10 @@ def ordinary_product() -> str:
 
 def run_elsewhere(code: str, *arguments: str) -> list[str]:
     """The lines that this code prints there. It finds the tests' own modules."""
-    tests = str(Path(__file__).parents[1])
+    tests, src = Path(__file__).parents[1], Path(thinwire.__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        env=os.environ | OTHER | {"PYTHONPATH": tests},
+        env=os.environ | OTHER | {"PYTHONPATH": f"{tests}{os.pathsep}{src}"},
         capture_output=True,
         text=True,
         timeout=100,
