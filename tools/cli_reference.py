@@ -46,7 +46,7 @@ def section(parser: argparse.ArgumentParser) -> str:
     arguments = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
     words = [parser.prog, *(usage(action) for action in sorted(arguments, key=lambda a: bool(a.option_strings)))]
     description = re.sub(r"^`thinwire [^`]*`: (.)", lambda m: m[1].upper(), parser.description or "")
-    text = f"\n## {parser.prog}\n\n{description.strip()}\n\n```\n{parser.usage or wrapped(words)}\n```\n"
+    text = f"\n## {parser.prog}\n\n{description.strip()}\n\n```\n{parser.usage or wrap_words(words)}\n```\n"
     if arguments:
         rows = (f"| `{name(action)}` | {cell(action.help or '')} |" for action in arguments)
         text += "\n".join(["\n| argument | meaning |", "| --- | --- |", *rows]) + "\n"
@@ -64,7 +64,7 @@ def usage(action: argparse.Action) -> str:
     return f"[{name(action)}]" if action.option_strings and not action.required else name(action)
 
 
-def wrapped(words: list[str], width: int = 100) -> str:
+def wrap_words(words: list[str], width: int = 100) -> str:
     lines = [words[0]]
     for word in words[1:]:
         if len(lines[-1]) + 1 + len(word) > width:

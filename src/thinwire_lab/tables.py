@@ -118,8 +118,8 @@ def has_type(value: Any, hint: Any) -> bool:
 def type_in_words(hint: Any) -> str:
     """The type in words, for errors."""
     if len(union_members(hint)) > 1:
-        shown = [kind for kind in union_members(hint) if kind is not type(None) and not _is_part(kind)]
-        return " or ".join(map(type_in_words, shown))
+        kinds = [kind for kind in union_members(hint) if kind is not type(None) and not _is_part(kind)]
+        return " or ".join(map(type_in_words, kinds))
     origin = typing.get_origin(hint) or hint
     if origin is typing.Literal:
         return " or ".join(str(value) for value in typing.get_args(hint))

@@ -46,11 +46,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return markdown
     origin = Path(page.file.abs_src_path or "")
 
-    def translated(match: re.Match[str]) -> str:
+    def translate(match: re.Match[str]) -> str:
         place = site_place(origin.parent / match[1])
         return match[1] if place is None else posixpath.relpath(place, posixpath.dirname(here) or ".")
 
-    return _LINK.sub(translated, markdown)
+    return _LINK.sub(translate, markdown)
 
 
 def outside(page: Path, text: str) -> Iterator[Path]:

@@ -99,7 +99,7 @@ class DDPMeasurement:
 
 
 def measure(
-    model: str, rate: str, steps: int, tell: Callable[[str], None] = lambda _: None, baselines: bool = True
+    model: str, rate: str, steps: int, on_progress: Callable[[str], None] = lambda _: None, baselines: bool = True
 ) -> DDPMeasurement:
     """Measure all methods on two processes in a network of the given rate.
 
@@ -107,7 +107,7 @@ def measure(
         model: "resnet18" or "gpt".
         rate: of the links, as for the testbed.
         steps: measured steps of each method.
-        tell: receives progress.
+        on_progress: receives progress.
         baselines: also measure plain DDP and torch's hooks. torch's PowerSGD runs in processes of its own, because it
             may abort them; then it has no row.
     """
@@ -119,7 +119,7 @@ def measure(
             with network(2, rate) as net:
                 device = net.hosts[0].device
                 results = run_ranks(
-                    2, "thinwire_lab.bench.ddp:run_rank", order | {"device": device}, on_progress=tell,
+                    2, "thinwire_lab.bench.ddp:run_rank", order | {"device": device}, on_progress=on_progress,
                     timeout_s=60 + 60 * len(methods) * steps, command_prefixes=net.command_prefixes(),
                 )  # fmt: skip
         except PeerLostError:
@@ -132,7 +132,7 @@ def measure(
     return DDPMeasurement(rows, pieces)
 
 
-def run_rank(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+def run_rank(driver: TorchDist, order: dict[str, Any], on_progress: Callable[[Any], None]) -> dict[str, Any]:
     """One rank's part: seconds, CPU seconds and bytes sent by step and method, and the traced spans by method."""
     methods = [DDPMethod(**method) for method in order["methods"]]
     model, draw = make_workload(order["model"], driver.world.rank)
@@ -145,7 +145,7 @@ def run_rank(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], Non
             at = (step + turn) % len(methods)
             row[at] = time_step(copies[at], optimizers[at], *draw(), order["device"])
         rows.append(row)
-        tell(f"{order['model']} at {order['rate']}: step {step + 1} of {WARMUP_STEPS + order['steps']}")
+        on_progress(f"{order['model']} at {order['rate']}: step {step + 1} of {WARMUP_STEPS + order['steps']}")
     pieces = {
         method.label: trace_steps(copy, optimizer, handle, draw)
         for method, copy, optimizer, handle in zip(methods, copies, optimizers, handles, strict=True)

@@ -74,7 +74,7 @@ class EnduranceRow:
         return self.hangs + self.aborts + self.errors + self.differing
 
 
-def run_trainings(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any], None]) -> None:
+def run_trainings(driver: TorchDist, order: dict[str, Any], send: Callable[[Any], None]) -> None:
     """Each process: train new models one after another and report each finished run."""
     for run in range(*order["runs"]):
         with deadline(order["deadline_s"]):
@@ -84,7 +84,7 @@ def run_trainings(driver: TorchDist, order: dict[str, Any], tell: Callable[[Any]
             train(model, driver.world.rank, run, order["steps"])
             names, weights = zip(*model.named_parameters(), strict=True)
             differing = driver.run(compare_weights(names, weights, order["steps"], stop=False))
-        tell({"buckets": count_buckets(model), "differing": len(differing)})
+        send({"buckets": count_buckets(model), "differing": len(differing)})
 
 
 @contextmanager
@@ -131,10 +131,10 @@ def run_endurance(
     """All runs of one row; after a failure, new processes are started. alone: new processes for every run."""
     row, began, tried = EnduranceRow(composition, buckets), time.monotonic(), 0
 
-    def on_run(news: dict[str, int]) -> None:
-        row.buckets = news["buckets"]
-        row.good += not news["differing"]
-        row.differing += news["differing"] > 0
+    def on_run(outcome: dict[str, int]) -> None:
+        row.buckets = outcome["buckets"]
+        row.good += not outcome["differing"]
+        row.differing += outcome["differing"] > 0
         _progress(row, runs)
 
     while tried < runs and row.failures < MAX_FAILURES:

@@ -55,7 +55,7 @@ class Speed:
     exact_error: float
 
 
-def recovery(n: int, cells: int, trials: int) -> Recovery:
+def measure_recovery(n: int, cells: int, trials: int) -> Recovery:
     """Recovery depends only on positions and key, so that no values are sketched."""
     lefts, rounds = [], []
     for trial in range(trials):
@@ -72,11 +72,11 @@ def recoveries() -> Iterator[tuple[str, Recovery]]:
     """All entries of the table with the names of their columns."""
     for n, trials in TRIALS.items():
         for share in SHARES:
-            yield f"{share:.2f}", recovery(n, 3 * round(share * n / 3), trials)  # three rows of one length
-        yield "rule", recovery(n, cells_for(n), trials)
+            yield f"{share:.2f}", measure_recovery(n, 3 * round(share * n / 3), trials)  # three rows of one length
+        yield "rule", measure_recovery(n, cells_for(n), trials)
 
 
-def speed(n: int, lanes: int = 1) -> Speed:
+def measure_speed(n: int, lanes: int = 1) -> Speed:
     """Sketch and peel n of 20 n values, as float32 and as integers."""
     key = derive_key(_BENCH_KEY, n)
     positions = distinct_positions(key, n, 20 * n, CPU)
@@ -119,7 +119,9 @@ def print_recovery(quiet: bool) -> list[Recovery]:
 
 
 def print_speed() -> list[Speed]:
-    rows = [speed(n) for n in (1_000, 10_000, 100_000, 1_000_000)] + [speed(n, 1024) for n in (100_000, 1_000_000)]
+    rows = [measure_speed(n) for n in (1_000, 10_000, 100_000, 1_000_000)] + [
+        measure_speed(n, 1024) for n in (100_000, 1_000_000)
+    ]
     names = [field.name for field in fields(Speed)]
     print("sketching and peeling, one thread; errors are shares of the largest value, exact ones are whole numbers")
     for line in (
@@ -132,15 +134,15 @@ def print_speed() -> list[Speed]:
 
 def print_traffic() -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    print("kB a worker sends for 2^20 float32 values, by formula; the last column is the way that sends least")
+    print("kB a worker sends for 2^20 float32 values, by formula; the last column is the method with the fewest bytes")
     print(f"{'density, supports, workers':<30}" + "".join(f"{name:>9}" for name in worth_it(0.1, 2).num_bytes))
     for density in (0.01, 0.05):
         for name, overlap in (("identical", 1.0), ("independent", "independent"), ("disjoint", 0.0)):
             for workers in (2, 4, 8, 16):
                 worth = worth_it(density, workers, overlap)
-                shown = f"{100 * density:.0f} %, {name}, {workers}"
+                case = f"{100 * density:.0f} %, {name}, {workers}"
                 costs = "".join(f"{cost / 1e3:>9.1f}" for cost in worth.num_bytes.values())
-                print(f"{shown:<30}{costs}  {worth.cheapest}")
+                print(f"{case:<30}{costs}  {worth.cheapest}")
                 rows.append({"density": density, "supports": name, "workers": workers, **worth._asdict()})
     return rows
 

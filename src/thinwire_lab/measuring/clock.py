@@ -50,7 +50,7 @@ class Clock:
         finally:
             self._add(what, began, now())
 
-    def timed(self, program: Program[T], what: str = "encode", bucket: int = -1) -> Program[T]:
+    def time_program(self, program: Program[T], what: str = "encode", bucket: int = -1) -> Program[T]:
         """The same program, timed: its computation counts as `what`, its requests as requests."""
         self.bucket = bucket
         return (yield from with_timing(program, partial(self._add, what), self._add_request))

@@ -163,9 +163,9 @@ def _load_weights(learner: Learner, weights: Mapping[str, Tensor], buffers: Mapp
 
 def make_histograms(replica: Replica) -> dict[str, Any]:
     """Histograms of |g| of the last average, and of the importance w where there is one; log scale, without zeros."""
-    shown = {"|g|": [p.grad for p in replica.learner.parameters.values() if p.grad is not None]}
-    shown["w"] = list(replica.exchanger.importance.values())
-    return {name: log_histogram(tensors) for name, tensors in shown.items() if tensors}
+    tensors_by_name = {"|g|": [p.grad for p in replica.learner.parameters.values() if p.grad is not None]}
+    tensors_by_name["w"] = list(replica.exchanger.importance.values())
+    return {name: log_histogram(tensors) for name, tensors in tensors_by_name.items() if tensors}
 
 
 def log_histogram(tensors: Sequence[Tensor]) -> dict[str, list[float]]:

@@ -112,10 +112,10 @@ def _method(experiment: Experiment, label: str) -> Any:
 
 def combine_results(experiment: Experiment, finish: Any, count: int, results: list[dict[str, Any]]) -> dict[str, Any]:
     runs, more = results[:count], results[count:]
-    shown = {"checks": check_parity(experiment, runs), "modelled": model_step_times(runs)}
+    combined = {"checks": check_parity(experiment, runs), "modelled": model_step_times(runs)}
     if finish is None:
-        return shown
-    return shown | dict(finish(runs, more) if more else finish(runs))
+        return combined
+    return combined | dict(finish(runs, more) if more else finish(runs))
 
 
 def check_parity(experiment: Experiment, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -96,7 +96,7 @@ class Replica:
         if self.refresher is not None and self.refresher.is_due(step):
             point = {name: p.detach() for name, p in self.learner.parameters.items()}
             program = self.refresher.refresh(self.learner.objective(step), point, gradients, lr, step, self.world)
-            yield from self.clock.timed(program, "solver")
+            yield from self.clock.time_program(program, "solver")
         self.error_recorder.set_targets(self.exchanger.targets(gradients, self.world) if measured else {})
         averages = yield from self._exchange(gradients, step, lr)
         with self.clock.timing("compute"):
@@ -107,16 +107,16 @@ class Replica:
     ) -> Program[None]:
         """A local step, and a round if one is due. Communication does not overlap with computation here."""
         if rounds.settings.payload == "gradients":
-            gradients = yield from self.clock.timed(rounds.average_gradients(gradients, step, self.world, lr))
+            gradients = yield from self.clock.time_program(rounds.average_gradients(gradients, step, self.world, lr))
         with self.clock.timing("compute"):
             merged = rounds.before_step(step)
             self._apply(gradients, lr, measured)
-        merged += yield from self.clock.timed(rounds.after_step(step, self.world, lr))
+        merged += yield from self.clock.time_program(rounds.after_step(step, self.world, lr))
         if any(one.rolled_back for one in merged):
             self.optimizer.state.clear()  # the moments contain NaN
         for one in merged if self.averaging is not None else ():
             if one.good and self.averaging is not None:
-                yield from self.clock.timed(self.averaging.average(self.world, one.names), "moments")
+                yield from self.clock.time_program(self.averaging.average(self.world, one.names), "moments")
 
     def average_weights(self, step: int) -> Program[tuple[dict[str, Tensor], float]]:
         """The mean of all ranks' weights and buffers and the consensus distance; for measuring, not for training."""
@@ -128,11 +128,11 @@ class Replica:
         return mean, consensus
 
     def _exchange(self, gradients: Mapping[str, Tensor], step: int, lr: float) -> Program[dict[str, Tensor]]:
-        yield from self.clock.timed(self.exchanger.begin(step, self.world, lr))
+        yield from self.clock.time_program(self.exchanger.begin(step, self.world, lr))
         averages: dict[str, Tensor] = {}
         for at, names in enumerate(self.buckets):
             bucket = {name: gradients[name] for name in names}
-            averages |= yield from self.clock.timed(self.exchanger.exchange(bucket, step, self.world), bucket=at)
+            averages |= yield from self.clock.time_program(self.exchanger.exchange(bucket, step, self.world), bucket=at)
         with self.clock.timing("encode"):
             good = self.exchanger.settle()
         return averages if good else {}

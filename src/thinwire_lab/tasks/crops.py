@@ -30,7 +30,7 @@ def random_crop(width: int, height: int, draws: Sequence[int]) -> Crop:
     ratio = 1 + form / 65535 / 3
     ratio = 1 / ratio if upright & 1 else ratio
     wide = min(math.sqrt((0.08 + 0.92 * area / 65535) * width * height * ratio), width, height * ratio)
-    w, h = (min(most, max(1, round(side))) for side, most in ((wide, width), (wide / ratio, height)))
+    w, h = (min(limit, max(1, round(side))) for side, limit in ((wide, width), (wide / ratio, height)))
     left, top = right * (width - w + 1) >> 16, down * (height - h + 1) >> 16
     return Crop(left, top, left + w, top + h, bool(mirrored & 1))
 

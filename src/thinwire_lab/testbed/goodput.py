@@ -57,13 +57,13 @@ def measure_goodput(net: Network) -> list[Goodput]:
 
 
 def judge_goodput(message: str, num_bytes: int, rate: float | None, bits_per_s: Sequence[float]) -> Goodput:
-    _, least, most = MESSAGES[message]
+    _, lowest, highest = MESSAGES[message]
     slowest, fastest = min(bits_per_s), max(bits_per_s)
-    obeyed = None if rate is None else least * rate <= slowest and fastest <= most * rate
+    obeyed = None if rate is None else lowest * rate <= slowest and fastest <= highest * rate
     return Goodput(message, num_bytes, slowest, fastest, obeyed)
 
 
-def run_rank(driver: Driver, argument: dict[str, Any], tell: object) -> list[float]:
+def run_rank(driver: Driver, argument: dict[str, Any], on_progress: object) -> list[float]:
     """One rank's part: median of the bits per second that it received, for each size of message."""
     rank, size = driver.world
     addresses, port = argument["addresses"], _PORT + rank  # workers on one host need different ports

@@ -25,9 +25,7 @@ from .network import DEVICE, network
 _VERIFY_KEY = "verify"  # frozen: makes the random bits
 
 LIMIT_PERCENT = 3.0
-_REPEATS = (
-    3  # TCP may send again what was only late on a busy machine: the repeat with the fewest bytes has least of that
-)
+_REPEATS = 3  # TCP may retransmit on a busy machine: the repeat with the fewest bytes is used
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def compare_counts(
     return Verification(composition, len(counted), shape, steps, bits, counted[0]["total"]["requests"], tuple(rows))
 
 
-def exchange_and_count(driver: TorchDist, argument: dict[str, Any], tell: object) -> dict[str, Any]:
+def exchange_and_count(driver: TorchDist, argument: dict[str, Any], on_progress: object) -> dict[str, Any]:
     """One rank's part: metered bytes and interface counts of each repeat."""
     try:
         with TorchDist() as plain:  # sums by gloo, as in training; `driver` sums in rank order

@@ -18,7 +18,7 @@ def asking(times):
 
 
 def ask(clock, times):
-    for _ in clock.timed(asking(times)):
+    for _ in clock.time_program(asking(times)):
         pass
 
 
@@ -53,7 +53,7 @@ def test_a_timed_program_asks_and_answers_as_before(tmp_path):
         return first + second
 
     clock = Clock(keep_steps=1, log=tmp_path / "times" / "rank0.bin")
-    timed = clock.timed(program(), bucket=2)
+    timed = clock.time_program(program(), bucket=2)
     next(timed)
     timed.send(1)
     try:

@@ -31,12 +31,12 @@ def test_it_makes_a_report(result):
 
 
 def test_recovery_falls_off_a_cliff():
-    below, above = bench.recovery(10_000, 11_499, 3), bench.recovery(10_000, 12_999, 3)
+    below, above = bench.measure_recovery(10_000, 11_499, 3), bench.measure_recovery(10_000, 12_999, 3)
     assert below.recovered == 0 and 0.55 < below.left < 0.65
     assert above.recovered == 1 and above.left == 0 and 15 < above.rounds < 25
 
 
 def test_lanes_and_whole_numbers_read_the_same_values():
     for lanes in (1, 64):
-        row = bench.speed(2_000, lanes)
+        row = bench.measure_speed(2_000, lanes)
         assert row.error < 1e-6 and row.exact_error == 0 and row.left < 20
