@@ -1,4 +1,4 @@
-"""The benchmark of DDP steps: its statistics, its picture, and that every way of sending trains."""
+"""The benchmark of DDP steps: its statistics, its picture, and that every method of sending trains."""
 
 import json
 
@@ -13,14 +13,14 @@ from thinwire_lab.bench.trace import make_chrome_trace, sum_per_step_ms
 
 
 def test_a_step_takes_as_long_as_its_slower_rank_and_is_compared_within_its_turn():
-    ways = (DDPMethod(FLOOR, "nothing"), DDPMethod("ours", "dense()"))
+    methods = (DDPMethod(FLOOR, "nothing"), DDPMethod("ours", "dense()"))
     first = [[[1.0, 0.5, 0], [1.2, 0.6, 2e6]], [[2.0, 0.5, 0], [2.2, 0.8, 2e6]], [[1.0, 0.5, 0], [1.0, 0.7, 2e6]]]
     second = [[[0.9, 0.7, 0], [1.5, 0.6, 4e6]], [[1.0, 0.7, 0], [3.0, 0.8, 4e6]], [[1.0, 0.7, 0], [1.1, 0.9, 4e6]]]
-    floor, ours = summarize(ways, [first, second], shared=False)
+    floor, ours = summarize(methods, [first, second], shared=False)
     assert (floor.step_ms.median, floor.floors.median, floor.sent_mb) == (1000, 1, 0)
     assert ours.step_ms.median == 1500 and ours.floors.median == pytest.approx(1.5)  # of 1.5, 3.0 / 2.0 and 1.1
     assert (ours.sent_mb, ours.cpu_ms) == (3, 800)
-    assert summarize(ways, [first, second], shared=True)[1].sent_mb == 1.5  # one device counts for both
+    assert summarize(methods, [first, second], shared=True)[1].sent_mb == 1.5  # one device counts for both
 
 
 def test_an_interval_holds_its_median_and_narrows_with_steps():
@@ -63,16 +63,16 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(option, value
     assert code == 2 and value in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("ways", (METHODS[:1] + METHODS[-2:], ISOLATED_METHODS), ids=("ours", "torch's PowerSGD"))
-def test_every_turn_measures_every_way(ways):
-    order = {"model": "gpt", "rate": "lo", "steps": 1, "ways": [vars(way) for way in ways], "device": "lo"}
+@pytest.mark.parametrize("methods", (METHODS[:1] + METHODS[-2:], ISOLATED_METHODS), ids=("ours", "torch's PowerSGD"))
+def test_every_turn_measures_every_method(methods):
+    order = {"model": "gpt", "rate": "lo", "steps": 1, "methods": [vars(method) for method in methods], "device": "lo"}
     told = []
     results = run_ranks(2, "thinwire_lab.bench.ddp:run_rank", json.loads(json.dumps(order)), on_progress=told.append)
     assert len(told) == WARMUP_STEPS + 1
-    ours = {way.label for way in ways if "(" in way.sends}
+    ours = {method.label for method in methods if "(" in method.sends}
     for rank in results:
         (turn,) = rank["figures"]
         assert rank["pieces"].keys() == ours
         for pieces in rank["pieces"].values():
             assert {"forward", "backward", "encoding and decoding", "sending", "waiting"} <= {p[0] for p in pieces}
-        assert len(turn) == len(ways) and all(seconds > 0 and busy > 0 for seconds, busy, _ in turn)
+        assert len(turn) == len(methods) and all(seconds > 0 and busy > 0 for seconds, busy, _ in turn)

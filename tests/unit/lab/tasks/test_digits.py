@@ -73,11 +73,11 @@ def test_the_tool_refuses_text_with_another_hash(tool):
 
 
 def test_the_tool_names_an_image_that_is_none(tool):
-    with pytest.raises(ValueError, match="image 2: 64 whole numbers from 0 to 16 are needed"):
+    with pytest.raises(ValueError, match="image 2: expected 64 integers from 0 to 16"):
         tool.csv_text([[0.0] * 64, [0.5] * 64], [0, 1])
 
 
-@pytest.mark.parametrize(("packed", "said"), [(b"broken", "does not unpack"), (lzma.compress(b"0,1\n"), "sha256")])
+@pytest.mark.parametrize(("packed", "said"), [(b"broken", "cannot be decompressed"), (lzma.compress(b"0,1\n"), "sha256")])
 def test_a_damaged_file_is_an_error(monkeypatch, tmp_path, packed, said):
     (tmp_path / digits.FILE).write_bytes(packed)
     monkeypatch.setattr(embedded, "files", lambda package: tmp_path)
