@@ -118,7 +118,9 @@ def test_the_tool_names_a_value_it_does_not_know(tool):
         tool.libsvm_text([row, row | {"odor": "vanilla"}])
 
 
-@pytest.mark.parametrize(("packed", "said"), [(b"broken", "cannot be decompressed"), (lzma.compress(b"1 1:1 \n"), "sha256")])
+@pytest.mark.parametrize(
+    ("packed", "said"), [(b"broken", "cannot be decompressed"), (lzma.compress(b"1 1:1 \n"), "sha256")]
+)
 def test_a_damaged_file_is_an_error(monkeypatch, tmp_path, packed, said):
     (tmp_path / "mushrooms.libsvm.xz").write_bytes(packed)
     monkeypatch.setattr(embedded, "files", lambda package: tmp_path)

@@ -77,7 +77,9 @@ def test_the_tool_names_an_image_that_is_none(tool):
         tool.csv_text([[0.0] * 64, [0.5] * 64], [0, 1])
 
 
-@pytest.mark.parametrize(("packed", "said"), [(b"broken", "cannot be decompressed"), (lzma.compress(b"0,1\n"), "sha256")])
+@pytest.mark.parametrize(
+    ("packed", "said"), [(b"broken", "cannot be decompressed"), (lzma.compress(b"0,1\n"), "sha256")]
+)
 def test_a_damaged_file_is_an_error(monkeypatch, tmp_path, packed, said):
     (tmp_path / digits.FILE).write_bytes(packed)
     monkeypatch.setattr(embedded, "files", lambda package: tmp_path)
