@@ -50,7 +50,8 @@ def check_residual_dtype(part: str, dtype: str) -> None:
     """Raise CompositionError unless residuals can be stored in this dtype."""
     if dtype not in RESIDUAL_DTYPES:
         raise CompositionError(
-            f"{part}: residual_dtype must be one of {', '.join(RESIDUAL_DTYPES)}, got {dtype!r}; bf16 halves it"
+            f"{part}: residual_dtype must be one of {', '.join(RESIDUAL_DTYPES)}, got {dtype!r}; "
+            "bf16 takes half the memory"
         )
 
 

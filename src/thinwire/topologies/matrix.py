@@ -51,8 +51,8 @@ def check_doubly_stochastic(rows: Rows) -> None:
         raise CompositionError("Matrix: it has no rows; ((1.0,),) is the smallest")
     for at, row in enumerate(rows):
         if not isinstance(row, tuple) or len(row) != len(rows):
-            length = f"{len(row)} numbers" if isinstance(row, tuple) else repr(row)
-            raise CompositionError(f"Matrix: row {at} has {length}; a square matrix needs {len(rows)}")
+            found = f"{len(row)} numbers" if isinstance(row, tuple) else repr(row)
+            raise CompositionError(f"Matrix: row {at} is {found}; a row needs {len(rows)} numbers, one per rank")
         for to, weight in enumerate(row):
             if not isinstance(weight, int | float) or not 0 <= weight <= 1 + _TOLERANCE:
                 raise CompositionError(f"Matrix: row {at}, column {to} must be in [0, 1], got {weight!r}")

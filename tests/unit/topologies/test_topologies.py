@@ -103,10 +103,10 @@ def test_a_star_needs_its_center():
     [
         (((0.5, 0.4), (0.5, 0.5)), "row 0 sums to 0.9, it must sum to 1"),
         (((0.5, 0.5), (0.4, 0.6)), "column 0 sums to 0.9, it must sum to 1"),
-        (((1.0, 0.0),), "row 0 has 2 numbers; a square matrix needs 1"),
+        (((1.0, 0.0),), "row 0 is 2 numbers; a row needs 1 numbers"),
         (((1.5, -0.5), (-0.5, 1.5)), r"row 0, column 0 must be in \[0, 1\], got 1.5"),
         (((0.5, "a"), (0.5, 0.5)), "row 0, column 1 must be in"),
-        ((0.5, 0.5), "row 0 has 0.5; a square matrix needs 2"),
+        ((0.5, 0.5), "row 0 is 0.5; a row needs 2 numbers"),
         ((), "it has no rows"),
     ],
 )
