@@ -159,17 +159,17 @@ def scaled(driver):
 
 
 def pause_and_warm_up(driver):
-    """Steps that travel dense are not looked at, and no decision falls into them."""
+    """Steps that are sent dense are not observed, and no decision is taken in them."""
     model = ddp_of(driver)
     handle = thinwire.attach(model, ADAPTIVE, warmup_steps=6)
     train(model, driver, 6)
-    begun = [handle.exchanger.controller_state.begun]
+    counts = [handle.exchanger.controller_state.num_exchanges]
     handle.pause()
     train(model, driver, 6, start=6)
-    begun.append(handle.exchanger.controller_state.begun)
+    counts.append(handle.exchanger.controller_state.num_exchanges)
     handle.resume()
     train(model, driver, 6, start=12)
-    return begun, history(handle), weights(model)
+    return counts, history(handle), weights(model)
 
 
 def learning_rates(driver):
