@@ -92,8 +92,8 @@ def migrate(state: Any) -> Any:
     Returns:
         The state with present names; tensors are not copied.
     """
-    if isinstance(state, list | tuple) and not hasattr(state, "_fields"):
-        return type(state)(migrate(each) for each in state)
+    if type(state) in (list, tuple):
+        return type(state)(map(migrate, state))
     if not isinstance(state, Mapping):
         return state
     found = {key: migrate(value) for key, value in state.items()}

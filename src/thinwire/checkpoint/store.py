@@ -72,8 +72,8 @@ def save(
     """
     if world_size > 1 and barrier is None:
         raise ValueError(
-            f"checkpoint.save: {world_size} ranks write one checkpoint together and need a barrier, such as "
-            "torch.distributed.barrier"
+            f"checkpoint.save: {world_size} ranks write one checkpoint together and need barrier=, the barrier of their "
+            "process group"
         )
     if not 0 <= rank < world_size or keep < 1 or (step is not None and not 0 <= step < 10**18):
         got = f"rank={rank}, world_size={world_size}, keep={keep}, step={step}"
