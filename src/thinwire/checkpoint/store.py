@@ -72,7 +72,7 @@ def save(
     """
     if world_size > 1 and barrier is None:
         raise ValueError(
-            f"checkpoint.save: {world_size} ranks write one checkpoint together and need barrier=, the barrier of their "
+            f"checkpoint.save: {world_size} ranks write one checkpoint together and need `barrier`, that of their "
             "process group"
         )
     if not 0 <= rank < world_size or keep < 1 or (step is not None and not 0 <= step < 10**18):
