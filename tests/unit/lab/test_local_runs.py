@@ -87,14 +87,14 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(runs, tmp_path, label, monke
     class Stopped(Exception):
         pass
 
-    looked = Training._look
+    looked = Training._measure_and_decide
 
     def stop(self, step, tell):
         if step == 9:  # the checkpoint is of step 5, in the middle of a period
             raise Stopped
         return looked(self, step, tell)
 
-    monkeypatch.setattr(Training, "_look", stop)
+    monkeypatch.setattr(Training, "_measure_and_decide", stop)
     with pytest.raises(Stopped):
         train_in_lockstep(None, argument, lambda news: None)
     monkeypatch.undo()

@@ -12,9 +12,15 @@ from helpers.laboratory import run_here, run_plan, without_times
 from thinwire.core import TensorSpec
 from thinwire_lab.configuration.config import Experiment
 from thinwire_lab.published.optimizer_moments import experiment
-from thinwire_lab.published.optimizer_moments.measurement import case, errors, exact_mean
-from thinwire_lab.published.optimizer_moments.methods import WAYS, num_bytes
-from thinwire_lab.published.optimizer_moments.tables import CLAIMS, by_hosts, figures_of, rules_of, summarize
+from thinwire_lab.published.optimizer_moments.measurement import compute_errors, compute_exact_mean, measure_case
+from thinwire_lab.published.optimizer_moments.methods import METHODS, num_bytes
+from thinwire_lab.published.optimizer_moments.tables import (
+    CLAIMS,
+    build_hosts_table,
+    build_method_table,
+    build_rules_table,
+    summarize,
+)
 from thinwire_lab.running.build_jobs import build_run_plan
 from thinwire_lab.running.training import Training, train_in_lockstep
 from thinwire_lab.tables import ConfigError
@@ -38,13 +44,13 @@ def host(seed, shape=(600, 40)):
     return {"a": torch.stack([m, v]), "bias": torch.stack([m[0], v[0]])}
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way.savings != (0,)], ids=lambda way: way.label)
+@pytest.mark.parametrize("way", [way for way in METHODS if way.savings != (0,)], ids=lambda way: way.label)
 def test_ways_save_what_they_are_asked_for(way):
     pair = host(1)["a"]
     spec = TensorSpec.of("a", pair)
     for saving in way.savings:
         text = way.texts({"a": spec}, saving)["a"]
-        row = case({"a": text}, [{"a": pair}], {"a": pair}, 250)
+        row = measure_case({"a": text}, [{"a": pair}], {"a": pair}, 250)
         if way.family == "homomorphic":  # sizes are fitted to large layers
             assert row["saving"] > min(0.55 * saving, 12), text
         elif way.family == "factorisation":  # ranks are whole numbers
@@ -55,12 +61,12 @@ def test_ways_save_what_they_are_asked_for(way):
 
 def test_dense_has_no_error_and_errors_are_those_that_were_put_in():
     hosts = [host(seed) for seed in range(3)]
-    true = exact_mean(hosts)
-    row = case(dict.fromkeys(true, "dense()"), hosts, true, 250)
+    true = compute_exact_mean(hosts)
+    row = measure_case(dict.fromkeys(true, "dense()"), hosts, true, 250)
     assert row["update_error"] < 1e-5 and row["saving"] == pytest.approx(1.0, rel=0.01)
     assert row["wire_saving"] == pytest.approx(1.0, rel=0.01)
     off = {name: torch.stack([1.1 * pair[0], pair[1]]) for name, pair in true.items()}
-    found = errors(off, true, 250)
+    found = compute_errors(off, true, 250)
     assert found["m_error"] == pytest.approx(0.1, rel=1e-3) and found["v_error"] == 0
     assert found["update_error"] == pytest.approx(0.1, rel=1e-3) and found["cosine"] == pytest.approx(1)
 
@@ -68,7 +74,12 @@ def test_dense_has_no_error_and_errors_are_those_that_were_put_in():
 def test_a_gathers_saving_falls_with_hosts_and_break_even_follows_from_the_figures():
     hosts = [host(seed) for seed in range(8)]
     rows = [
-        case(dict.fromkeys(hosts[0], "uniform(bits=8)") | {"bias": "dense()"}, hosts[:n], exact_mean(hosts[:n]), 250)
+        measure_case(
+            dict.fromkeys(hosts[0], "uniform(bits=8)") | {"bias": "dense()"},
+            hosts[:n],
+            compute_exact_mean(hosts[:n]),
+            250,
+        )
         for n in (2, 8)
     ]
     assert rows[0]["wire_saving"] == pytest.approx(4 * rows[1]["wire_saving"], rel=0.05)
@@ -97,9 +108,9 @@ def measured(tmp_path_factory):
 
 def test_every_way_is_measured_for_all_hosts(measured):
     for one in measured[0]:
-        assert {row["way"] for row in one["rows"]} == {way.label for way in WAYS}
+        assert {row["way"] for row in one["rows"]} == {way.label for way in METHODS}
         assert {row["hosts"] for row in one["rows"]} == {1, 2, 4}
-        for table in (figures_of(one), by_hosts(one), rules_of(one)):
+        for table in (build_method_table(one), build_hosts_table(one), build_rules_table(one)):
             assert table["rows"] and all(len(row) == len(table["columns"]) for row in table["rows"])
         assert "bitsandbytes" in one["outside"]["note"]
 
@@ -131,8 +142,8 @@ def test_claims_are_judged_and_figures_drawn(measured):
 
 def test_the_plan_has_offline_jobs_and_runs_on_processes(tmp_path):
     data = tiny_data.write_shakespeare(tiny_data.write_wikitext(tmp_path, lines=400), 6000)
-    plan = experiment.plan_for(
-        experiment.training(thin=False),
+    plan = experiment.build_plan_for(
+        experiment.build_training(thin=False),
         dict.fromkeys(experiment.TASKS, TINY),
         {**experiment.SIZE, "hosts": [1, 2]},
         str(data),
@@ -158,14 +169,14 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch):
     experiment = replace(Experiment.from_dict(ADAM), groups=Experiment.from_dict(ADAM).groups[:1])
     whole = next(run for run in run_here(replace(experiment, checkpoint_every=1000))["runs"] if run["label"] == "EF21")
     job = next(job for job in build_run_plan(experiment).jobs if job.argument["label"] == "EF21")
-    argument, looked = {**job.argument, "folder": str(tmp_path)}, Training._look
+    argument, looked = {**job.argument, "folder": str(tmp_path)}, Training._measure_and_decide
 
     def stop(self, step, tell):
         if step == 9:
             raise InterruptedError
         return looked(self, step, tell)
 
-    monkeypatch.setattr(Training, "_look", stop)
+    monkeypatch.setattr(Training, "_measure_and_decide", stop)
     with pytest.raises(InterruptedError):
         train_in_lockstep(None, argument, lambda news: None)
     monkeypatch.undo()
@@ -175,9 +186,9 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"methods": {"x": {"composition": "dense()", "moments": "dense()"}}}, "averaged with rounds"),
+        ({"methods": {"x": {"composition": "dense()", "moments": "dense()"}}}, "averaged in rounds"),
         ({"methods": {"x": {"composition": "local(sync_every=4)", "moments": "nothing()"}}}, "no part is called"),
-        ({"optimizer": {"name": "sgd"}}, "moments are Adam's"),
+        ({"optimizer": {"name": "sgd"}}, "has no moments of Adam"),
     ],
 )
 def test_moments_without_rounds_or_adam_are_refused(change, says):

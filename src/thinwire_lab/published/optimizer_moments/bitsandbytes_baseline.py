@@ -1,4 +1,4 @@
-"""An existing library's 8-bit optimizer states as a baseline, where it is installed and runs."""
+"""Baseline: the block-wise 8-bit optimizer states of bitsandbytes, where it is installed and runs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from .capture import Pairs
-from .measurement import errors, now
+from .measurement import compute_errors, now
 
 
-def outside(host: Pairs, steps: int) -> dict[str, Any]:
-    """What bitsandbytes' block-wise 8 bits make of one host's moments, or why there is nothing to say."""
+def measure_bitsandbytes(host: Pairs, steps: int) -> dict[str, Any]:
+    """Return the errors and times of bitsandbytes' 8 bits on one host's moments, or a note why there are none."""
     try:
         from bitsandbytes import functional  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
@@ -31,9 +31,9 @@ def outside(host: Pairs, steps: int) -> dict[str, Any]:
             for name, rows in coded.items()
         }
         decoded = now()
-    except Exception as error:  # of whatever kind: it is somebody else's, and only a baseline
+    except Exception as error:  # of any kind: the library is optional and only a baseline
         return {"note": f"bitsandbytes is installed, but its 8 bits do not run here: {str(error).splitlines()[0]}"}
-    figures = {"encode_s": encoded - began, "aggregate_s": decoded - encoded, **errors(found, host, steps)}
+    figures = {"encode_s": encoded - began, "aggregate_s": decoded - encoded, **compute_errors(found, host, steps)}
     return {"note": "bitsandbytes, 8 bits by blocks, one host:", "figures": figures}
 
 

@@ -1,11 +1,11 @@
-"""E6: S2's ways to send an optimizer's moments between hosts: what each loses, saves and costs.
+"""optimizer-moments: compressing Adam's moments between hosts (Maslov & Polyakov, 2026): error, saving and cost.
 
-First offline, on real moments: a GPT learns WikiText-2 by words, and another tiny-shakespeare by characters, for 200
-steps; then each of 64 hosts goes on for 50 steps on its own stretch of the text. Hosts' moments are averaged through
-every way in lockstep, for 1 to 64 hosts (one host: it moves to another), with the rules that keep v sound. Errors are
-against the exact average; the update is m / (√v + ε), corrected. Times are of one core. Break-even is the rate of a
-link below which encoding and decoding take less time than they save. Then end to end on four real processes: local
-AdamW, a round every sixteen steps, whose weights travel dense and whose moments by each way; without limit, and on
+First offline, on real moments: a GPT trains on WikiText-2 by words, and another on tiny-shakespeare by characters, for
+200 steps; then each of 64 hosts continues for 50 steps on its own part of the text. The hosts' moments are averaged by
+every method in lockstep, for 1 to 64 hosts (one host: its moments move to another), with the rules that keep v valid.
+Errors are relative to the exact average; the update is m / (√v + ε) with bias correction. Times are of one core.
+Break-even is the bandwidth below which encoding and decoding take less time than they save. Then end to end on four
+processes: local AdamW, a round every 16 steps, with dense weights and moments by each method; without a limit, and on
 links of 100 Mbit/s.
 """
 
@@ -28,10 +28,10 @@ from ...running.build_jobs import build_run_plan
 from ...tasks import make_task
 from ...tasks.splits import Split
 from ...testbed.network import can_build_network
-from .bitsandbytes_baseline import outside
+from .bitsandbytes_baseline import measure_bitsandbytes
 from .capture import capture
-from .measurement import case, exact_mean
-from .methods import RULED, RULES, WAYS, Way
+from .measurement import compute_exact_mean, measure_case
+from .methods import COMPRESSORS_FOR_RULES, METHODS, RULES, MomentMethod
 from .tables import summarize
 
 TASKS: dict[str, dict[str, Any]] = {
@@ -43,7 +43,7 @@ LARGE = {
     "shakespeare": {"layers": 6, "width": 256, "heads": 8, "context": 128, "batch": 8},
 }
 SIZE: dict[str, Any] = {"hosts": [1, 2, 4, 16, 64], "common": 200, "own": 50, "each": 1}
-THIN, EVERY, REAL = "100mbit", 16, 4
+THIN_LINK, SYNC_EVERY, PROCESSES = "100mbit", 16, 4
 MOMENTS = {
     "own moments": None,
     "dense": "dense()",
@@ -64,32 +64,34 @@ MOMENTS = {
 }
 
 
-def training(full: bool = False, thin: bool = True) -> Experiment:
-    methods = tuple(Method(label, f"local(sync_every={EVERY})", moments=text) for label, text in MOMENTS.items())
-    groups: tuple[RunGroup, ...] = (RunGroup(f"{REAL} processes", REAL, driver="processes"),)
-    if thin:  # the same figures; a few rounds tell how long one takes
-        groups += (RunGroup(f"{REAL} processes, {THIN}", REAL, driver="processes", link=THIN, steps=4 * EVERY,
-                         log_every=4 * EVERY),)  # fmt: skip
+def build_training(full: bool = False, thin: bool = True) -> Experiment:
+    """Build the end-to-end runs; `thin` adds those on thin links."""
+    methods = tuple(Method(label, f"local(sync_every={SYNC_EVERY})", moments=text) for label, text in MOMENTS.items())
+    groups: tuple[RunGroup, ...] = (RunGroup(f"{PROCESSES} processes", PROCESSES, driver="processes"),)
+    if thin:  # the losses are the same, so a few rounds suffice for the times
+        groups += (RunGroup(f"{PROCESSES} processes, {THIN_LINK}", PROCESSES, driver="processes", link=THIN_LINK,
+                            steps=4 * SYNC_EVERY,
+                         log_every=4 * SYNC_EVERY),)  # fmt: skip
     return Experiment(
         name="optimizer-moments",
-        title="E6: optimizer moments between hosts",
+        title="optimizer-moments: Adam's moments between hosts",
         description=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
         task=TaskConfig("shakespeare", (LARGE if full else TASKS)["shakespeare"]),
         methods=methods,
         groups=groups,
         optimizer=OptimizerConfig("adamw", lr=3e-3, weight_decay=0.01, schedule="cosine", warmup_steps=20),
-        steps=2000 if full else 20 * EVERY,
-        log_every=2 * EVERY,
-        checkpoint_every=5 * EVERY,
+        steps=2000 if full else 20 * SYNC_EVERY,
+        log_every=2 * SYNC_EVERY,
+        checkpoint_every=5 * SYNC_EVERY,
     )
 
 
 def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
-    """Without root there are no thin links: those runs are left out, and the report says so."""
-    return plan_for(training(full, thin=can_build_network()), LARGE if full else TASKS, SIZE, data)
+    """Build the plan. Thin links need root; without it those runs are left out, and the report says so."""
+    return build_plan_for(build_training(full, thin=can_build_network()), LARGE if full else TASKS, SIZE, data)
 
 
-def plan_for(
+def build_plan_for(
     experiment: Experiment, tasks: dict[str, dict[str, Any]], size: dict[str, Any], data: str | None
 ) -> RunPlan:
     for name, settings in tasks.items():
@@ -114,8 +116,8 @@ def plan_for(
 
 
 def measure(driver: object, argument: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
-    """One task's moments through every way. Hosts and cases that are done are in the job's folder."""
-    logging.getLogger("thinwire").setLevel(logging.ERROR)  # a sketch that is too small says so in the tables
+    """Measure one task's moments with every method. Finished hosts and cases are read from the job's folder."""
+    logging.getLogger("thinwire").setLevel(logging.ERROR)  # failures of small sketches are in the tables
     torch.set_num_threads(1)  # times are of one core
     place = Path(argument["folder"]) / "checkpoint"
     counts, steps = list(argument["hosts"]), argument["common"] + argument["own"]
@@ -125,34 +127,34 @@ def measure(driver: object, argument: dict[str, Any], tell: Callable[[Any], None
         lambda done, of: tell({"step": done // 2, "steps": of}),
     )  # fmt: skip
     layers = {name: TensorSpec.of(name, pair) for name, pair in hosts[0].items()}
-    cases = [(count, *one) for count in counts for one in settings_for(layers, argument["each"])]
+    cases = [(count, *one) for count in counts for one in list_cases(layers, argument["each"])]
     kept = place / "cases.json"
     rows = json.loads(kept.read_text())["rows"] if kept.is_file() else []
-    true = {count: exact_mean(hosts[:count]) for count in counts}
-    for done, (count, way, saving, texts) in enumerate(cases):
+    true = {count: compute_exact_mean(hosts[:count]) for count in counts}
+    for done, (count, method, saving, texts) in enumerate(cases):
         tell({"step": (len(cases) + done) // 2, "steps": len(cases)})
         if done < len(rows):
             continue
-        found = case(texts, hosts[:count], true[count], steps)
-        rows.append({"way": way.label, "family": way.family, "general": way.general, "asked": saving, **found})
+        found = measure_case(texts, hosts[:count], true[count], steps)
+        rows.append({"way": method.label, "family": method.family, "general": method.general, "asked": saving, **found})
         write_json(kept, {"rows": rows})
     few = min(4, max(counts))
     ruled = [
         {"way": inside, "rules": rules}
-        | case(dict.fromkeys(layers, form.format(inside)), hosts[:few], exact_mean(hosts[:few]), steps)
-        for inside in RULED
+        | measure_case(dict.fromkeys(layers, form.format(inside)), hosts[:few], compute_exact_mean(hosts[:few]), steps)
+        for inside in COMPRESSORS_FOR_RULES
         for rules, form in RULES.items()
     ]
-    other = outside(hosts[0], steps)
+    other = measure_bitsandbytes(hosts[0], steps)
     return {"task": argument["task"], "task_facts": task.describe(), "rows": rows, "rules": ruled, "outside": other}
 
 
-def settings_for(layers: dict[str, TensorSpec], each: int) -> list[tuple[Way, float, dict[str, str]]]:
-    """Every way with each of its savings, or every so many; what comes to the same settings is there once."""
-    found: list[tuple[Way, float, dict[str, str]]] = []
-    for way in WAYS:
-        for saving in way.savings[::each]:
-            texts = way.texts(layers, saving)
-            if not any(known is way and same == texts for known, _, same in found):
-                found.append((way, saving, texts))
+def list_cases(layers: dict[str, TensorSpec], each: int) -> list[tuple[MomentMethod, float, dict[str, str]]]:
+    """Return every method with each of its savings (or every `each`-th), without duplicate settings."""
+    found: list[tuple[MomentMethod, float, dict[str, str]]] = []
+    for method in METHODS:
+        for saving in method.savings[::each]:
+            texts = method.texts(layers, saving)
+            if not any(known is method and same == texts for known, _, same in found):
+                found.append((method, saving, texts))
     return found

@@ -1,4 +1,4 @@
-"""What one way does to the moments of so many hosts: its errors, bytes and times."""
+"""Errors, bytes and times of one method for averaging the moments of several hosts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from thinwire.optimizer_state import apply_floor, build_pair_aggregator, max_upd
 from .capture import Pairs
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
-now = time.process_time  # of this process alone: what else runs on the machine does not count
+now = time.process_time  # CPU time of this process: other processes do not count
 
 
-def averaged(texts: Mapping[str, str], hosts: Sequence[Pairs], repeat: int = 1) -> tuple[Pairs, dict[str, float]]:
-    """Rank 0's view of the average after one round in lockstep; bytes it sends, seconds it works."""
+def average_moments(
+    texts: Mapping[str, str], hosts: Sequence[Pairs], repeat: int = 1
+) -> tuple[Pairs, dict[str, float]]:
+    """Run one round in lockstep; return rank 0's average, the bytes it sent, and its seconds of work."""
     layers = [TensorSpec.of(name, pair) for name, pair in hosts[0].items()]
     settings = {name: parse_moments(text) for name, text in texts.items()}
     known = {text: build_pair_aggregator(settings[name]) for name, text in texts.items()}
@@ -35,7 +37,8 @@ def averaged(texts: Mapping[str, str], hosts: Sequence[Pairs], repeat: int = 1) 
         meters, spans = [Meter() for _ in hosts], [0.0]
         over: list[bool] = []
         views = lockstep(
-            [clocked(programs[0], spans, over), *(follower(program, over) for program in programs[1:])], meters
+            [time_program(programs[0], spans, over), *(run_until_over(program, over) for program in programs[1:])],
+            meters,
         )
         value = views[0]
         assert value is not None
@@ -55,63 +58,63 @@ def averaged(texts: Mapping[str, str], hosts: Sequence[Pairs], repeat: int = 1) 
     return value, best
 
 
-def clocked(program: Program[Pairs], spans: list[float], over: list[bool]) -> Program[Pairs]:
-    """The same program: the seconds between its requests; `over` when it has ended."""
+def time_program(program: Program[Pairs], spans: list[float], over: list[bool]) -> Program[Pairs]:
+    """Run a program and record the seconds between its requests; set `over` when it has ended."""
     spans.clear()
     result = yield from with_timing(program, lambda began, ended: spans.append(ended - began))
     over.append(True)
     return result
 
 
-def follower(program: Program[Pairs], over: list[bool]) -> Program[Any]:
-    """Another rank, up to where rank 0 has its answers: what it would make of its own is the same."""
+def run_until_over(program: Program[Pairs], over: list[bool]) -> Program[Any]:
+    """Run another rank until rank 0 has its answers; its own result would be the same."""
     answer: Any = None
     while not over:
         answer = yield program.send(answer)
     return None
 
 
-def exact_mean(hosts: Sequence[Pairs]) -> Pairs:
+def compute_exact_mean(hosts: Sequence[Pairs]) -> Pairs:
     return {name: torch.stack([one[name] for one in hosts]).double().mean(0).float() for name in hosts[0]}
 
 
-def update(pairs: Pairs, steps: int) -> Tensor:
-    """m / (√v + ε) with both corrected, of all layers."""
+def compute_update(pairs: Pairs, steps: int) -> Tensor:
+    """Return m / (√v + ε) with bias correction, of all layers."""
     first, second = (1 - beta**steps for beta in BETAS)
     return torch.cat(
         [(p[0] / first).div((p[1] / second).clamp(min=0).sqrt() + EPSILON).flatten() for p in pairs.values()]
     )
 
 
-def errors(found: Pairs, true: Pairs, steps: int) -> dict[str, float]:
-    """Relative L2 of m, v and the update; of the update the largest error and the cosine, too."""
+def compute_errors(found: Pairs, true: Pairs, steps: int) -> dict[str, float]:
+    """Return relative L2 errors of m, v and the update, and the update's largest error and cosine."""
     result = {}
     for row, name in enumerate(("m", "v")):
         ours, theirs = (torch.cat([pair[row].flatten() for pair in one.values()]) for one in (found, true))
-        result[f"{name}_error"] = relative(ours, theirs)
-    ours, theirs = update(found, steps), update(true, steps)
+        result[f"{name}_error"] = relative_error(ours, theirs)
+    ours, theirs = compute_update(found, steps), compute_update(true, steps)
     largest = float((ours - theirs).abs().amax() / theirs.abs().amax())
     cosine = float(torch.nn.functional.cosine_similarity(ours.double(), theirs.double(), dim=0))
-    return result | {"update_error": relative(ours, theirs), "update_max": largest, "cosine": cosine}
+    return result | {"update_error": relative_error(ours, theirs), "update_max": largest, "cosine": cosine}
 
 
-def relative(ours: Tensor, theirs: Tensor) -> float:
+def relative_error(ours: Tensor, theirs: Tensor) -> float:
     return float((ours.double() - theirs.double()).norm() / theirs.double().norm())
 
 
-def case(texts: Mapping[str, str], hosts: Sequence[Pairs], true: Pairs, steps: int) -> dict[str, Any]:
-    """All figures of one way, for these hosts."""
-    value, costs = averaged(texts, hosts, repeat=2 if len(hosts) == 1 else 1)
+def measure_case(texts: Mapping[str, str], hosts: Sequence[Pairs], true: Pairs, steps: int) -> dict[str, Any]:
+    """Return all figures of one method for these hosts."""
+    value, costs = average_moments(texts, hosts, repeat=2 if len(hosts) == 1 else 1)
     dense = sum(pair.nbytes for pair in hosts[0].values())
     size = len(hosts)
     ring = dense if size == 1 else dense * 2 * (size - 1) / size
     seconds = costs["encode_s"] + costs["aggregate_s"]
-    spared = ring - costs["wire_bytes"]
+    saved_bytes = ring - costs["wire_bytes"]
     largest = max(hosts[0], key=lambda name: hosts[0][name].numel())
     return {
         "text": texts[largest], "hosts": size, "dense_bytes": dense, **costs,
         "saving": dense / costs["payload_bytes"], "wire_saving": ring / costs["wire_bytes"],
         "encode_gb_s": dense / costs["encode_s"] / 1e9, "aggregate_gb_s": dense / costs["aggregate_s"] / 1e9,
-        "break_even_mbit": 8 * spared / seconds / 1e6 if spared > 0 else None,
-        **errors(value, true, steps),
+        "break_even_mbit": 8 * saved_bytes / seconds / 1e6 if saved_bytes > 0 else None,
+        **compute_errors(value, true, steps),
     }  # fmt: skip

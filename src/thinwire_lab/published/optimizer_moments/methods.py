@@ -1,4 +1,4 @@
-"""The ways E6 compares, each with settings for the savings it is asked for, layer by layer."""
+"""The methods that optimizer-moments compares, with settings per layer for a requested saving."""
 
 from __future__ import annotations
 
@@ -12,112 +12,114 @@ from thinwire.optimizer_state import build_pair_compressor, parse_moments
 
 SAVINGS = (2, 4, 8, 16, 32, 100)
 
-Setting = Callable[[TensorSpec, float], str]  # a text for one layer's pair and a wished saving
+Setting = Callable[[TensorSpec, float], str]  # (spec of a layer's pair, requested saving) -> composition
 
 
 @dataclass(frozen=True)
-class Way:
-    """A method under the name that tables show; `savings` it can be asked for, or 0: it has the one it has."""
+class MomentMethod:
+    """A method under its name in tables; `savings` are those that can be requested, 0 for a fixed setting."""
 
     label: str
     family: str
     setting: Setting
     savings: tuple[float, ...] = SAVINGS
-    general: bool = True  # whether one text serves all layers
+    general: bool = True  # whether one composition fits all layers
 
     def texts(self, layers: Mapping[str, TensorSpec], saving: float) -> dict[str, str]:
-        """By layer. Vectors and small layers travel dense."""
+        """Return the composition of each layer. Vectors and small layers are sent dense."""
         return {
             name: "dense()" if len(spec.shape) < 3 or spec.numel < 2 * DENSE_BELOW else self.setting(spec, saving)
             for name, spec in layers.items()
         }
 
 
-def fixed(label: str, family: str, text: str) -> Way:
-    return Way(label, family, lambda spec, saving: text, (0,))
+def fixed_method(label: str, family: str, text: str) -> MomentMethod:
+    return MomentMethod(label, family, lambda spec, saving: text, (0,))
 
 
 def num_bytes(text: str, spec: TensorSpec) -> float:
     return build_pair_compressor(parse_moments(text)).num_bytes(spec)
 
 
-def sparse(form: str) -> Setting:
-    """The density with which a payload is dense's size divided by the saving."""
+def choose_density(form: str) -> Setting:
+    """Choose the density whose payload has the dense size divided by the saving."""
 
     def setting(spec: TensorSpec, saving: float) -> str:
         low, high = 1e-5, 1.0
-        wanted = spec.numel * spec.dtype.itemsize / saving
+        max_bytes = spec.numel * spec.dtype.itemsize / saving
         for _ in range(40):
             middle = math.sqrt(low * high)
             low, high = (
-                (middle, high) if num_bytes(form.format(density=f"{middle:.6f}"), spec) <= wanted else (low, middle)
+                (middle, high) if num_bytes(form.format(density=f"{middle:.6f}"), spec) <= max_bytes else (low, middle)
             )
         return form.format(density=f"{low:.4g}")
 
     return setting
 
 
-def ranked(form: str, modes: int) -> Setting:
-    """The largest rank that saves as much; 2 `modes` are the matrix itself, 4 have rows and columns in two factors."""
+def choose_rank(form: str, modes: int) -> Setting:
+    """Choose the largest rank with the saving; 2 `modes` are the matrix, 4 split rows and columns into two factors."""
 
     def setting(spec: TensorSpec, saving: float) -> str:
-        wanted = spec.numel * spec.dtype.itemsize / saving
+        max_bytes = spec.numel * spec.dtype.itemsize / saving
         shape = spec.shape[1:]
-        dims = shape if modes == 2 else tuple(factor for size in shape for factor in factors(size))
+        dims = shape if modes == 2 else tuple(factor for size in shape for factor in factorize(size))
         texts = [form.format(rank=rank, dims=f"({', '.join(map(str, dims))})") for rank in range(1, max(shape) + 1)]
         low, high = 0, len(texts)  # sizes grow with the rank
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if num_bytes(texts[middle], spec) <= wanted else (low, middle)
+            low, high = (middle, high) if num_bytes(texts[middle], spec) <= max_bytes else (low, middle)
         return texts[low]
 
     return setting
 
 
-def factors(size: int) -> tuple[int, int]:
-    """Two whole numbers with this product, as near to one another as can be."""
+def factorize(size: int) -> tuple[int, int]:
+    """Return two whole numbers with this product, as close as possible."""
     first = next(d for d in range(math.isqrt(size), 0, -1) if size % d == 0)
     return first, size // first
 
 
-def summed(spec: TensorSpec, saving: float) -> str:
-    """Top-k, added as sketches: 1.3 cells of 32 bits a value and a bitmap, or beyond 20 times a Bloom filter."""
+def sketch_of_topk(spec: TensorSpec, saving: float) -> str:
+    """Return Top-k summed as sketches: 1.3 cells of 32 bits per value and a bitmap, above 20 times a Bloom filter."""
     if saving <= 20:
         return f"sketch(topk(density={max(1e-4, (64 / saving - 2) / 83.2):.4g}))"
     return f'sketch(topk(density={64 / saving / 112:.4g}), index="bloom")'
 
 
-def guessed(spec: TensorSpec, saving: float) -> str:
-    """All of it in fewer cells than numbers: what cannot be peeled is guessed."""
+def sketch_of_all(spec: TensorSpec, saving: float) -> str:
+    """Return a sketch of the whole tensor in fewer cells than values; values that cannot be peeled are estimated."""
     return f'sketch(identity(), cells={1 / saving:.4g}, on_failure="median")'
 
 
-WAYS = (
-    fixed("bf16", "quantisation", 'cast(dtype="bf16")'),
-    fixed("uniform 8 bits, blocks of 128", "quantisation", "uniform(bits=8, block=128)"),
-    fixed("uniform 8 bits", "quantisation", "uniform(bits=8)"),
-    fixed("uniform 4 bits", "quantisation", "uniform(bits=4)"),
-    fixed("uniform 2 bits", "quantisation", "uniform(bits=2)"),
-    fixed("uniform 4 bits, by chance", "quantisation", 'uniform(bits=4, rounding="stochastic")'),
-    fixed("uniform 4 bits, blocks of 128", "quantisation", "uniform(bits=4, block=128)"),
-    fixed("uniform 4 bits, blocks of 2048", "quantisation", "uniform(bits=4, block=2048)"),
-    fixed("uniform 4 bits, log v", "quantisation", 'moments(uniform(bits=4), transmit="log")'),
-    Way("Top-k", "sparsification", sparse("topk(density={density})")),
-    Way("Top-k in 8 bits", "sparsification", sparse("topk(density={density}, values=uniform(bits=8))"),
+METHODS = (
+    fixed_method("bf16", "quantisation", 'cast(dtype="bf16")'),
+    fixed_method("uniform 8 bits, blocks of 128", "quantisation", "uniform(bits=8, block=128)"),
+    fixed_method("uniform 8 bits", "quantisation", "uniform(bits=8)"),
+    fixed_method("uniform 4 bits", "quantisation", "uniform(bits=4)"),
+    fixed_method("uniform 2 bits", "quantisation", "uniform(bits=2)"),
+    fixed_method("uniform 4 bits, stochastic", "quantisation", 'uniform(bits=4, rounding="stochastic")'),
+    fixed_method("uniform 4 bits, blocks of 128", "quantisation", "uniform(bits=4, block=128)"),
+    fixed_method("uniform 4 bits, blocks of 2048", "quantisation", "uniform(bits=4, block=2048)"),
+    fixed_method("uniform 4 bits, log v", "quantisation", 'moments(uniform(bits=4), transmit="log")'),
+    MomentMethod("Top-k", "sparsification", choose_density("topk(density={density})")),
+    MomentMethod("Top-k in 8 bits", "sparsification", choose_density("topk(density={density}, values=uniform(bits=8))"),
         (8, 16, 32, 100)),
-    Way("sketch", "homomorphic", guessed, (2, 8, 32)),
-    Way("sketch of Top-k", "homomorphic", summed),
-    Way("tensor train, 2 modes", "factorisation", ranked("tensor_train(rank={rank})", 2), general=False),
-    Way("tensor train, 4 modes", "factorisation", ranked("tensor_train(rank={rank}, dims={dims})", 4), general=False),
-    fixed("tensor train, error 0.5", "factorisation", "tensor_train(max_error=0.5)"),
-    fixed("tensor train, error 0.3", "factorisation", "tensor_train(max_error=0.3)"),
-    fixed("tensor train, error 0.1", "factorisation", "tensor_train(max_error=0.1)"),
-    Way("ST-HOSVD, 4 modes", "factorisation", ranked("st_hosvd(rank={rank}, dims={dims})", 4), (8, 32, 100),
+    MomentMethod("sketch", "homomorphic", sketch_of_all, (2, 8, 32)),
+    MomentMethod("sketch of Top-k", "homomorphic", sketch_of_topk),
+    MomentMethod("tensor train, 2 modes", "factorisation", choose_rank("tensor_train(rank={rank})", 2), general=False),
+    MomentMethod("tensor train, 4 modes", "factorisation",
+        choose_rank("tensor_train(rank={rank}, dims={dims})", 4), general=False),
+    fixed_method("tensor train, error 0.5", "factorisation", "tensor_train(max_error=0.5)"),
+    fixed_method("tensor train, error 0.3", "factorisation", "tensor_train(max_error=0.3)"),
+    fixed_method("tensor train, error 0.1", "factorisation", "tensor_train(max_error=0.1)"),
+    MomentMethod("ST-HOSVD, 4 modes", "factorisation", choose_rank("st_hosvd(rank={rank}, dims={dims})", 4),
+        (8, 32, 100),
         general=False),
 )  # fmt: skip
-FAMILIES = tuple(dict.fromkeys(way.family for way in WAYS))
+FAMILIES = tuple(dict.fromkeys(method.family for method in METHODS))
 
-RULES = {  # what each rule prevents, for two ways
+RULES = {  # the effect of each rule, for two compressors
     "all rules": "{}",
     "v instead of √v": 'moments({}, transmit="v")',
     "log v": 'moments({}, transmit="log")',
@@ -126,4 +128,4 @@ RULES = {  # what each rule prevents, for two ways
     "own mask, no floor": "moments({}, mask=false, floor=false)",
     "none": 'moments({}, transmit="v", mask=false, floor=false)',
 }
-RULED = ("uniform(bits=4)", "topk(density=0.1)")
+COMPRESSORS_FOR_RULES = ("uniform(bits=4)", "topk(density=0.1)")

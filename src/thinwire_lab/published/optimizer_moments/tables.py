@@ -1,4 +1,4 @@
-"""What E6 shows: figures of every way, what the rules prevent, training, and S2's claims one by one."""
+"""Tables of optimizer-moments: figures of every method, rules, training, and the claims of Maslov & Polyakov (2026)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ NAMES = {"wikitext2": "WikiText-2", "shakespeare": "tiny-shakespeare"}
 
 
 def summarize(measured: Sequence[Row], runs: Sequence[Row]) -> dict[str, Any]:
-    tables = [table for one in measured for table in (figures_of(one), by_hosts(one), rules_of(one))]
+    """Return all tables and figures, and the rows that `thinwire.moments.advise` needs."""
+    tables = [
+        table for one in measured for table in (build_method_table(one), build_hosts_table(one), build_rules_table(one))
+    ]
     return {
-        "tables": [*tables, end_to_end(runs), claims(measured)],
-        "figures": [figure for one in measured for figure in pictures(one)],
-        "measured": [compact(row, one["task"]) for one in measured for row in one["rows"]],
+        "tables": [*tables, build_training_table(runs), build_claims(measured)],
+        "figures": [figure for one in measured for figure in build_figures(one)],
+        "measured": [compact_row(row, one["task"]) for one in measured for row in one["rows"]],
     }
 
 
-def few(one: Row) -> int:
-    """The number of hosts that most tables show."""
+def choose_hosts(one: Row) -> int:
+    """Return the number of hosts that most tables show."""
     counts = sorted({row["hosts"] for row in one["rows"]})
     return 4 if 4 in counts else int(counts[-1])
 
 
-def compact(row: Row, task: str) -> dict[str, Any]:
-    """What `thinwire.moments.advise` needs of a case: shares of the dense bytes, nanoseconds a dense byte."""
+def compact_row(row: Row, task: str) -> dict[str, Any]:
+    """Return what `thinwire.moments.advise` needs: shares of the dense bytes, nanoseconds per dense byte."""
     dense = row["dense_bytes"]
     return {
         "task": task, "way": row["way"], "text": row["text"], "general": row["general"], "asked": row["asked"],
@@ -40,39 +43,41 @@ def compact(row: Row, task: str) -> dict[str, Any]:
 
 
 def _digits(value: float | None, digits: int = 4) -> float | None:
-    """Nothing where a number was not finite."""
+    """Round to significant digits; None stays None."""
     return None if value is None else float(f"{value:.{digits}g}")
 
 
-def short(value: float | None) -> float | None:
+def round_figure(value: float | None) -> float | None:
     return _digits(value, 3)
 
 
-def figures_of(one: Row) -> dict[str, Any]:
-    hosts, moved = few(one), {(row["way"], row["asked"]): row for row in one["rows"] if row["hosts"] == 1}
+def build_method_table(one: Row) -> dict[str, Any]:
+    hosts, moved = choose_hosts(one), {(row["way"], row["asked"]): row for row in one["rows"] if row["hosts"] == 1}
     rows = []
     for row in one["rows"]:
         if row["hosts"] != hosts:
             continue
         alone = moved.get((row["way"], row["asked"]), row)
         rows.append([
-            row["way"], row["text"], short(row["saving"]), *(short(row[k]) for k in
+            row["way"], row["text"], round_figure(row["saving"]), *(round_figure(row[k]) for k in
             ("m_error", "v_error", "update_error", "update_max", "cosine")),
-            *(short(1e3 * row[k]) for k in ("encode_s", "aggregate_s")), short(row["encode_gb_s"]),
+            *(round_figure(1e3 * row[k]) for k in ("encode_s", "aggregate_s")), round_figure(row["encode_gb_s"]),
             _mbit(alone["break_even_mbit"]), _mbit(row["break_even_mbit"]),
         ])  # fmt: skip
     outside = one.get("outside", {})
-    told = "" if "figures" not in outside else "; ".join(f"{k} {short(v)}" for k, v in outside["figures"].items())
+    told = (
+        "" if "figures" not in outside else "; ".join(f"{k} {round_figure(v)}" for k, v in outside["figures"].items())
+    )
     return {
-        "title": f"{NAMES[one['task']]}: every way, {hosts} hosts",
+        "title": f"{NAMES[one['task']]}: all methods, {hosts} hosts",
         "note": (
             "Relative L2 errors of m, v and the update m / (√v + ε), the update's largest error as a share of its "
-            "largest, its cosine; milliseconds of one core, by its process's clock; break-even in Mbit/s, of moving "
-            f"to one host and of averaging over {hosts}, a dash where nothing is saved. Setting: of the largest layer. "
+            "largest value, its cosine; milliseconds of CPU time of one core; break-even in Mbit/s, for moving to one "
+            f"host and for averaging over {hosts}, a dash where nothing is saved. Setting: of the largest layer. "
             f"{outside.get('note', '')} {told}"
         ).strip(),
         "columns": [
-            "way", "setting", "saving", "m", "v", "update", "largest", "cosine", "encode (ms)", "aggregate (ms)",
+            "method", "setting", "saving", "m", "v", "update", "largest", "cosine", "encode (ms)", "aggregate (ms)",
             "encode (GB/s)", "break-even, moved", f"break-even, {hosts} hosts",
         ],
         "rows": rows,
@@ -83,7 +88,7 @@ def _mbit(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
 
 
-def by_hosts(one: Row, asked: tuple[float, ...] = (0, 8)) -> dict[str, Any]:
+def build_hosts_table(one: Row, asked: tuple[float, ...] = (0, 8)) -> dict[str, Any]:
     counts = sorted({row["hosts"] for row in one["rows"]})
     found = {(row["way"], row["hosts"]): row for row in one["rows"] if row["asked"] in asked}
     rows = []
@@ -92,32 +97,36 @@ def by_hosts(one: Row, asked: tuple[float, ...] = (0, 8)) -> dict[str, Any]:
         rows.append([way, *(_cell(c, "update_error") for c in cells), *(_cell(c, "wire_saving") for c in cells),
                      *(_cell(c, "aggregate_s", 1e3) for c in cells)])  # fmt: skip
     return {
-        "title": f"{NAMES[one['task']]}: by hosts, at a saving of 8 or its own",
-        "note": "Error of the update; saving on the wire against a dense ring all-reduce (what is gathered grows with "
-        "the hosts, what is added does not); milliseconds to decode and average.",
-        "columns": ["way", *(f"{what}, {count}" for what in ("update", "saving", "ms") for count in counts)],
+        "title": f"{NAMES[one['task']]}: by hosts, at a saving of 8 or the fixed one",
+        "note": "Error of the update; saving on the wire against a dense ring all-reduce (gathered payloads grow with "
+        "the hosts, summed ones do not); milliseconds to decode and average.",
+        "columns": ["method", *(f"{what}, {count}" for what in ("update", "saving", "ms") for count in counts)],
         "rows": rows,
     }
 
 
 def _cell(row: Row | None, key: str, factor: float = 1.0) -> Any:
-    return "" if row is None else None if row[key] is None else short(factor * row[key])
+    return "" if row is None else None if row[key] is None else round_figure(factor * row[key])
 
 
-def rules_of(one: Row) -> dict[str, Any]:
+def build_rules_table(one: Row) -> dict[str, Any]:
     rows = [
-        [row["way"], row["rules"], *(short(row[k]) for k in ("m_error", "v_error", "update_error", "update_max"))]
+        [
+            row["way"],
+            row["rules"],
+            *(round_figure(row[k]) for k in ("m_error", "v_error", "update_error", "update_max")),
+        ]
         for row in one["rules"]
     ]
     return {
-        "title": f"{NAMES[one['task']]}: what the rules prevent",
-        "note": "The same operators with rules switched off. An update that explodes has a largest error far above 1.",
-        "columns": ["operator", "rules", "m", "v", "update", "largest"],
+        "title": f"{NAMES[one['task']]}: effect of the rules",
+        "note": "The same compressors with rules switched off. A diverging update has a largest error far above 1.",
+        "columns": ["compressor", "rules", "m", "v", "update", "largest"],
         "rows": rows,
     }
 
 
-def end_to_end(runs: Sequence[Row]) -> dict[str, Any]:
+def build_training_table(runs: Sequence[Row]) -> dict[str, Any]:
     groups = list(dict.fromkeys(run["group"] for run in runs))
     found = {(run["group"], run["label"]): run for run in runs}
     first = groups[0]
@@ -131,8 +140,8 @@ def end_to_end(runs: Sequence[Row]) -> dict[str, Any]:
         rows.append([*cells, *(_round_ms(found.get((group, label))) for group in groups)])
     return {
         "title": "Local AdamW with averaged moments, on real processes",
-        "note": "Validation loss of the mean model at the end; megabytes that rank 0 sent, all and for moments; "
-        "milliseconds a round, of weights and moments: encoding, communication and decoding, by link.",
+        "note": "Final validation loss of the mean model; megabytes that rank 0 sent, all and for moments; ms "
+        "per round for weights and moments: encoding, communication and decoding, by link.",
         "columns": ["moments", "loss", "sent (MB)", "for moments (MB)", *(f"{group} (ms)" for group in groups)],
         "rows": rows,
     }
@@ -145,8 +154,8 @@ def _round_ms(run: Row | None, every: int = 16) -> str:
     return f"{1e3 * spent / max(1, run['steps'] // every):.1f}"
 
 
-def pictures(one: Row) -> list[dict[str, Any]]:
-    hosts, name = few(one), NAMES[one["task"]]
+def build_figures(one: Row) -> list[dict[str, Any]]:
+    hosts, name = choose_hosts(one), NAMES[one["task"]]
     rows = [row for row in one["rows"] if row["hosts"] == hosts]
     ways = list(dict.fromkeys(row["way"] for row in rows))
     x = {"title": "saving (log scale)", "log": True, "unit": "number"}
@@ -176,21 +185,21 @@ def pictures(one: Row) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def claims(measured: Sequence[Row]) -> dict[str, Any]:
-    """S2's, each for every task: it holds if it does for all."""
+def build_claims(measured: Sequence[Row]) -> dict[str, Any]:
+    """Return the paper's claims; a claim holds if it holds for all tasks."""
     found: list[Claim] = []
     for text, judge in CLAIMS:
         judged = [(one["task"], *judge(one)) for one in measured]
         figures = {f"{NAMES[task]}: {name}": value for task, _, values in judged for name, value in values.items()}
         found.append(Claim(text, all(holds for _, holds, _ in judged), figures))
-    return build_claims_table("S2's claims, as measured", found, 3)
+    return build_claims_table("Claims of Maslov & Polyakov (2026), as measured", found, 3)
 
 
-Judged = tuple[bool, dict[str, float]]
+Verdict = tuple[bool, dict[str, float]]
 
 
 def _best(one: Row, family: str, asked: float, hosts: int, key: str = "update_error") -> float:
-    """The least of a family at this saving or a larger one, its own included."""
+    """Return the smallest figure of a family at this saving or a larger one."""
     return min(
         (row[key] for row in one["rows"] if row["family"] == family and row["hosts"] == hosts
          and row["saving"] >= 0.75 * asked),
@@ -206,22 +215,22 @@ def _seconds(row: Row) -> float:
     return float(row["encode_s"] + row["aggregate_s"])
 
 
-def _high_saving(one: Row) -> Judged:
+def _high_saving(one: Row) -> Verdict:
     families = ("quantisation", "sparsification", "homomorphic", "factorisation")
-    least = {family: _best(one, family, 16, few(one)) for family in families}
+    least = {family: _best(one, family, 16, choose_hosts(one)) for family in families}
     others = [value for family, value in least.items() if family != "factorisation" and not math.isnan(value)]
     return bool(others) and least["factorisation"] < min(others), {f"{k}, 16×": v for k, v in least.items()}
 
 
-def _bottleneck(one: Row) -> Judged:
+def _bottleneck(one: Row) -> Verdict:
     rates = [r["break_even_mbit"] for r in one["rows"] if r["family"] == "factorisation" and r["hosts"] == 1]
     known = [rate for rate in rates if rate is not None]
     return any(rate is None or rate < 1000 for rate in rates), {"least break-even (Mbit/s)": min(known, default=0.0),
                                                                 "most": max(known, default=0.0)}  # fmt: skip
 
 
-def _fastest(one: Row) -> Judged:
-    hosts = few(one)
+def _fastest(one: Row) -> Verdict:
+    hosts = choose_hosts(one)
     times = {
         family: min((1e3 * _seconds(r) for r in one["rows"] if r["family"] == family and r["hosts"] == hosts
                      and r["saving"] >= 7), default=math.nan)
@@ -231,19 +240,19 @@ def _fastest(one: Row) -> Judged:
     return bool(others) and times["sparsification"] <= min(others), {f"{k} (ms)": v for k, v in times.items()}
 
 
-def _rises(one: Row) -> Judged:
-    rows = [r for r in one["rows"] if r["way"] == "Top-k" and r["hosts"] == few(one)]
+def _rises(one: Row) -> Verdict:
+    rows = [r for r in one["rows"] if r["way"] == "Top-k" and r["hosts"] == choose_hosts(one)]
     figures = {f"Top-k, {r['asked']}×": r["update_error"] for r in rows}
     return bool(rows) and rows[-1]["update_error"] > 2 * rows[0]["update_error"], figures
 
 
-def _mostly_lost(one: Row) -> Judged:
-    row = _at(one, "Top-k", 8, few(one))
+def _mostly_lost(one: Row) -> Verdict:
+    row = _at(one, "Top-k", 8, choose_hosts(one))
     return row is not None and row["update_error"] > 0.5, {} if row is None else {"Top-k, 8×": row["update_error"]}
 
 
-def _middle(one: Row) -> Judged:
-    hosts = few(one)
+def _middle(one: Row) -> Verdict:
+    hosts = choose_hosts(one)
     ways = {way: _at(one, way, 8, hosts) for way in ("Top-k", "sketch of Top-k", "tensor train, 2 modes")}
     if any(row is None for row in ways.values()):
         return False, {}
@@ -254,7 +263,7 @@ def _middle(one: Row) -> Judged:
     return all(middle), told
 
 
-def _few_hosts(one: Row) -> Judged:
+def _few_hosts(one: Row) -> Verdict:
     counts = sorted({row["hosts"] for row in one["rows"]} - {1})
     pairs = {
         count: (added["wire_saving"], gathered["wire_saving"])
@@ -269,12 +278,12 @@ def _few_hosts(one: Row) -> Judged:
     return first[0] < first[1] and last[0] / last[1] > first[0] / first[1], figures
 
 
-CLAIMS: tuple[tuple[str, Callable[[Row], Judged]], ...] = (
-    ("Factorisation loses least at high saving (error of the update, 16 times and more)", _high_saving),
-    ("but may worsen the bottleneck: below 1 Gbit/s its break-even", _bottleneck),
+CLAIMS: tuple[tuple[str, Callable[[Row], Verdict]], ...] = (
+    ("Factorisation has the smallest error at high saving (update, 16 times and more)", _high_saving),
+    ("but may worsen the bottleneck: its break-even is below 1 Gbit/s", _bottleneck),
     ("Sparsification is the fastest family (8 times and more)", _fastest),
-    ("and its error rises sharply: more than twofold from least to most saving", _rises),
+    ("and its error rises sharply: more than twofold from smallest to largest saving", _rises),
     ("(another reading: more than half of the update is lost at 8 times)", _mostly_lost),
-    ("Homomorphic is in the middle, in error and in time (8 times)", _middle),
-    ("and poor with few hosts: a sketch saves less than a gather there, and gains with hosts", _few_hosts),
+    ("Homomorphic compression is in the middle, in error and in time (8 times)", _middle),
+    ("and poor with few hosts: a sketch saves less than a gather there, and improves with hosts", _few_hosts),
 )
