@@ -99,7 +99,7 @@ ARGUMENTS: dict[str, str] = {  # of functions of the API: "attach.small" -> "den
     "join.exchange": "composition",
     "join.down": "downlink_compression",
     "join.most_bad_rounds": "max_bad_rounds",
-    "join.retry": "retry_s",
+    "join.retry": "retry_timeout_s",
     "join.max_frame": "max_frame_mib",
 }
 FLAGS: dict[str, str] = {  # of commands: "serve --down" -> "--downlink-compression"

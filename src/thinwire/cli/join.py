@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     learner, examples = make_learner(options, *(options.shard or (0, 1)))
     worker = join(
         learner.parameters, options.address, steps=None if options.rounds else options.steps, examples=examples,
-        name=worker_name(options), max_bad_rounds=options.max_bad_rounds, retry_s=options.retry_timeout,
+        name=worker_name(options), max_bad_rounds=options.max_bad_rounds, retry_timeout_s=options.retry_timeout,
         follow_restarts=options.follow_restarts, **serving_arguments(options),
     )  # fmt: skip
     print_progress = throttled_print()

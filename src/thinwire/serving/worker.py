@@ -132,7 +132,7 @@ def join(
     task: str = "model",
     name: str | None = None,
     max_bad_rounds: int = 10,
-    retry_s: float = 30.0,
+    retry_timeout_s: float = 30.0,
     follow_restarts: bool = False,
     max_frame_mib: int | None = None,
     secret_file: File | None = None,
@@ -160,7 +160,7 @@ def join(
         name: Name under which the server knows this worker. A worker that returns under its name continues. None: host
             name and process number.
         max_bad_rounds: Stop after this many updates in a row with a NaN or an infinity; 0: never.
-        retry_s: Seconds for which an unreachable server is tried.
+        retry_timeout_s: Seconds for which an unreachable server is tried.
         follow_restarts: Continue when the server was restarted from its saved state.
         max_frame_mib: Largest message in MiB; None: 64, or what a larger model needs, up to 1024.
         secret_file: File with the secret of both sides; None: the environment variable THINWIRE_SECRET, if it is set.
@@ -177,14 +177,14 @@ def join(
     """
     shared = SharedSettings("join", task, composition, downlink_compression, rounds, seed, max_frame_mib)
     _check(batches, steps, examples, rounds, name, max_bad_rounds)
-    check_timeout("join", "retry_s", retry_s)
+    check_timeout("join", "retry_timeout_s", retry_timeout_s)
     check_flag("join", "follow_restarts", follow_restarts)
     parameters = trained_tensors("join", model)
     layers = make_specs({name: parameter.detach() for name, parameter in parameters.items()})
     credentials = Credentials(secret_file, tls_certificate, tls_key, tls_ca).transport_options()
     sender = name or f"{socket.gethostname()[:64]}-{os.getpid()}"
     options = {**shared.transport_options(layers), **credentials}
-    connection = Connection(address, sender, retry_s=retry_s, **options)
+    connection = Connection(address, sender, retry_s=retry_timeout_s, **options)
     arguments = (sender, layers, composition, downlink_compression, seed)
     loop: WorkerLoop | ClientLoop
     if rounds:

@@ -69,7 +69,7 @@ class BSP:
 
 @dataclass(frozen=True)
 class PostLocal:
-    """Post-local SGD (Lin et al., 2018): a round after each of the first `start` steps, then after every `period`."""
+    """Post-local SGD (Lin et al., 2020): a round after each of the first `start` steps, then after every `period`."""
 
     start: int
     period: int

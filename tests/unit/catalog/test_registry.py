@@ -59,7 +59,7 @@ def test_a_call_registers_a_part_for_texts_listings_and_suggestions():
 
 def test_it_is_read_by_every_reader_of_texts():
     register("my_topk", MyTopK)
-    assert parse_sync("local(sync_every=4, composition=ef(my_topk(k=3)))").exchange == parse("ef(my_topk(k=3))")
+    assert parse_sync("local(sync_every=4, composition=ef(my_topk(k=3)))").composition == parse("ef(my_topk(k=3))")
     assert parse_moments("my_topk(k=3)").composition == parse("my_topk(k=3)")
     assert parse_compressor("topk(k=9, values=my_topk(k=3))").values == MyTopK(k=3)
 

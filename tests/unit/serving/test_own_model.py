@@ -131,7 +131,7 @@ def test_the_model_can_be_looked_at_while_it_is_trained():
 def test_a_server_that_is_closed_early_says_so_stores_its_state_and_leaves_nothing_open(tmp_path):
     before, made, local = threads(), model(), model()
     server = serve(made=made, save=tmp_path, save_every=1000)
-    loop = iter(thinwire.join(local, server.address, batches(9), name="w", retry_s=0.2))
+    loop = iter(thinwire.join(local, server.address, batches(9), name="w", retry_timeout_s=0.2))
     for _ in range(3):
         loss(local, next(loop)).backward()
     server.close()
@@ -231,7 +231,7 @@ def test_options_of_a_server_are_refused_before_it_listens(options, words):
         ({"steps": 3, "rounds": 2}, "join: with rounds the body of the loop trains on its own"),
         ({"batches": 5}, "join: batches must be iterable, got 5"),
         ({"steps": 3, "name": ""}, "join: name must be a text"),
-        ({"steps": 3, "retry_s": 0}, "join: retry_s must be a number of seconds"),
+        ({"steps": 3, "retry_timeout_s": 0}, "join: retry_timeout_s must be a number of seconds"),
         ({"rounds": 3, "examples": 0}, "join: examples must be a whole number, at least 1"),
         ({"steps": 3, "max_bad_rounds": -1}, "join: max_bad_rounds must be a whole number, at least 0"),
         ({"steps": 3, "follow_restarts": "yes"}, "join: follow_restarts must be True or False"),
@@ -248,7 +248,7 @@ def test_options_of_a_worker_are_refused_before_it_connects(options, words, monk
 def test_a_server_that_is_not_there_is_named():
     began = time.monotonic()
     with pytest.raises(PeerLostError, match=r"w: the server at 127\.0\.0\.1:9 is lost"):
-        work("127.0.0.1:9", retry_s=0.2)
+        work("127.0.0.1:9", retry_timeout_s=0.2)
     assert time.monotonic() - began < 5
 
 
