@@ -28,6 +28,7 @@ class CheckpointName(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> CheckpointName | None:
+        """The name that a folder has, or None if it is not a checkpoint."""
         found = re.fullmatch(r"save-([0-9]{1,18})-step-([0-9]{1,18})", text)
         name = found and cls(int(found[1]), int(found[2]))
         return name if name and str(name) == text else None

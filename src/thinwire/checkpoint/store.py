@@ -108,6 +108,7 @@ class _Saving:
 
     @property
     def aside(self) -> Path:
+        """The temporary folder."""
         return self.folder / _SAVING
 
     def prepare(self) -> None:
@@ -159,11 +160,13 @@ class _Saving:
         _delete_all_but(self.keep, self.folder)
 
     def confirmed(self) -> Path:
+        """The folder of the complete checkpoint; CheckpointError if another rank failed."""
         if self.target is None or not self.target.exists():
             raise CheckpointError(f"{self.target}: not completed; see the error of rank 0 or of another rank")
         return self.target
 
     def clear_away(self) -> None:
+        """Delete the temporary folder."""
         if self.rank == 0:
             shutil.rmtree(self.aside, ignore_errors=True)
 

@@ -13,6 +13,7 @@ class ClosedOnExit:
     """A context manager that calls `close()` at the end of the block, also after an error."""
 
     def close(self) -> None:
+        """Release what this object holds."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

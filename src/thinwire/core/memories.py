@@ -105,6 +105,7 @@ def _keeps_memory(kind: type) -> bool:
 
 
 def is_memory(part: object) -> TypeGuard[Memory[Any]]:
+    """Whether a part has the protocol of memories."""
     kind: type = type(part)
     return _keeps_memory(kind)
 

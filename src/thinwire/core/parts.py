@@ -151,6 +151,7 @@ class Reduced(Generic[S]):
 
     @property
     def value(self) -> Tensor:
+        """This rank's view of the average."""
         if not isinstance(self._value, Tensor):
             self._value = self._value(None)
         return self._value
@@ -163,6 +164,7 @@ class Reduced(Generic[S]):
 
     @property
     def sent(self) -> Tensor:
+        """This rank's contribution to the average."""
         if not isinstance(self._sent, Tensor):
             self._sent = self._sent()
         return self._sent
@@ -221,36 +223,45 @@ def reduce_with_residual(
 
 
 def is_additive(part: Compressor) -> bool:
+    """Whether payloads may be summed on the wire."""
     return has(part, Capability.ADDITIVE)
 
 
 def selects_coordinates(part: Any) -> TypeGuard[CoordinateSelector]:
+    """Whether a part is a CoordinateSelector."""
     return has(part, Capability.SELECTS_COORDINATES)
 
 
 def counts_coordinates(part: Compressor) -> TypeGuard[CountsCoordinates]:
+    """Whether a compressor has `count`."""
     return has(part, Capability.COUNTS_COORDINATES)
 
 
 def codes_positions(part: Compressor) -> TypeGuard[CodesPositions]:
+    """Whether payloads are coded positions and values."""
     return has(part, Capability.CODES_POSITIONS)
 
 
 def takes_importance(part: Any) -> TypeGuard[AcceptsImportance]:
+    """Whether a part has `with_importance`."""
     return has(part, Capability.TAKES_IMPORTANCE)
 
 
 def encodes_with_residual(part: Compressor) -> TypeGuard[FusedResidualEncoder]:
+    """Whether a compressor has `encode_with_residual`."""
     return has(part, Capability.FUSES_RESIDUAL)
 
 
 def decodes_mean(part: Compressor) -> TypeGuard[DecodesMean]:
+    """Whether a compressor has `decode_mean`."""
     return has(part, Capability.DECODES_MEAN)
 
 
 def wraps_compressor(part: Any) -> TypeGuard[WrapsCompressor]:
+    """Whether an aggregator has a `compressor` that may be replaced."""
     return has(part, Capability.WRAPS_COMPRESSOR)
 
 
 def reduces_with_residual(part: Aggregator[S]) -> TypeGuard[FusedResidualAggregator[S]]:
+    """Whether an aggregator has `reduce_with_residual`."""
     return has(part, Capability.FUSES_RESIDUAL)

@@ -22,6 +22,7 @@ class TestedVersions(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Short versions, such as "Python 3.11 with torch 2.13"; later numbers are patches."""
         return f"Python {release(self.python)} with torch {release(self.torch)}"
 
 

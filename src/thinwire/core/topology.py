@@ -38,6 +38,7 @@ class Periodic(Protocol):
 
 
 def has_period(topology: Topology) -> TypeGuard[Periodic]:
+    """Whether a topology has a period."""
     return has(topology, Capability.HAS_PERIOD)
 
 

@@ -85,6 +85,7 @@ class LayerMemories:
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
+        """States and importance, as stored."""
         return {
             "layers": {name: flatten_state(state) for name, state in self.states.items()},
             "importance": dict(self.importance),

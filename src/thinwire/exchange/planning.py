@@ -64,6 +64,7 @@ class Planning:
         self._before: tuple[Plan, Any, int] | None = None  # plan, state and number of plans to roll back to
 
     def context(self, step: int, world: World) -> Context:
+        """The context of parts at a step."""
         return Context(step, world, self.seed, self.plan, self.lr, can_flatten=True)
 
     def begin(self, step: int, world: World, lr: float | None) -> Program[None]:
@@ -149,6 +150,7 @@ class Planning:
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
+        """Plan, history and the controller's state, as stored."""
         return {
             "plan": dict(self.plan),
             "plans": plans_to_tensors(self.plans, sorted(self.layers)),
@@ -162,6 +164,7 @@ class Planning:
         self._pending, self._before = state, None
 
     def load_lr(self, stored: Mapping[str, Any]) -> None:
+        """Use the stored learning rate."""
         self.lr = float(stored["lr"]) or None  # 0: not given
 
     def resized_state(self, stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,6 +63,7 @@ class StepExchange:
     def exchange(
         self, tensors: Mapping[str, Tensor], step: int, world: World, into: Mapping[str, Tensor] | None
     ) -> Program[dict[str, Tensor]]:
+        """See `Exchanger.exchange`."""
         open_step = self._open  # an exchange that ends after the step was settled must not change the next step
         try:
             self._check(open_step, tensors, step)
@@ -78,6 +79,7 @@ class StepExchange:
             raise
 
     def send(self, tensors: Mapping[str, Tensor], step: int, world: World) -> Program[bool]:
+        """See `Exchanger.send`."""
         open_step = self._open
         try:
             self._check(open_step, tensors, step)

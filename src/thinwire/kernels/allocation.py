@@ -33,6 +33,7 @@ def solve_allocation(costs: Tensor, errors: Tensor, budget: int) -> Tensor:
 
 
 def check_allocation(costs: Tensor, errors: Tensor, budget: int) -> None:
+    """Raise ValueError for shapes or numbers that the solver does not support."""
     if costs.shape != errors.shape or costs.dim() != 2:
         raise ValueError(
             f"solve_allocation: costs and errors must both be (layers, options), got {costs.shape} and {errors.shape}"

@@ -119,6 +119,7 @@ def words(items: NDArray[np.int64], key: Key) -> NDArray[np.int64]:
 
 
 def check_cells(cells: int, lanes: int) -> None:
+    """Raise ValueError for a number of cells that rows and lanes do not divide."""
     if cells <= 0 or cells % (ROWS * lanes):
         raise ValueError(f"sketch: cells must be a positive multiple of {ROWS * lanes}, got {cells}")
 

@@ -49,6 +49,7 @@ class FrameHeader(NamedTuple):
 
     @property
     def rest_bytes(self) -> int:
+        """Bytes after the header, without a tag."""
         return self.head_bytes + self.body_bytes + _SUM.size
 
 

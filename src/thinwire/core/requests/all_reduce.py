@@ -84,6 +84,7 @@ def flag_alone(flag: bool) -> AllReduce:
 
 
 def check_op(tensor: Tensor, op: Op) -> None:
+    """Raise TypeError if the operation does not support the type of the tensor."""
     if op is Op.OR and (tensor.is_floating_point() or tensor.is_complex()):
         raise TypeError(f"AllReduce(or): the tensor must be an integer type, got {tensor.dtype}; use uint8")
 

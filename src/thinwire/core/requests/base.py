@@ -189,18 +189,22 @@ def flag_payload(flag: bool) -> tuple[Payload, Label]:
 
 
 def all_labels(batch: Sequence[Request]) -> tuple[Label, ...]:
+    """The labels of all requests."""
     return tuple([label for request in batch for label in request.labels])
 
 
 def sum_expected_bytes(batch: Sequence[Request]) -> int:
+    """The sum of `expected_bytes` of all requests."""
     return sum([request.expected_bytes for request in batch])
 
 
 def join(payloads: Sequence[Payload]) -> Payload:
+    """One payload with the parts of several."""
     return Payload(tuple([part for payload in payloads for part in payload.parts]))
 
 
 def cut(payload: Payload, counts: Sequence[int]) -> list[Payload]:
+    """The inverse of `join`: payloads with these numbers of parts."""
     ends = accumulate(counts)
     return [Payload(payload.parts[end - count : end]) for count, end in zip(counts, ends, strict=True)]
 
@@ -217,19 +221,23 @@ def any_raised(answer: GatheredPayloads) -> bool:
 
 
 def reduce_labels(layer: str, tensor: Tensor, kind: str = "values") -> tuple[Label, ...]:
+    """The label of a tensor that is reduced."""
     return (Label(layer, kind, tensor.nbytes, 8.0 * tensor.nbytes),)
 
 
 def payload_labels(layer: str, payload: Payload) -> tuple[Label, ...]:
+    """The labels of a payload's parts."""
     return tuple([Label(layer, kind, part.nbytes, bits) for kind, part, bits in payload.labeled_parts()])
 
 
 def types_of(payload: Payload) -> tuple[torch.dtype, ...]:
+    """The types of a payload's parts."""
     return tuple([part.dtype for part in payload.parts])
 
 
 @lru_cache  # called with the same types at every step
 def type_names(dtypes: tuple[torch.dtype, ...]) -> str:
+    """Names of types without "torch."."""
     return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 

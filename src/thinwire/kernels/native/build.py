@@ -24,6 +24,7 @@ _FLAGS = ("-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-shared",
 
 
 def library_file(name: str, folder: Path = HERE) -> Path:
+    """The path of a build."""
     return folder / f"kernels_{name}.so"
 
 
