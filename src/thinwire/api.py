@@ -48,7 +48,7 @@ def attach(
             patterns such as `"*.weight"` to these; the first pattern that matches a parameter's name counts. Vectors
             (biases, norms) and layers that match no pattern are sent dense, unless a pattern is their full name.
         scaler: The `GradScaler` of the training loop, if it uses one. Error feedback then stores unscaled gradients.
-        warmup_steps: Number of first steps whose gradients are averaged dense.
+        warmup_steps: Number of first steps with dense averaging.
         dense_below: Layers with fewer elements are sent dense.
         seed: Seed of all random choices; the same on all ranks.
         check_weights_every: Steps between two comparisons of all ranks' weights (8 bytes per tensor); 0 disables them.

@@ -126,7 +126,7 @@ def send(
         optimizer: A `torch.optim.Adam` or `AdamW`, without `amsgrad`.
         composition: A compressor such as `"uniform(bits=8)"`, or `"dense()"`.
         to: Rank of the receiver in the group.
-        parameters: The parameters whose moments are sent, such as those of a shard; None: all that want gradients.
+        parameters: The parameters of the moments to send, such as those of a shard; None: all that want gradients.
         dense_below: Moments of layers with fewer elements, and those of vectors, are sent dense.
         seed: Seed of all random choices.
         timeout_s: Seconds after which the silent receiver counts as lost.

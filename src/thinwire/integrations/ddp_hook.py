@@ -34,7 +34,7 @@ class DDPHook:
     Args:
         choose: Returns the exchanger of a step.
         driver: Runs the programs.
-        names: Names of the parameters whose gradients are exchanged.
+        names: Names of the parameters with exchanged gradients.
         scale: Returns the present loss scale, if there is one.
         used: Returns DDP's map of the parameters that this rank used, if DDP keeps one.
         lr: Returns the present learning rate, if it is known.
@@ -74,7 +74,7 @@ class DDPHook:
         self._num_parameters = 0  # of the open step so far
         self._sparse_bad = False
         self._factor = 1.0
-        self._scaled: dict[str, Tensor] = {}  # gradients whose averages are not there yet
+        self._scaled: dict[str, Tensor] = {}  # gradients without their averages so far
 
     def hook(self, bucket: GradBucket) -> BucketFuture:
         began = now()
@@ -161,7 +161,7 @@ class DDPHook:
         self.step += 1
 
     def abandon_open_step(self) -> None:
-        """Wait for what is under way; discard a step whose backward pass did not reach its last bucket."""
+        """Wait for what is under way; discard a step if its backward pass did not reach the last bucket."""
         queued, self._buckets, self._queued, self._num_parameters = self._queued, [], [], 0
         for future in (*queued, *([self._ending] if self._ending else [])):
             future.exception()

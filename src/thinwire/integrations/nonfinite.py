@@ -72,7 +72,7 @@ class NonFiniteMonitor:
             return f"{self._describe_unknown(scale)}. {self._advise_scale(scale) or self._advise_training()}"
         if self.float16_weights:
             return (
-                "Some parameters are float16, whose largest number is 65504: use bfloat16, or float32 parameters under "
+                "Some parameters are float16 (at most 65504): use bfloat16, or float32 parameters under "
                 f"autocast with a GradScaler{and_remedy}"
             )
         if self.autocast.float16:

@@ -30,7 +30,7 @@ class HandleMemory(NamedTuple):
 
 
 def describe_memory(exchanger: Exchanger, *path: str) -> HandleMemory:
-    """The memory of a composition whose text is stored layer by layer."""
+    """The memory of a composition with a stored text for each layer."""
     texts = {name: part_text(rule) for name, rule in exchanger.aggregators.items()}
     return HandleMemory("composition", texts, exchanger, path, _parse_texts)
 

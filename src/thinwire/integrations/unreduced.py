@@ -1,4 +1,4 @@
-"""The parameters whose gradients DDP reduces, and those that require gradients without being reduced."""
+"""Parameters with gradients that DDP reduces, and those that require gradients without being reduced."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .comparison import WRAP_AGAIN, shorten, weights_differ
 
 
 def find_reduced_parameters(model: DistributedDataParallel) -> dict[Tensor, str]:
-    """Return the parameters whose gradients DDP exchanges, with their names: neither ignored nor frozen."""
+    """Return the parameters with gradients that DDP exchanges, and their names: neither ignored nor frozen."""
     known = {id(parameter) for parameter in parameters_of(model) if parameter.requires_grad}
     named: dict[Tensor, str] = {p: name for name, p in model.module.named_parameters() if id(p) in known}
     wrapped = count_reduced_parameters(model)

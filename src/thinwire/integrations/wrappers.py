@@ -107,7 +107,7 @@ def _recognize(module: str, name: str, model: Any) -> UnsupportedWrapper | None:
     if module.startswith("torch.distributed.") and name in ("FSDPModule", "FullyShardedDataParallel"):
         way = "FSDP2, fully_shard" if name == "FSDPModule" else f"FSDP, {name}"
         return UnsupportedWrapper(
-            f"a module whose parameters are sharded ({way}), so that no rank has a complete gradient",
+            f"a module that is sharded ({way}), so that no rank has a complete gradient",
             f"thinwire does not support shards; {_USE_DDP}",
         )
     if name == "_FabricModule":

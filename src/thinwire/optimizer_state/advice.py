@@ -57,7 +57,7 @@ def advise(
     parameters: float = 1e6,
     table: Mapping[str, Any] | None = None,
 ) -> Advice:
-    """Recommend the fastest composition for moments whose update error is tolerated.
+    """Recommend the fastest composition for moments within a tolerated update error.
 
     Args:
         hosts: Number of hosts that average; 1: one host sends its moments to another.

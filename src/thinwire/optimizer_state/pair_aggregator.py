@@ -1,4 +1,4 @@
-"""Aggregation of pairs (m, v) whose payloads are added on the wire: sketches and unions."""
+"""Aggregation of pairs (m, v) with payloads that are added on the wire: sketches and unions."""
 
 from __future__ import annotations
 

@@ -226,6 +226,11 @@ def serve(
     Raises:
         CompositionError: An argument is not valid; no socket was opened.
         CheckpointError: A state could not be saved, or is damaged.
+
+    Example:
+        ```python
+        thinwire.serve(model, "sgd(lr=0.05)", "0.0.0.0:7000", composition="ef(topk(density=0.01))", secret_file="key")
+        ```
     """
     check_flag("serve", "block", block)
     if block and isinstance(address, str) and address.endswith(":0"):

@@ -172,8 +172,17 @@ def join(
         The loop, which is also a context manager; `report()` has its results.
 
     Raises:
-        CompositionError: An argument is not valid; no connection was opened. In the loop: PeerLostError (the server is
-            unreachable or was restarted), ConfigMismatch, AuthenticationError, NonFiniteError.
+        CompositionError: An argument is not valid; no connection was opened.
+        PeerLostError: In the loop: the server is unreachable or was restarted.
+        ConfigMismatch: In the loop: the server has other settings, or another model.
+        AuthenticationError: In the loop: the server has another secret or certificate.
+        NonFiniteError: In the loop: too many updates had a NaN or an infinity.
+
+    Example:
+        ```python
+        for inputs, labels in thinwire.join(model, "trainer:7000", loader, composition="ef(topk(density=0.01))"):
+            loss_function(model(inputs), labels).backward()
+        ```
     """
     shared = SharedSettings("join", task, composition, downlink_compression, rounds, seed, max_frame_mib)
     _check(batches, steps, examples, rounds, name, max_bad_rounds)
