@@ -51,7 +51,7 @@ def test_two_workers_train_a_model_that_a_server_holds(common, serving, steps, t
     result = json.loads(out)
     assert result == json.loads((tmp_path / "result.json").read_text())
     accepted = [json.loads(text)["accepted"] for text, _ in told]
-    assert result["accuracy"] > 0.5 and not result["refused"] and sum(accepted) >= result["updates"] > 0
+    assert result["accuracy"] > 0.5 and not result["rejected"] and sum(accepted) >= result["updates"] > 0
     assert result["received_bytes"] >= sum(json.loads(text)["sent_bytes"] for text, _ in told) > 0
 
 
@@ -85,7 +85,7 @@ def test_two_workers_without_a_share_have_two_names():
             process.kill()
     assert [worker.returncode for worker in workers] == [0, 0], (told, errors)
     result = json.loads(out)
-    assert result["updates"] == 10 and result["lost"] == [] and result["refused"] == {}
+    assert result["updates"] == 10 and result["lost"] == [] and result["rejected"] == {}
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "nan", "1e9", "99999999"])
