@@ -99,7 +99,7 @@ def test_a_file_is_run_shown_compared_reported_and_resumed(tmp_path, capsys, mon
     ("change", "words"),
     [
         ("stepps = 3\n", "did you mean 'steps'"),
-        ('link = "100mbit"\n', "real processes"),
+        ('link = "100mbit"\n', "needs driver"),
         ("seeds = 3\n", "seeds"),
         ("= 3\n", "bad.toml"),
         ('task = "logistics"\n', "did you mean 'logistic'"),
