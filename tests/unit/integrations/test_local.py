@@ -160,7 +160,7 @@ def test_what_cannot_be_carried_is_refused():
         ({"outer_optimizer": "shampoo()"}, "no part is called 'shampoo'"),
         ({"sync_every": "often()"}, "no part is called 'often'"),
         ({"composition": {"*nothing*": "dense()"}}, "no parameter name matches"),
-        ({"num_fragments": 99}, "8 is the most"),
+        ({"num_fragments": 99}, "at most the number of layers, 8"),
     ):
         with pytest.raises(thinwire.CompositionError, match=message):
             thinwire.local(model, optimizer, **options)

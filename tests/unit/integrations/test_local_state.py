@@ -104,7 +104,7 @@ def test_a_state_with_averaged_moments_and_one_without_are_told_apart():
     assert averaging.averaging.rounds == 0
 
 
-@pytest.mark.parametrize("key", ("step", "anchor", "exchanger", "since"))
+@pytest.mark.parametrize("key", ("step", "anchor", "exchanger", "steps_since_sync"))
 def test_what_a_stored_state_lacks_is_named(key):
     stored = saved(composition=EF)
     del stored["rank0"][key]
@@ -114,7 +114,7 @@ def test_what_a_stored_state_lacks_is_named(key):
 
 
 def test_another_number_of_fragments_is_named():
-    with pytest.raises(CheckpointError, match="fragments=2, stored are 1"):
+    with pytest.raises(CheckpointError, match="stored state has num_fragments=1, got 2"):
         made(num_fragments=2)[2].load_state_dict(saved())
 
 

@@ -34,7 +34,7 @@ ATTACH = [
     ("max_bad_steps", -1, "at least 0, got -1; 0 disables the limit"),
     ("max_bad_steps", -3, "at least 0, got -3"),
     ("warmup_steps", 1.5, "at least 0, got 1.5"),
-    ("scaler", True, "must be a torch.amp.GradScaler, got True"),
+    ("scaler", True, "must be a torch.amp.GradScaler or None, got True"),
     ("scaler", torch.amp.GradScaler, "must be a torch.amp.GradScaler"),
 ]
 LOCAL = [
@@ -121,7 +121,7 @@ def test_a_refused_attach_leaves_nothing_behind(pool):
     cases = [{"composition": "ef(tpok(k=1))"}, {"max_bad_steps": -3}, {"timeout_s": 0}, {"composition": None},
              {"composition": {"*": "dense()", "last*": "sign()"}}]  # fmt: skip
     told = ["did you mean 'topk'?", "max_bad_steps", "timeout_s", "composition=None", "never reached"]
-    for found, threads, hooks in pool.run(2, jobs.rejected, cases):
+    for found, threads, hooks in pool.run(2, jobs.refused, cases):
         assert [kind for kind, _ in found] == ["CompositionError"] * 5
         assert all(words in text for words, (_, text) in zip(told, found, strict=True))
         assert (threads, hooks) == (0, 0)
