@@ -19,7 +19,7 @@ import torch
 from thinwire.core import derive_key
 from thinwire.kernels import cells_for, distinct_positions, peel, peeling_order, sketch, table_cells
 
-from ..published.sketch_traffic import worth_it
+from ..published.sketch_traffic import compare_traffic
 
 _BENCH_KEY = "bench sketch"  # frozen: makes the random bits
 
@@ -135,11 +135,11 @@ def print_speed() -> list[Speed]:
 def print_traffic() -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     print("kB a worker sends for 2^20 float32 values, by formula; the last column is the method with the fewest bytes")
-    print(f"{'density, supports, workers':<30}" + "".join(f"{name:>9}" for name in worth_it(0.1, 2).num_bytes))
+    print(f"{'density, supports, workers':<30}" + "".join(f"{name:>9}" for name in compare_traffic(0.1, 2).num_bytes))
     for density in (0.01, 0.05):
         for name, overlap in (("identical", 1.0), ("independent", "independent"), ("disjoint", 0.0)):
             for workers in (2, 4, 8, 16):
-                worth = worth_it(density, workers, overlap)
+                worth = compare_traffic(density, workers, overlap)
                 case = f"{100 * density:.0f} %, {name}, {workers}"
                 costs = "".join(f"{cost / 1e3:>9.1f}" for cost in worth.num_bytes.values())
                 print(f"{case:<30}{costs}  {worth.cheapest}")

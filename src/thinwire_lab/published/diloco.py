@@ -1,8 +1,8 @@
-"""DiLoCo: a GPT whose workers talk every sixteenth step: dense, in four bits, sparse with two, and streamed.
+"""DiLoCo (Douillard et al., 2023) on a small GPT, synchronized every 16 steps: dense, 4 bits, sparse 2 bits, streaming.
 
 Tiny Shakespeare by characters, four workers, each with its own part of the text and its own AdamW. The outer optimizer
-is Nesterov's on the averaged change since the last round, as DiLoCo prints it; SparseLoCo's form sends 2 % of the
-change in two bits each, with error feedback, to a plain outer step.
+is Nesterov momentum on the averaged change since the last round, as published; the form of SparseLoCo (Sarfi et al.,
+2025) sends 2 % of the change in 2 bits each, with error feedback, to a plain outer SGD step.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
     ]  # fmt: skip
     table = {
         "title": "Loss against bytes",
-        "note": "Nats a character on held-out text, of the mean model; bytes that rank 0 sent in the whole run.",
-        "columns": ["method", "loss at the end", "best", "sent (MB)", "saving against dense"],
+        "note": "Nats per character on held-out text, of the mean model; bytes that rank 0 sent in the whole run.",
+        "columns": ["method", "final loss", "best loss", "sent (MB)", "saving against dense"],
         "rows": rows,
     }
     return {"tables": [table]}

@@ -1,6 +1,6 @@
-"""Federated rounds with unreliable clients: 64, of which 20 % drop out of each round and 5 % spoil theirs.
+"""Federated rounds with 64 unreliable clients: in each round 20 % drop out and 5 % send malformed updates.
 
-A logistic regression whose clients see different examples, on a virtual clock: the same server and clients that
+A logistic regression whose clients have different examples, on a virtual clock, with the server and clients that
 `thinwire serve` and `thinwire join` run over sockets.
 """
 
@@ -26,21 +26,21 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def one(driver: object, argument: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+def run_case(driver: object, argument: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
     del driver
     tell({"step": 0, "steps": argument["rounds"]})
-    outcome = simulate(**argument["crowd"], rounds=argument["rounds"], **CASES[argument["case"]])
+    outcome = simulate(**argument["settings"], rounds=argument["rounds"], **CASES[argument["case"]])
     tell({"step": argument["rounds"], "steps": argument["rounds"]})
     return {"case": argument["case"]} | asdict(outcome)
 
 
 def build_plan(full: bool = False, data: str | None = None) -> RunPlan:
-    crowd = {"clients": 64, "dropout": 0.2, "malformed": 0.05, "sampled": 64 if full else 32}
+    settings = {"clients": 64, "dropout": 0.2, "malformed": 0.05, "sampled": 64 if full else 32}
     rounds = 200 if full else 50
     head = {"title": "Federated rounds with unreliable clients", "description": (__doc__ or "").replace("\n", " "),
-            "config": crowd | {"rounds": rounds, "cases": list(CASES)}}  # fmt: skip
+            "config": settings | {"rounds": rounds, "cases": list(CASES)}}  # fmt: skip
     jobs = [
-        Job(f"case{at}", f"{__name__}:one", {"case": case, "crowd": crowd, "rounds": rounds}, case)
+        Job(f"case{at}", f"{__name__}:run_case", {"case": case, "settings": settings, "rounds": rounds}, case)
         for at, case in enumerate(CASES)
     ]
     return RunPlan("federated", head, jobs, lambda results: summarize(results, rounds))
@@ -57,7 +57,7 @@ def summarize(results: list[dict[str, Any]], rounds: int) -> dict[str, Any]:
     refused = all(sum(r["refusals"].values()) == r["malformed"] for r in results)
     return {
         "tables": [{
-            "title": "Every round ends", "rows": rows,
+            "title": "Outcome of all rounds", "rows": rows,
             "note": "Bytes are of payloads, of all clients together.",
             "columns": ["method", "rounds", "changed the model", "drop-outs", "malformed", "refused", "loss before",
                         "loss after", "accuracy (%)", "bytes up", "bytes down"],
@@ -65,6 +65,6 @@ def summarize(results: list[dict[str, Any]], rounds: int) -> dict[str, Any]:
         "checks": [
             {"text": ends, "holds": len(complete) == len(results),
              "detail": f"{len(complete)} of {len(results)} methods"},
-            {"text": "every malformed update is refused, and nothing else", "holds": refused, "detail": ""},
+            {"text": "every malformed update is rejected, and no other", "holds": refused, "detail": ""},
         ],
     }  # fmt: skip

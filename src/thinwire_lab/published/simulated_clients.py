@@ -1,4 +1,4 @@
-"""A federation on a virtual clock: clients that drop out, and clients that send what no honest client would."""
+"""Federated averaging (McMahan et al., 2017) on a virtual clock: clients that drop out or send malformed updates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from thinwire.sync.optimizers import SGD, OuterOptimizer
 from thinwire.sync.robust import RobustMean
 from thinwire.sync.sampling import FederatedConfig
 
-from .simulated_workers import uniform
+from .simulated_workers import draw_uniform
 
 _OUTCOME_KEY = "luck"  # frozen: makes the random bits
 _DAMAGE_KEY = "spoil"  # frozen: makes the random bits
@@ -26,12 +26,12 @@ _DATA_KEY = "federated"  # frozen: makes the random bits
 _ROWS_KEY = "rows"  # frozen: makes the random bits
 _POSITION_KEY = "where"  # frozen: makes the random bits
 
-Spoil = Callable[[Message, Key], Message]
+Corruption = Callable[[Message, Key], Message]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """rounds: closed; stepped: of these, the ones that changed the model. Bytes are of payloads."""
+class FederationOutcome:
+    """Figures of a simulation. stepped: closed rounds that changed the model. Bytes are of payloads."""
 
     rounds: int
     stepped: int
@@ -59,9 +59,12 @@ def simulate(
     aggregate: RobustMean = RobustMean(),  # noqa: B008
     local_steps: int = 5,
     seed: int = 0,
-) -> Outcome:
-    """Logistic regression whose clients see different examples. Each round a sampled client drops out, or spoils its
-    update, with the given chance; a round whose clients dropped out ends at its deadline."""
+) -> FederationOutcome:
+    """Simulate logistic regression whose clients have different examples.
+
+    In each round a sampled client drops out or sends a malformed update with the given probability; a round with
+    missing clients ends at its deadline.
+    """
     task = LogisticClients(clients, seed)
     settings = FederatedConfig(
         sampled or clients, rounds, round_timeout_s=1.0, max_client_weight=100, aggregate=aggregate
@@ -69,21 +72,21 @@ def simulate(
     federation = FederatedServer(
         task.start(), settings, exchange, optimizer, downlink_compression=down, expected=clients, seed=seed
     )
-    people = [FederatedClient(f"client-{i:03d}", federation.layers, exchange, down, seed) for i in range(clients)]
-    for client in people:
+    participants = [FederatedClient(f"client-{i:03d}", federation.layers, exchange, down, seed) for i in range(clients)]
+    for client in participants:
         client.handle_welcome(federation.handle(client.join(), 0.0))
     before, now = task.loss(federation.weights), 0.0
     counts = dict.fromkeys(("dropped", "malformed", "up", "down"), 0)
     while not federation.is_done:
         round = federation.round
-        for place, client in enumerate(people):
+        for place, client in enumerate(participants):
             if federation.round != round:
                 break
-            _take_part(federation, client, task, place, (dropout, malformed, local_steps, seed), now, counts)
-        if federation.round == round:  # somebody did not answer
+            _run_client_round(federation, client, task, place, (dropout, malformed, local_steps, seed), now, counts)
+        if federation.round == round:  # a client did not answer
             now += settings.round_timeout_s
             federation.expire(now)
-    return Outcome(
+    return FederationOutcome(
         rounds=len(federation.history),
         stepped=sum(counts["stepped"] for counts in federation.history),
         loss_before=before,
@@ -98,7 +101,7 @@ def simulate(
     )
 
 
-def _take_part(
+def _run_client_round(
     federation: FederatedServer,
     client: FederatedClient,
     task: LogisticClients,
@@ -112,7 +115,7 @@ def _take_part(
     counts["down"] += reply.payload.num_bytes
     if not client.begin(reply):
         return
-    luck = uniform(derive_key(seed, _OUTCOME_KEY, client.name, client.round))
+    luck = draw_uniform(derive_key(seed, _OUTCOME_KEY, client.name, client.round))
     if luck < dropout:
         counts["dropped"] += 1
         return
@@ -122,22 +125,22 @@ def _take_part(
         return
     if luck < dropout + malformed:
         counts["malformed"] += 1
-        message = spoiled(message, derive_key(seed, _DAMAGE_KEY, client.name, client.round))
+        message = corrupt(message, derive_key(seed, _DAMAGE_KEY, client.name, client.round))
     counts["up"] += message.payload.num_bytes
     client.settle(federation.handle(message, now), keep_rejected=True)
 
 
 class LogisticClients:
-    """Labels of a common linear rule, features around a centre of each client's own; 20 to 59 examples each."""
+    """Labels of a common linear rule, features around a center per client; 20 to 59 examples each."""
 
     def __init__(self, clients: int, seed: int, features: int = 30) -> None:
         generator = torch.Generator().manual_seed(derive_key(seed, _DATA_KEY) % 2**62)
         rule = torch.randn(features, generator=generator)
         self.data: list[tuple[Tensor, Tensor]] = []
         for place in range(clients):
-            centre = torch.randn(features, generator=generator)
+            center = torch.randn(features, generator=generator)
             rows = 20 + derive_key(seed, _ROWS_KEY, place) % 40
-            x = centre + torch.randn(rows, features, generator=generator)
+            x = center + torch.randn(rows, features, generator=generator)
             self.data.append((x, (x @ rule > 0).float()))
 
     def start(self) -> dict[str, Tensor]:
@@ -165,14 +168,14 @@ class LogisticClients:
         return torch.cat([x for x, _ in self.data]), torch.cat([y for _, y in self.data])
 
 
-def spoiled(message: Message, key: Key) -> Message:
-    """One of the ways in which an update can be wrong; which one, and where, follows from the key."""
-    ways = list(SPOILERS.values())
-    return ways[key % len(ways)](message, derive_key(key, _POSITION_KEY))
+def corrupt(message: Message, key: Key) -> Message:
+    """Return the message with one of CORRUPTIONS applied; which one, and where, follows from the key."""
+    corruptions = list(CORRUPTIONS.values())
+    return corruptions[key % len(corruptions)](message, derive_key(key, _POSITION_KEY))
 
 
-def changed(message: Message, **changes: Any) -> Message:
-    """`replace` without Message's own checks: frames refuse some of these already, the server must not rely on it."""
+def replace_unchecked(message: Message, **changes: Any) -> Message:
+    """`replace` without Message's own checks: frames reject some of these, but the server must not rely on it."""
     made = copy(message)
     for name, value in changes.items():
         object.__setattr__(made, name, value)
@@ -180,53 +183,53 @@ def changed(message: Message, **changes: Any) -> Message:
 
 
 def _with(message: Message, **fields: Any) -> Message:
-    return changed(message, fields={**message.fields, **fields})
+    return replace_unchecked(message, fields={**message.fields, **fields})
 
 
-def _with_part(message: Message, key: Key, change: Callable[[Tensor], Tensor], numbers: bool = False) -> Message:
-    """The message with one part changed: any part that is not empty, or any that holds numbers with a point."""
+def _change_part(message: Message, key: Key, change: Callable[[Tensor], Tensor], numbers: bool = False) -> Message:
+    """Return the message with one non-empty part changed; with `numbers` a part of floating-point numbers."""
     parts = list(message.payload.parts)
     places = [i for i, p in enumerate(parts) if p.numel() and (p.is_floating_point() or not numbers)]
     if not places:
-        return changed(message, payload=Payload(()))
+        return replace_unchecked(message, payload=Payload(()))
     place = places[key % len(places)]
     parts[place] = change(parts[place])
-    return changed(message, payload=Payload(tuple(parts)))
+    return replace_unchecked(message, payload=Payload(tuple(parts)))
 
 
-def _holding(value: float) -> Spoil:
-    def spoil(message: Message, key: Key) -> Message:
+def _put_value(value: float) -> Corruption:
+    def corrupt_value(message: Message, key: Key) -> Message:
         def put(part: Tensor) -> Tensor:
             part = part.clone()
             part.view(-1)[key % part.numel()] = value
             return part
 
-        return _with_part(message, key, put, numbers=True)
+        return _change_part(message, key, put, numbers=True)
 
-    return spoil
+    return corrupt_value
 
 
-def _other_type(part: Tensor) -> Tensor:
+def _change_dtype(part: Tensor) -> Tensor:
     return part.to(torch.float64 if part.dtype != torch.float64 else torch.float32)
 
 
-SPOILERS: dict[str, Spoil] = {
-    "nan": _holding(math.nan),
-    "infinity": _holding(math.inf),
-    "minus infinity": _holding(-math.inf),
+CORRUPTIONS: dict[str, Corruption] = {
+    "nan": _put_value(math.nan),
+    "infinity": _put_value(math.inf),
+    "minus infinity": _put_value(-math.inf),
     "weight 0": lambda m, _: _with(m, examples=0),
     "weight -1": lambda m, _: _with(m, examples=-1),
     "weight 1e300": lambda m, _: _with(m, examples=1e300),
     "weight nan": lambda m, _: _with(m, examples=math.nan),
     "weight of words": lambda m, _: _with(m, examples="many"),
-    "no weight": lambda m, _: changed(m, fields={"config": m.fields["config"]}),
-    "short": lambda m, key: _with_part(m, key, lambda part: part[:-1]),
-    "long": lambda m, key: _with_part(m, key, lambda part: torch.cat([part, part[:1]])),
-    "fold": lambda m, key: _with_part(m, key, lambda part: part.reshape(1, -1)),
-    "other type": lambda m, key: _with_part(m, key, _other_type),
-    "one part too many": lambda m, _: changed(m, payload=Payload((*m.payload.parts, torch.zeros(1)))),
-    "one part too few": lambda m, _: changed(m, payload=Payload(m.payload.parts[:-1])),
+    "no weight": lambda m, _: replace_unchecked(m, fields={"config": m.fields["config"]}),
+    "short": lambda m, key: _change_part(m, key, lambda part: part[:-1]),
+    "long": lambda m, key: _change_part(m, key, lambda part: torch.cat([part, part[:1]])),
+    "fold": lambda m, key: _change_part(m, key, lambda part: part.reshape(1, -1)),
+    "other type": lambda m, key: _change_part(m, key, _change_dtype),
+    "one part too many": lambda m, _: replace_unchecked(m, payload=Payload((*m.payload.parts, torch.zeros(1)))),
+    "one part too few": lambda m, _: replace_unchecked(m, payload=Payload(m.payload.parts[:-1])),
     "other names": lambda m, _: _with(m, config="0123456789abcdef"),
-    "next round": lambda m, _: changed(m, round=m.round + 1),
-    "round -1": lambda m, _: changed(m, round=-1),
+    "next round": lambda m, _: replace_unchecked(m, round=m.round + 1),
+    "round -1": lambda m, _: replace_unchecked(m, round=-1),
 }

@@ -1,4 +1,7 @@
-"""Workers of a server on a virtual clock: a seeded schedule of who is how fast, in one thread, the same every time."""
+"""Workers of a parameter server on a virtual clock: a seeded schedule in one thread, the same every time.
+
+Asynchronous and stale-synchronous training (Ho et al., 2013).
+"""
 
 from __future__ import annotations
 
@@ -24,31 +27,31 @@ Gradient = Callable[[str, int, Mapping[str, Tensor]], Mapping[str, Tensor]]  # (
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long a worker's step takes: its pace times 1 ± jitter, drawn from the seed; `dies` says when one is gone."""
+    """Seconds of a worker's step: its pace times 1 ± jitter, drawn from the seed; `dies` is when a worker fails."""
 
     paces: Mapping[str, float]
     jitter: float = 0.2
     seed: int = 0
     dies: Mapping[str, float] | None = None
-    repeats: float = 0.0  # this share of updates arrives twice
+    repeats: float = 0.0  # share of updates that arrive twice
 
     def seconds(self, worker: str, step: int) -> float:
-        spread = 2 * uniform(derive_key(self.seed, _SECONDS_KEY, worker, step)) - 1
+        spread = 2 * draw_uniform(derive_key(self.seed, _SECONDS_KEY, worker, step)) - 1
         return self.paces[worker] * (1 + self.jitter * spread)
 
     def repeated(self, worker: str, step: int) -> bool:
-        return uniform(derive_key(self.seed, _REPEAT_KEY, worker, step)) < self.repeats
+        return draw_uniform(derive_key(self.seed, _REPEAT_KEY, worker, step)) < self.repeats
 
     def alive(self, worker: str, now: float) -> bool:
         return now < (self.dies or {}).get(worker, float("inf"))
 
 
-def uniform(key: Key) -> float:
-    """One draw from [0, 1)."""
+def draw_uniform(key: Key) -> float:
+    """Return one draw from [0, 1)."""
     return float(noise32(key, 1, torch.device("cpu"))) / 2**32
 
 
-def run(
+def run_simulation(
     server: GradientServer,
     workers: Sequence[GradientWorker],
     gradient: Gradient,
@@ -56,23 +59,25 @@ def run(
     updates: int,
     begin: float = 0.0,
 ) -> float:
-    """Let the workers push until the server has applied so many updates; the time it took.
+    """Run the workers until the server has applied `updates` updates; return the virtual time.
 
-    A worker that must wait asks again after every push, and when a deadline has passed.
+    A worker that must wait pulls again after every push, and when a deadline has passed.
     """
-    ties = itertools.count()  # equal times: who was scheduled first
+    ties = itertools.count()  # equal times: in the order of scheduling
     pending: list[tuple[float, int, GradientWorker, Message]] = []
     idle, now = list(workers), begin
     for worker in workers:
         worker.handle_welcome(server.handle(worker.join(), now))
     while server.applied < updates:
-        idle = [worker for worker in idle if not _began(server, worker, gradient, schedule, now, pending, ties)]
+        idle = [worker for worker in idle if not _start_step(server, worker, gradient, schedule, now, pending, ties)]
         while not pending:
             idle = [worker for worker in idle if schedule.alive(worker.name, now)]
             if not idle or server.worker_timeout_s == float("inf"):
-                raise ProtocolError(f"{server.applied} of {updates} updates were applied, and nobody can move")
+                raise ProtocolError(f"{server.applied} of {updates} updates were applied, and no worker can continue")
             now += server.worker_timeout_s
-            idle = [worker for worker in idle if not _began(server, worker, gradient, schedule, now, pending, ties)]
+            idle = [
+                worker for worker in idle if not _start_step(server, worker, gradient, schedule, now, pending, ties)
+            ]
         now, _, worker, message = heapq.heappop(pending)
         if not schedule.alive(worker.name, now):
             continue
@@ -84,11 +89,11 @@ def run(
             worker.handle_welcome(server.handle(worker.join(), now))
         idle.append(worker)
     for worker in workers:
-        worker.give_up()  # what is still on its way does not arrive
+        worker.give_up()  # updates in flight do not arrive
     return now
 
 
-def _began(
+def _start_step(
     server: GradientServer,
     worker: GradientWorker,
     gradient: Gradient,
@@ -97,9 +102,9 @@ def _began(
     pending: list[tuple[float, int, GradientWorker, Message]],
     ties: itertools.count[int],
 ) -> bool:
-    """Whether the worker was given a model; its update is then on its way."""
+    """Start the worker's next step; return False if it must wait."""
     if not schedule.alive(worker.name, now):
-        return True  # it will not be heard of again
+        return True  # a failed worker is dropped
     reply = server.handle(worker.pull(), now)
     if reply.fields.get("reason") == "unknown":
         worker.handle_welcome(server.handle(worker.join(), now))

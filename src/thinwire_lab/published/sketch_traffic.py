@@ -1,4 +1,4 @@
-"""When a sketch pays: bytes a rank sends, by formula, for every way of averaging sparse tensors."""
+"""Bytes that a rank sends to average sparse tensors, by formula, for every aggregator."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from thinwire.kernels import bloom_form, cells_for
 from thinwire.wire import expected_index_bytes, packed_bytes
 
 
-class Worth(NamedTuple):
-    """One rank's bytes by way of sending, headers left out."""
+class TrafficComparison(NamedTuple):
+    """One rank's bytes by aggregator, without headers."""
 
     num_bytes: dict[str, float]
     union: int  # coordinates that are not zero on some rank
     cheapest: str
-    beaten: tuple[str, ...]  # ways that send more than the sketch
+    costlier: tuple[str, ...]  # aggregators that send more than the sketch
 
 
-def worth_it(
+def compare_traffic(
     density: float,
     workers: int,
     overlap: float | str = "independent",
     numel: int = 1 << 20,
     index: str = "bitmap",
     false_positives: float = 0.001,
-) -> Worth:
-    """What workers send that keep a share `density` of `numel` float32 values each.
+) -> TrafficComparison:
+    """Return the bytes of workers that keep a share `density` of `numel` float32 values each.
 
     overlap: 1, they keep the same coordinates; 0, no two keep one in common (as far as there are enough); between, the
     union lies between; "independent", each draws its own. All ways but two_hop give the same average, which keeps no
@@ -48,12 +48,12 @@ def worth_it(
         "union": shared * (marks + 4 * places),
         "sketch": shared * (marks + 4 * (cells if cells < numel else places)),
     }
-    beaten = tuple(name for name, cost in num_bytes.items() if cost > num_bytes["sketch"])
-    return Worth(num_bytes, union, min(num_bytes, key=num_bytes.__getitem__), beaten)
+    costlier = tuple(name for name, cost in num_bytes.items() if cost > num_bytes["sketch"])
+    return TrafficComparison(num_bytes, union, min(num_bytes, key=num_bytes.__getitem__), costlier)
 
 
 def union_size(count: int, workers: int, overlap: float | str, numel: int) -> int:
-    """Coordinates that at least one of the workers keeps, of `count` each."""
+    """Return the number of coordinates that at least one worker keeps, of `count` each."""
     if isinstance(overlap, str):
         return round(numel * -math.expm1(workers * math.log1p(-count / numel))) if count < numel else numel
     apart = min(numel, workers * count)
@@ -61,7 +61,7 @@ def union_size(count: int, workers: int, overlap: float | str, numel: int) -> in
 
 
 def _index(index: str, false_positives: float, count: int, union: int, workers: int, numel: int) -> tuple[int, int]:
-    """Bytes of the index, and places it marks: a filter marks some zeros, too."""
+    """Return the bytes of the index and the coordinates it marks; a Bloom filter marks some zeros, too."""
     bitmap = packed_bytes(numel, 1)
     num_bytes, hashes = bloom_form(min(numel, workers * count), false_positives)
     if index == "bitmap" or num_bytes >= bitmap:
@@ -71,16 +71,18 @@ def _index(index: str, false_positives: float, count: int, union: int, workers: 
 
 
 def _payload(count: float, numel: float) -> float:
-    """Positions in their cheapest coding, and values."""
+    """Return the bytes of positions in their cheapest coding, and of values."""
     return expected_index_bytes(math.ceil(count), math.ceil(numel)) + 4 * count
 
 
 def _check(density: float, workers: int, overlap: float | str, index: str) -> None:
     if not 0 < density <= 1:
-        raise CompositionError(f"worth_it: density must be in (0, 1], got {density}; 0.01 keeps one in a hundred")
+        raise CompositionError(
+            f"compare_traffic: density must be in (0, 1], got {density}; 0.01 keeps one in a hundred"
+        )
     if workers < 1:
-        raise CompositionError(f"worth_it: workers must be at least 1, got {workers}")
+        raise CompositionError(f"compare_traffic: workers must be at least 1, got {workers}")
     if overlap != "independent" and (isinstance(overlap, str) or not 0 <= overlap <= 1):
-        raise CompositionError(f'worth_it: overlap must be 0 to 1 or "independent", got {overlap!r}')
+        raise CompositionError(f'compare_traffic: overlap must be 0 to 1 or "independent", got {overlap!r}')
     if index not in INDEXES:
-        raise CompositionError(f"worth_it: index must be one of {', '.join(INDEXES)}, got {index!r}")
+        raise CompositionError(f"compare_traffic: index must be one of {', '.join(INDEXES)}, got {index!r}")

@@ -1,4 +1,4 @@
-"""Every part there is, once: what it sends, and what it does to a logistic regression."""
+"""tour: every part of the catalog once, on a logistic regression: what it sends and how it converges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPARSE = (
     Method("Poisson 25 %, w = 1", "importance_sampling(density=0.25, poisson=true)"),
     Method("falling density", "ef(scheduled(topk(density=0.1), start=0.5, end=0.02, steps=120))"),
 )
-QUANTISED = (
+QUANTIZED = (
     Method("bf16", 'cast(dtype="bf16")'),
     Method("QSGD 4 bits", "qsgd(bits=4)"),
     Method("QSGD 4 bits, L2", 'qsgd(bits=4, norm="l2")'),
@@ -30,7 +30,7 @@ QUANTISED = (
     Method("power of two", "nearest_power2()"),
     Method("sign", "sign()"),
 )
-REMEMBERED = (
+WITH_MEMORY = (
     Method("EF(Top-k 10 %)", "ef(topk(density=0.1))"),
     Method("EF(Top-k, 2 bits)", 'ef(topk(density=0.1, values=uniform(bits=2)), residual_dtype="bf16")'),
     Method("EF21(Top-k 10 %)", "ef21(topk(density=0.1))"),
@@ -40,7 +40,7 @@ REMEMBERED = (
     Method("EF(whole Top-k 10 %)", "ef(flatten(topk(density=0.1)))"),
     Method("EF(L-GreCo)", "ef(adapt(topk(density=0.1), qsgd(bits=4), controller=lgreco(every=50, start=20)))"),
 )
-EXCHANGED = (
+AGGREGATED = (
     Method("vote", "vote()"),
     Method("EF(two-hop Top-k)", "ef(two_hop(topk(density=0.1)))"),
     Method("two-hop QSGD", "two_hop(qsgd(bits=4))"),
@@ -51,7 +51,7 @@ EXCHANGED = (
     Method("EF(gossip of Top-k)", "ef(gossip(topk(density=0.1), ring()))"),
     Method("CHOCO of weights", 'local(sync_every=1, payload="weights", composition=choco(topk(density=0.1), ring()))'),
 )
-FACTORED = (
+FACTORIZED = (
     Method("SVD rank 1", "svd(rank=1, dims=(14, 8))"),
     Method("EF21(SVD rank 1)", "ef21(svd(rank=1, dims=(14, 8)))"),
     Method("EF(randomised SVD)", "ef(rsvd(rank=1, dims=(14, 8)))"),
@@ -71,23 +71,25 @@ def _labels(methods: tuple[Method, ...]) -> tuple[str, ...]:
 
 TOUR = Experiment(
     name="tour",
-    title="Every way of sending, on a logistic regression",
+    title="Every part, on a logistic regression",
     description=(
         "Mushrooms (8124 × 112), edible or not. In the first three tables each of ten workers sees one label only, and "
-        "methods that forget what they did not send are left behind. All methods take the same number of steps of the "
+        "methods without error feedback fall behind. All methods take the same number of steps of the "
         "same length; what differs is what they send. The layer is tiny, so headers weigh more than in real models."
     ),
     task=TaskConfig("logistic"),
     groups=(
         RunGroup("10 label-sorted workers: sparse", 10, "label-sorted", methods=_labels(SPARSE)),
-        RunGroup("10 label-sorted workers: quantised", 10, "label-sorted", methods=_labels(QUANTISED)),
-        RunGroup("10 label-sorted workers: with memory", 10, "label-sorted", methods=_labels(REMEMBERED)),
-        RunGroup("10 label-sorted workers: factorised", 10, "label-sorted", methods=_labels(FACTORED)),
-        RunGroup("4 workers: with whom", 4, methods=(*_labels(EXCHANGED), "EF(Top-k 10 %)", "QSGD 4 bits")),
+        RunGroup("10 label-sorted workers: quantised", 10, "label-sorted", methods=_labels(QUANTIZED)),
+        RunGroup("10 label-sorted workers: with memory", 10, "label-sorted", methods=_labels(WITH_MEMORY)),
+        RunGroup("10 label-sorted workers: factorised", 10, "label-sorted", methods=_labels(FACTORIZED)),
+        RunGroup(
+            "4 workers: aggregators and topologies", 4, methods=(*_labels(AGGREGATED), "EF(Top-k 10 %)", "QSGD 4 bits")
+        ),
         RunGroup("2 workers, lockstep", 2, methods=FEW),
         RunGroup("2 workers, real processes", 2, driver="processes", methods=FEW),
     ),
-    methods=(Method("dense", "dense()"), *SPARSE, *QUANTISED, *REMEMBERED, *FACTORED, *EXCHANGED),
+    methods=(Method("dense", "dense()"), *SPARSE, *QUANTIZED, *WITH_MEMORY, *FACTORIZED, *AGGREGATED),
     optimizer=OptimizerConfig(lr="1/L"),
     steps=150,
     target=TargetMetric("loss", 0.1),

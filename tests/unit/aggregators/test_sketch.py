@@ -8,7 +8,7 @@ import torch
 from helpers.cases import draw
 from thinwire import Exchanger, Meter, TensorSpec, World, lockstep, parse
 from thinwire.core import AllReduce, CompositionError, Context, ProtocolError, derive_key
-from thinwire_lab.published.sketch_traffic import union_size, worth_it
+from thinwire_lab.published.sketch_traffic import compare_traffic, union_size
 
 
 def reduce_all(text, tensors, states=None, step=0):
@@ -244,7 +244,7 @@ def test_formulas_say_what_the_meter_counts(density, workers, overlap, index):
     numel = 40_000
     count = round(density * numel)
     tensors = sparse(workers, count, numel, "identical" if overlap else "disjoint", torch.float32)
-    expected = worth_it(density, workers, overlap, numel, index)
+    expected = compare_traffic(density, workers, overlap, numel, index)
     inside = f"(topk(k={count})" + (', index="bloom")' if index == "bloom" else ")")
     for way, text in (("sketch", f"sketch{inside}"), ("union", f"union{inside}"), ("gather", f"topk(k={count})")):
         _, meters = reduce_all(text, tensors)
@@ -255,20 +255,20 @@ def test_formulas_say_what_the_meter_counts(density, workers, overlap, index):
 def test_the_savings_are_those_of_the_formula_for_many_coordinates():
     """32 / (41.6 n/d + 1): 10.4 at 5 %, 22.6 at 1 %."""
     for density, saving in ((0.05, 10.4), (0.01, 22.6)):
-        num_bytes = worth_it(density, 8, 1.0, 1 << 24).num_bytes
+        num_bytes = compare_traffic(density, 8, 1.0, 1 << 24).num_bytes
         assert num_bytes["dense"] / num_bytes["sketch"] == pytest.approx(saving, rel=0.01)
 
 
 def test_when_a_sketch_pays():
     def first(density, overlap, rival):
         workers = range(2, round(1 / density) + 1)  # as many as can have supports of their own
-        return next((w for w in workers if rival in worth_it(density, w, overlap, 1 << 22).beaten), None)
+        return next((w for w in workers if rival in compare_traffic(density, w, overlap, 1 << 22).costlier), None)
 
     assert first(0.05, 1.0, "gather") == 4 and first(0.01, 1.0, "gather") == 8
     assert first(0.05, 0.0, "gather") is None and first(0.01, 0.0, "gather") is None
     assert first(0.05, 1.0, "union") is None, "the values themselves are always fewer than the cells"
-    assert worth_it(0.01, 16, 1.0).cheapest == "two_hop"  # which sends less of the average
-    assert "dense" in worth_it(0.74, 4, 1.0).beaten and "dense" not in worth_it(0.75, 4, 1.0).beaten
+    assert compare_traffic(0.01, 16, 1.0).cheapest == "two_hop"  # which sends less of the average
+    assert "dense" in compare_traffic(0.74, 4, 1.0).costlier and "dense" not in compare_traffic(0.75, 4, 1.0).costlier
 
 
 def test_unions_grow_as_supports_differ():
@@ -280,5 +280,5 @@ def test_unions_grow_as_supports_differ():
 
 def test_impossible_settings_of_the_estimate_are_refused():
     for arguments in ((0.0, 4), (0.1, 0), (0.1, 4, 1.5), (0.1, 4, "some"), (0.1, 4, 1.0, 100, "list")):
-        with pytest.raises(CompositionError, match="worth_it: "):
-            worth_it(*arguments)
+        with pytest.raises(CompositionError, match="compare_traffic: "):
+            compare_traffic(*arguments)

@@ -11,7 +11,7 @@ from thinwire_lab.reporting import render_report
 def result(monkeypatch):
     monkeypatch.setattr(named, "WORKERS", (2, 8))
     plan = named.build_plan()
-    return {"name": "sketch", "command": "", **plan.head, **named.everything(None, {}, lambda news: None)}
+    return {"name": "sketch", "command": "", **plan.head, **named.run_job(None, {}, lambda news: None)}
 
 
 def test_everything_it_claims_holds_and_formulas_stay_apart_from_what_was_metered(result):
@@ -27,7 +27,7 @@ def test_everything_it_claims_holds_and_formulas_stay_apart_from_what_was_metere
 
 def test_it_makes_a_report(result):
     page = render_report(result)
-    assert "When a sketch pays" in page and page.count("<svg") >= 6
+    assert "Sketches against gathers" in page and page.count("<svg") >= 6
 
 
 def test_recovery_falls_off_a_cliff():

@@ -123,6 +123,6 @@ def test_diloco_is_one_line_a_method():
 def test_a_federated_run_completes_though_clients_fail(case):
     crowd = {"clients": 16, "dropout": 0.2, "malformed": 0.1, "sampled": 8}
     told = []
-    result = federated.one(None, {"case": case, "crowd": crowd, "rounds": 6}, told.append)
+    result = federated.run_case(None, {"case": case, "settings": crowd, "rounds": 6}, told.append)
     shown = federated.summarize([result], 6)
     assert all(check["holds"] for check in shown["checks"]) and result["malformed"] > 0 and told

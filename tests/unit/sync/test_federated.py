@@ -16,7 +16,7 @@ from thinwire.sync.robust import RobustMean, clip_norm, krum, median, trimmed_me
 from thinwire.sync.sampling import FederatedConfig, sample_clients
 from thinwire.sync.server import GradientServer
 from thinwire.sync.worker import GradientWorker
-from thinwire_lab.published.simulated_clients import SPOILERS, LogisticClients, simulate, spoiled
+from thinwire_lab.published.simulated_clients import CORRUPTIONS, LogisticClients, corrupt, simulate
 
 
 def start():
@@ -135,7 +135,7 @@ def test_of_two_thousand_malformed_updates_all_are_refused_and_the_model_stays_f
         for client in (good, bad):
             assert client.begin(server.handle(client.pull(), 0.0))
         strikes, round = server.clients["c1"].strikes, server.round
-        wrong = spoiled(bad.push(work(bad), 5), derive_key("spoil", turn))
+        wrong = corrupt(bad.push(work(bad), 5), derive_key("spoil", turn))
         reply = server.handle(wrong, 0.0)
         assert reply.kind == "rejected" and reply.fields["reason"] and reply.fields["text"], reply
         bad.settle(reply)
@@ -148,11 +148,11 @@ def test_of_two_thousand_malformed_updates_all_are_refused_and_the_model_stays_f
     assert all(w.isfinite().all() for w in server.weights.values()) and sum(server.rejections.values()) == seen
 
 
-@pytest.mark.parametrize("how", SPOILERS)
+@pytest.mark.parametrize("how", CORRUPTIONS)
 def test_each_way_of_spoiling_an_update_is_refused(how):
     server, (client,) = federation(1)
     client.begin(server.handle(client.pull(), 0.0))
-    reply = server.handle(SPOILERS[how](client.push(work(client), 5), derive_key(how)), 0.0)
+    reply = server.handle(CORRUPTIONS[how](client.push(work(client), 5), derive_key(how)), 0.0)
     assert reply.kind == "rejected" and equal(server.weights, start())
 
 

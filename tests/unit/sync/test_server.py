@@ -15,8 +15,8 @@ from thinwire.sync.server import GradientServer
 from thinwire.sync.uplink import uplink_form
 from thinwire.sync.worker import GradientWorker
 from thinwire.wire import decode_frame, encode_frame, frame_limit
-from thinwire_lab.published.simulated_clients import changed
-from thinwire_lab.published.simulated_workers import Schedule, run
+from thinwire_lab.published.simulated_clients import replace_unchecked
+from thinwire_lab.published.simulated_workers import Schedule, run_simulation
 
 SHAPES = {"a": (4, 3), "b": (5,)}
 
@@ -85,7 +85,7 @@ OPTIMIZERS = [
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_one_asynchronous_worker_is_sequential_training_to_the_bit(optimizer):
     server, workers = team(1, optimizer=optimizer)
-    run(server, workers, gradient, even(workers), updates=30)
+    run_simulation(server, workers, gradient, even(workers), updates=30)
     weights, states = start(), {name: optimizer.init(w) for name, w in start().items()}
     for step in range(30):
         gradients = gradient("w0", step, weights)
@@ -123,7 +123,7 @@ def test_a_bound_of_zero_is_bulk_synchronous_training_to_the_bit(exchange, sched
     """Whatever the schedule: no tick's model is given out before all updates of the tick before are in."""
     count, ticks, optimizer = 3, 12, SGD(0.1, momentum=0.5)
     server, workers = team(count, exchange, Staleness(max_lead=0), optimizer)
-    run(server, workers, gradient, schedule(workers), updates=count * ticks)
+    run_simulation(server, workers, gradient, schedule(workers), updates=count * ticks)
     layers = [TensorSpec(name, shape) for name, shape in SHAPES.items()]
     exchangers = [Exchanger(layers, parse(exchange)) for _ in range(count)]
     weights, states = start(), {name: optimizer.init(w) for name, w in start().items()}
@@ -161,7 +161,7 @@ def reference_asynchronous(count, schedule, updates, lr):
 def test_an_unbounded_pace_is_asynchronous_training_on_the_same_schedule(max_lead):
     server, workers = team(4, staleness=Staleness(max_lead=max_lead), optimizer=SGD(0.3))
     schedule = straggling(workers)
-    run(server, workers, gradient, schedule, updates=200)
+    run_simulation(server, workers, gradient, schedule, updates=200)
     assert equal(server.weights, reference_asynchronous(4, schedule, 200, 0.3))
 
 
@@ -170,7 +170,7 @@ def test_nobody_gets_further_ahead_than_the_bound_in_ten_thousand_updates(max_le
     server, workers = team(4, staleness=Staleness(max_lead=max_lead), optimizer=SGD(0.01))
     schedule = straggling(workers, seed=max_lead)
     updates = 10_000 if max_lead == 3 else 500
-    run(server, workers, shrinking, schedule, updates=updates)
+    run_simulation(server, workers, shrinking, schedule, updates=updates)
     assert max(server.lead_counts) == max_lead  # reached, for one worker is ten times slower, and never exceeded
     assert max(server.staleness_counts) <= 2 * max_lead * (len(workers) - 1)
     assert sum(server.staleness_counts.values()) == server.applied >= updates
@@ -179,7 +179,7 @@ def test_nobody_gets_further_ahead_than_the_bound_in_ten_thousand_updates(max_le
 
 def test_late_updates_are_refused_and_counted_and_none_that_was_applied_was_staler():
     server, workers = team(4, "ef(topk(k=2))", Staleness(max_staleness=8), SGD(0.05))
-    run(server, workers, shrinking, straggling(workers), updates=1_000)
+    run_simulation(server, workers, shrinking, straggling(workers), updates=1_000)
     assert max(server.staleness_counts) <= 8
     assert server.rejections["late"] == workers[0].rejected > 10
     assert server.applied == sum(worker.accepted for worker in workers)
@@ -187,9 +187,9 @@ def test_late_updates_are_refused_and_counted_and_none_that_was_applied_was_stal
 
 def test_of_a_thousand_duplicates_none_is_applied_twice():
     server, workers = team(3, "ef(topk(k=2))", optimizer=SGD(0.05))
-    run(server, workers, shrinking, even(workers, repeats=1.0), updates=1_000)
+    run_simulation(server, workers, shrinking, even(workers, repeats=1.0), updates=1_000)
     once, others = team(3, "ef(topk(k=2))", optimizer=SGD(0.05))
-    run(once, others, shrinking, even(others), updates=1_000)
+    run_simulation(once, others, shrinking, even(others), updates=1_000)
     assert server.repeated >= 1_000 and server.applied == once.applied == server.version
     assert equal(server.weights, once.weights)
 
@@ -246,7 +246,7 @@ def test_under_ef21_a_refused_update_changes_no_belief_on_either_side():
 def test_the_others_go_on_when_a_worker_dies(staleness):
     server, workers = team(4, staleness=staleness, optimizer=SGD(0.1), worker_timeout_s=5.0)
     schedule = even(workers, dies={"w1": 20.0})
-    took = run(server, workers, gradient, schedule, updates=400)
+    took = run_simulation(server, workers, gradient, schedule, updates=400)
     assert server.members.present() == ["w0", "w2", "w3"] and server.evicted == 1
     assert took <= 20 + 400 / 3 * 1.2 + 5.0 + 2  # one deadline and a step were lost, no more
 
@@ -316,7 +316,7 @@ def test_who_only_waits_is_never_overdue():
 @pytest.mark.parametrize("down", ["topk(k=3)", "qsgd()", "sign()", "randomk(k=2, scaled=false)"])
 def test_workers_hold_what_the_server_believes_them_to_hold(down):
     server, workers = team(3, "ef(topk(k=2))", Staleness(max_lead=2), SGD(0.05), down=down)
-    run(server, workers, gradient, straggling(workers), updates=150)
+    run_simulation(server, workers, gradient, straggling(workers), updates=150)
     for worker in workers:
         believed = server.copies.pending.get(worker.name, server.copies.copies[worker.name])
         assert equal(believed, worker.weights)
@@ -400,7 +400,9 @@ def test_a_bad_update_is_refused_with_a_reason_and_training_goes_on():
     for step, (reason, round, fields, payload) in enumerate(pushes(server, example)):
         if round == example.round:
             round = step  # a step number of its own, or it would be a repeat
-        reply = server.handle(changed(Message("push", "w1"), round=round, fields=fields, payload=payload), 0.0)
+        reply = server.handle(
+            replace_unchecked(Message("push", "w1"), round=round, fields=fields, payload=payload), 0.0
+        )
         assert (reply.kind, reply.fields["reason"]) == ("rejected", reason), reply.fields
         assert reply.fields["text"]
         cases += 1
@@ -478,18 +480,18 @@ def test_a_worker_is_not_stored_while_its_update_is_unanswered():
 def test_a_stored_server_and_its_workers_go_on_to_the_bit(tmp_path, staleness, exchange, down):
     def halfway():
         server, workers = team(3, exchange, staleness, Adam(0.05), down=down)
-        run(server, workers, gradient, straggling(workers), updates=40)
+        run_simulation(server, workers, gradient, straggling(workers), updates=40)
         return server, workers
 
     server, workers = halfway()
     checkpoint.save(tmp_path, {"server": server.state_dict(), "workers": {w.name: w.state_dict() for w in workers}})
-    run(server, workers, gradient, straggling(workers), updates=80)
+    run_simulation(server, workers, gradient, straggling(workers), updates=80)
     stored = checkpoint.load(tmp_path)
     other, others = team(3, exchange, staleness, Adam(0.05), down=down)
     other.load_state_dict(stored["server"])
     for worker in others:
         worker.load_state_dict(stored["workers"][worker.name])
-    run(other, others, gradient, straggling(others), updates=80)
+    run_simulation(other, others, gradient, straggling(others), updates=80)
     assert equal(server.weights, other.weights)
     assert (server.version, server.staleness_counts, server.rejections) == (
         other.version,
