@@ -136,6 +136,19 @@ def own_part_without_signature(driver):
     return said(lambda: thinwire.attach(ddp_of(driver), Undescribed()))
 
 
+def close_at_the_end_of_with(driver):
+    """The state of a handle after its `with` block, warnings of closing it again, and whether the model still trains."""
+    model = ddp_of(driver)
+    with thinwire.attach(model, EF_TOPK) as handle:
+        train(model, driver, 1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        handle.close()
+        handle.detach()
+    train(model, driver, 1, start=1)
+    return repr(handle), len(caught), handle.report().steps, weights(model)
+
+
 def two_handles(driver):
     """What an old handle says after a second attach; the new one stays in force."""
     model = ddp_of(driver)

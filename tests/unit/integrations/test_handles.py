@@ -42,6 +42,11 @@ def test_a_part_that_ranks_cannot_compare_is_refused_with_the_remedy(pool):
         assert kind == "CompositionError" and "helpers.options_jobs.Undescribed" in text and "signature()" in text
 
 
+def test_a_handle_closes_at_the_end_of_its_with_block_and_leaves_plain_ddp(pool):
+    (text, warned, steps, weights), other = pool.run(2, jobs.close_at_the_end_of_with)
+    assert "detached" in text and (warned, steps) == (0, 1) and other[3] == weights
+
+
 def test_an_old_handle_knows_that_it_was_replaced(pool):
     for errors, report, told, steps, after, last in pool.run(2, jobs.two_handles, within_s=30.0):
         for (kind, text), method in zip(
