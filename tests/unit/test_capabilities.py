@@ -31,7 +31,7 @@ ALLOWED_PROBES = {
     "integrations/local_options.py": "an optimizer",
     "integrations/wrappers.py": "a model",
     "integrations/ddp_hook_slot.py": "a model",
-    "cli/figures.py": "options of a command",
+    "cli/json_output.py": "options of a command",
     "experiments/sources.py": "a module",
     "sync/uplink.py": "a memory's state",
 }

@@ -50,7 +50,7 @@ def test_a_count_is_not_tunable_and_a_second_stage_is_not_varied():
         ("adapt(controller=lgreco())", "no method is given"),
         ("adapt(sign(), controller=lgreco())", "no density, bits or rank"),
         ("adapt(topk(density=0.01), min_factor=2.0, controller=lgreco())", "min_factor must be at most 1"),
-        ("adapt(topk(density=0.01), max_factor=-1.0, controller=lgreco())", "max_factor is a multiple"),
+        ("adapt(topk(density=0.01), max_factor=-1.0, controller=lgreco())", "max_factor multiplies the given density"),
         ("adapt(topk(density=0.01), controller=ring())", "is a topology; expected a controller: fixed, lgreco"),
         ("lgreco()", "is a controller; expected an aggregator"),
         ("ef(lgreco())", "is a controller; expected an aggregator or a compressor"),
