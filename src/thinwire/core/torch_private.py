@@ -114,7 +114,7 @@ def count_reduced_parameters(model: DistributedDataParallel) -> int:
 
 
 def awaits_first_static_step(model: DistributedDataParallel) -> bool:
-    """Whether the next step is the first one with `static_graph`, whose buckets come after backward."""
+    """Whether the next step is the first one with `static_graph`: its buckets come after backward."""
     api = "DistributedDataParallel._static_graph_delay_allreduce_enqueued"
     return bool(model.static_graph) and not _get(model, api)
 
