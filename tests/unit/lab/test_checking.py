@@ -49,7 +49,7 @@ def method(composition, **settings):
         ),
         (
             LOGISTIC | method("local(sync_every=20, num_fragments=9)"),
-            "methods: a: local: 9 fragments of 1 layers cannot be",
+            "methods: a: local: num_fragments must be at most the number of layers, 1, got 9",
         ),
         (
             LOGISTIC | method("impk(density=0.1)", importance={"stepz": 3}),
