@@ -26,7 +26,7 @@ class RequestHeader(NamedTuple):
 
     signature: int  # checksum of the request's description: equal on all ranks that agree
     step: int
-    num_bytes: int  # of the framed payload that follows; 0 for an all-reduce, whose size is part of the description
+    num_bytes: int  # of the framed payload that follows; 0 for an all-reduce: its size is in the description
 
     def pack(self) -> Tensor:
         return torch.frombuffer(bytearray(_FORMAT.pack(*self)), dtype=torch.uint8)

@@ -56,7 +56,7 @@ class Meter:
     def __init__(self, keep_steps: int = 100) -> None:
         self.rows: dict[TrafficKey, Traffic] = {}
         self.keep_steps = keep_steps
-        self._steps: dict[int, list[TrafficKey]] = {}  # steps whose rows are not merged yet
+        self._steps: dict[int, list[TrafficKey]] = {}  # rows that are not merged yet, by step
 
     def record(
         self, request: Request, world: World, sent: int, received: int, header_sent: int, header_received: int

@@ -65,7 +65,7 @@ class TorchDist(ClosedOnExit):
     """Runs the programs of one rank over a gloo group of its own; one thread issues all collectives, in order.
 
     Args:
-        group: the process group whose ranks take part; None is the default group.
+        group: the process group; None is the default group.
         timeout_s: seconds to wait for a peer within one message.
         ordered: sum long tensors in rank order at each shard's owner, too, instead of by gloo's all-reduce. The same
             number of bytes is sent; the result equals that of `lockstep` bit for bit.

@@ -194,7 +194,7 @@ def serve(
     rounds, seed and task; a worker with others is rejected, and its error names the differences.
 
     Args:
-        model: The model whose trainable parameters are served; at the end they have the trained weights. Or tensors by
+        model: The model to train; at the end its trainable parameters have the trained weights. Or tensors by
             name.
         optimizer: Optimizer of the server: "sgd(lr=0.05)", "adam(lr=0.01)", or any of torch.optim in lower case, such
             as "rmsprop(lr=0.01)". With rounds, "sgd(lr=1)" is FedAvg.

@@ -9,7 +9,7 @@ from .state_store import StateStore
 
 
 class Supervisor:
-    """Wraps a server and tracks workers whose connection broke before they said `leave`.
+    """Wraps a server and tracks workers that lost their connection without saying `leave`.
 
     A lost worker is removed at once, so that no other worker waits for it, and may rejoin; after `timeout_s` it is not
     expected any more. With a store, the state is saved before the reply to the update that made it due.

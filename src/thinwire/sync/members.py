@@ -116,7 +116,7 @@ class Members:
             member.waiting = waiting
 
     def overdue(self, now: float, timeout_s: float) -> list[str]:
-        """Workers whose present step started more than `timeout_s` ago and that do not wait for others."""
+        """Workers that started their present step more than `timeout_s` ago and do not wait for others."""
         return [n for n in self.present() if not self.all[n].waiting and now - self.all[n].since > timeout_s]
 
     def restart_timers(self, now: float) -> None:

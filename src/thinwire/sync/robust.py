@@ -47,7 +47,7 @@ class RobustMean:
             )
 
     def check(self, compressor: Compressor, keeps_estimates: bool) -> None:
-        """Raise IncompatibleParts for a compressor whose updates this method cannot combine."""
+        """Raise IncompatibleParts for a compressor that this method cannot combine."""
         name = type(compressor).__name__
         if self.method in _BY_COORDINATE and not has(compressor, Capability.SENDS_EVERY_COORDINATE):
             raise IncompatibleParts(
@@ -56,7 +56,7 @@ class RobustMean:
             )
         if keeps_estimates and self.method != "mean":
             raise IncompatibleParts(
-                f"EF21 with {self.method}: the estimate of a client whose update is not used would change as well; "
+                f"EF21 with {self.method}: an update that is not used would change the estimate as well; "
                 "use ef(...)"
             )
 

@@ -248,7 +248,7 @@ class LocalRounds:
         parameter.copy_(alpha * parameter.to(new.dtype) + (1 - alpha) * new if alpha else new)
 
     def _roll_back_if_bad(self) -> bool:
-        """After a skipped round: a rank whose weights are not finite resets them to its anchors; others keep theirs.
+        """After a skipped round: a rank with non-finite weights resets them to its anchors; others keep theirs.
 
         Their next delta contains all changes since the last good round, so nothing is lost.
         """

@@ -26,7 +26,7 @@ class FederatedConfig:
         round_timeout_s: seconds after which a round ends with the updates that have arrived.
         min_updates: with fewer accepted updates a round changes nothing.
         max_client_weight: a client is weighted by its number of examples, at most by this.
-        max_strikes: a client whose updates were rejected this often is not sampled any more; None: no limit.
+        max_strikes: a client with this many rejected updates is not sampled any more; None: no limit.
         aggregate: how the updates of a round are combined.
     """
 

@@ -138,7 +138,7 @@ def check_composition(payload: str, compositions: Iterable[Aggregator[Any]]) -> 
         text, topology = part_text(composition), topology_of(composition)
         if topology is not None:
             instead = "" if topology.changes else f", or use choco(..., {part_text(topology)})"
-            neighbors = f"whose neighbors change ({part_text(topology)})" if topology.changes else "of weights"
+            neighbors = f"with neighbors that change ({part_text(topology)})" if topology.changes else "of weights"
             raise IncompatibleParts(
                 f"local: lossy gossip {neighbors} needs a copy of every peer's weights, and {text} keeps none; "
                 f'send payload="deltas"{instead}'

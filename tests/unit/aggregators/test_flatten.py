@@ -152,7 +152,7 @@ def test_each_fragment_of_a_local_round_is_flattened():
             yield from rounds[rank].after_step(step, World(rank, RANKS))
 
     lockstep([steps(rank) for rank in range(RANKS)])
-    assert rounds[0].rounds == 6 and rounds[0].bad_in_a_row == 0
+    assert rounds[0].num_rounds == 6 and rounds[0].bad_in_a_row == 0
 
 
 @pytest.mark.parametrize(

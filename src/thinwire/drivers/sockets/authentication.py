@@ -16,7 +16,7 @@ TAG_BYTES = 32
 _MIN_BYTES = 16
 _KEY_BYTES = 32
 _SCRYPT = {"n": 2**15, "r": 8, "p": 1, "maxmem": 64 << 20, "dklen": _KEY_BYTES}  # 32 MiB and about 0.1 s per guess
-_MAX_SALTS = 8  # servers whose keys are cached
+_MAX_SALTS = 8  # number of servers with a cached key
 _HOW_TO_MAKE = "python -c 'import secrets; print(secrets.token_hex(32))' makes one"
 
 

@@ -137,7 +137,7 @@ def resume(reading: Generator[int, bytearray, Message], piece: bytearray) -> tup
 
 
 def expect_version(message: Message, peer: str) -> Message:
-    """Raise FrameError if the peer speaks another handshake, whose proof would fail without naming the cause."""
+    """Raise FrameError if the peer speaks another handshake; its proof would fail without naming the cause."""
     version = message.fields.get("handshake", 1)
     if version != HANDSHAKE_VERSION:
         raise FrameError(
@@ -178,7 +178,7 @@ def check_kind(message: Message, part: str) -> None:
 
 
 def failure_reply(error: Exception, message: Message, server: str) -> Message:
-    """The reply to a message whose handler raised: the text of a ThinwireError; any other error is logged here."""
+    """The reply after an error of the handler: the text of a ThinwireError; any other error is logged here."""
     if isinstance(error, ThinwireError):
         text = f"{type(error).__name__}: {error}"
     else:

@@ -37,7 +37,7 @@ from .tls import check_certificate_name
 
 _log = get_logger(__name__)
 _LINGER_S, _LINGER_BYTES = 0.5, 1 << 20
-_EXPLAINED = ("handshake version", "certificate name")  # reasons whose text helps the peer and reveals nothing
+_EXPLAINED = ("handshake version", "certificate name")  # their text helps the peer and reveals nothing
 
 
 class ServerConnection:
@@ -143,7 +143,7 @@ class ServerConnection:
     async def reject_and_close(self, server: str, error: FrameError, settings: Sequence[str]) -> None:
         """Send the reason before the connection is closed.
 
-        settings: those of the server; sent to an authenticated peer whose own differ.
+        settings: those of the server; sent to an authenticated peer with other settings.
         """
         more: dict[str, Field] = {"text": str(error)} if error.reason in _EXPLAINED else {}
         if error.reason == "fingerprint" and self.name:

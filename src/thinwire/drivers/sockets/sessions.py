@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Container
 from dataclasses import dataclass
 
-_REMEMBERED = 4  # times max_connections: peers whose last answer is kept, disconnected ones included
+_REMEMBERED = 4  # times max_connections: number of peers with a stored answer, disconnected ones included
 
 
 @dataclass

@@ -13,7 +13,7 @@ from ...core import CompositionError, FrameError
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files: our certificate (with its chain) and key, and the CA whose certificates we trust.
+    """PEM files: our certificate (with its chain) and key, and the CA that signs the certificates we trust.
 
     A listener needs certificate and key, and with a CA it requires certificates of workers, too: then a worker
     may only use a name in its certificate, as common name (CN) or subjectAltName (DNS or URI). A worker
