@@ -56,8 +56,7 @@ class RobustMean:
             )
         if keeps_estimates and self.method != "mean":
             raise IncompatibleParts(
-                f"EF21 with {self.method}: an update that is not used would change the estimate as well; "
-                "use ef(...)"
+                f"EF21 with {self.method}: an update that is not used would change the estimate as well; use ef(...)"
             )
 
     @property

@@ -360,7 +360,9 @@ def test_lossy_weights_are_refused_by_name():
 
 
 def test_lossy_gossip_of_weights_is_refused_and_told_what_to_do():
-    with pytest.raises(IncompatibleParts, match=r"neighbors that change \(rotating\(\)\).*copy of every peer.*deltas\"$"):
+    with pytest.raises(
+        IncompatibleParts, match=r"neighbors that change \(rotating\(\)\).*copy of every peer.*deltas\"$"
+    ):
         Local(payload="weights", composition=Gossip(TopK(k=2), Rotating()))
     with pytest.raises(IncompatibleParts, match=r"copy of every peer.*deltas.*choco\(\.\.\., ring\(\)\)"):
         Local(payload="weights", composition=Gossip(TopK(k=2), Ring()))
