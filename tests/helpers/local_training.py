@@ -1,4 +1,4 @@
-"""Local training of a small problem in lockstep, and S3's algorithms written down as they are printed."""
+"""Local training of a small problem in lockstep, and the algorithms of Tolstobrov (2022) as printed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def trained(size, settings, steps, **options):
     return lockstep([worker.train(steps) for worker in workers(size, settings, **options)])
 
 
-# S3 as printed: lists of weights by rank
+# Tolstobrov (2022) as printed: lists of weights by rank
 
 
 def algorithm_1(size, period, lr, steps):

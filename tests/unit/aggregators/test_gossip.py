@@ -15,7 +15,7 @@ def gradient(weights, rank, step):
 
 
 def algorithm_2(weights, steps, rate, threshold=None):
-    """S3, Alg. 2, as printed; with a threshold Alg. 3: only components above it travel and change anything."""
+    """Tolstobrov (2022), Algorithm 2, as printed; with a threshold Alg. 3: only components above it travel and change anything."""
     size, s = len(weights), 1
     for step in range(steps):
         g = [gradient(w, i, step) for i, w in enumerate(weights)]
