@@ -16,13 +16,9 @@ KIND_PROTOCOLS = {"Compressor", "Aggregator", "Controller", "Topology"}  # what 
 ALLOWED_PROBES = {
     "core/capabilities.py": "the one place that reads a declaration",
     "testing": "observes what a part does, whatever it declares",
-    "core/memories.py": "a memory's own methods",
     "core/tunable.py": "the one place that reads how a part is turned",
     "core/torch_private.py": "private names of torch",
     "catalog/kinds.py": "a class that is being registered",
-    "experiments/outside.py": "a module",
-    "experiments/tables.py": "a type",
-    "experiments/tasks/__init__.py": "a task",
     "core/signatures.py": "an object outside the catalog may say how it is compared",
     "core/state.py": "states are named tuples, or plain ones",
     "core/options.py": "a GradScaler",
@@ -32,14 +28,10 @@ ALLOWED_PROBES = {
     "integrations/wrappers.py": "a model",
     "integrations/ddp_hook_slot.py": "a model",
     "cli/json_output.py": "options of a command",
-    "experiments/sources.py": "a module",
-    "sync/uplink.py": "a memory's state",
 }
 # isinstance over concrete parts, lists of their classes
 ALLOWED_CLASSES = {
     "catalog": "the list of all parts",
-    "sync/uplink.py": "a memory's form for servers",
-    "bench/adapting.py": "measures L-GreCo, which it has just put there",
 }
 
 
@@ -122,7 +114,31 @@ def protocol_checks():
 
 
 def test_no_part_is_probed_for_a_name():
-    assert not [place for place in probes() if not allowed(place[0], ALLOWED_PROBES)]
+    found = list(probes())
+    assert not [place for place in found if not allowed(place[0], ALLOWED_PROBES)]
+    unused = [name for name in ALLOWED_PROBES if not any(allowed(place, {name: ""}) for place, _ in found)]
+    assert not unused, "an exception that nothing needs"
+
+
+def test_no_request_is_known_by_its_class():
+    """Requests answer for themselves; what a test suite makes of answers may look at these."""
+    kinds = {
+        "AllReduce",
+        "AllGather",
+        "AllToAll",
+        "ReduceScatter",
+        "Broadcast",
+        "NeighborExchange",
+        "Work",
+        "FlattenLayers",
+    }
+    found = [
+        (name, call.lineno)
+        for name, tree in trees()
+        for call in calls(tree, "isinstance", "issubclass")
+        if names_in(call.args[1]) & kinds and not name.startswith("core/requests")
+    ]
+    assert not found
 
 
 def test_no_concrete_part_is_known_outside_its_package():

@@ -10,13 +10,10 @@ from torch import Tensor
 
 from ..compressors import Identity
 from ..core import (
-    AllGather,
-    AllReduce,
     Capabilities,
     Capability,
     Compressor,
     Context,
-    FlattenLayers,
     Menu,
     TensorSpec,
     World,
@@ -110,12 +107,7 @@ def sends_one_payload(part: Any) -> bool:
     x, world = gaussian(*SHAPE), World(0, 2)
     program = part.reduce(x, TensorSpec.of("layer", x), part.init(TensorSpec.of("layer", x), KEY), Context(0, world))
     request = next(program)
-    if isinstance(request, AllGather):
-        num_bytes = request.payload.num_bytes
-    elif isinstance(request, AllReduce):
-        num_bytes = request.tensor.nbytes
-    else:
-        return False
+    num_bytes = sum(label.num_bytes for label in request.labels)
     try:
         program.send(request.answer_if_identical(world.size))
     except StopIteration:
@@ -200,7 +192,8 @@ def flattens_layers(part: Any) -> bool | None:
         return None
     x = gaussian(*SHAPE)
     spec, ctx = TensorSpec.of("layer", x), Context(0, World(0, 2), plan=make_default_plan(part), can_flatten=True)
-    return isinstance(next(part.reduce(x, spec, part.init(spec, KEY), ctx), None), FlattenLayers)
+    request = next(part.reduce(x, spec, part.init(spec, KEY), ctx), None)
+    return request is not None and request.expands
 
 
 def has_menu(part: Any) -> bool:
