@@ -55,7 +55,9 @@ def test_bits_of_any_rank_are_set_in_the_answer():
 
 
 def test_numbers_with_fractions_have_no_bits_to_combine():
-    with pytest.raises(TypeError, match=r"AllReduce\(or\): the tensor must be an integer type, got torch.float32; use uint8"):
+    with pytest.raises(
+        TypeError, match=r"AllReduce\(or\): the tensor must be an integer type, got torch.float32; use uint8"
+    ):
         AllReduce(torch.zeros(3), Op.OR)
 
 
