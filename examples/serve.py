@@ -14,7 +14,7 @@ from torch import nn
 
 import thinwire
 
-SETTINGS = {"exchange": "ef(topk(density=0.05))", "task": "sums"}  # the same on both sides
+SETTINGS = {"composition": "ef(topk(density=0.05))", "task": "sums"}  # the same on both sides
 
 
 def make_model():

@@ -103,7 +103,7 @@ def test_a_gpt_trains_with_a_composition_for_each_pattern():
 def read(monkeypatch):
     """ddp_resnet.py's own reader."""
     monkeypatch.syspath_prepend(EXAMPLES)
-    return runpy.run_path(str(EXAMPLES / "ddp_resnet.py"))["cifar10"]
+    return runpy.run_path(str(EXAMPLES / "ddp_resnet.py"))["load_cifar10"]
 
 
 @pytest.mark.parametrize("inside", (".", "cifar-10-batches-bin"))

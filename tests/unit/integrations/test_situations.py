@@ -45,7 +45,7 @@ def test_frozen_parameters_stay_and_the_others_learn(pool, names):
 
 
 def test_a_parameter_frozen_after_wrapping_is_refused(pool):
-    assert "wrap it again" in equal_on_all_ranks(pool.run(2, jobs.freeze_too_late))
+    assert "wrap the model again" in equal_on_all_ranks(pool.run(2, jobs.freeze_too_late))
 
 
 def test_strides_of_a_parameter_do_not_matter(pool):

@@ -139,8 +139,8 @@ def test_groups_have_floors_of_their_own_and_frozen_parameters_stay_out():
         weight.grad = torch.randn(40, 40, generator=torch.Generator().manual_seed(1))
     optimizer.step()
     moments = AdamMoments(optimizer)
-    assert list(moments.held) == ["0.0", "1.0"]
-    assert [moments.betas(name) for name in moments.held] == [(0.9, 0.999), (0.5, 0.9)]
+    assert list(moments.parameters) == ["0.0", "1.0"]
+    assert [moments.betas(name) for name in moments.parameters] == [(0.9, 0.999), (0.5, 0.9)]
     state = optimizer.state_dict()
     state["param_groups"][1]["betas"] = (0.6, 0.9)
     optimizer.load_state_dict(state)  # makes new groups
@@ -157,7 +157,7 @@ def test_groups_have_floors_of_their_own_and_frozen_parameters_stay_out():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda p: torch.optim.SGD(p, lr=0.1), "got SGD; torch.optim.Adam or AdamW would do"),
+        (lambda p: torch.optim.SGD(p, lr=0.1), "must be a torch.optim.Adam or AdamW, got SGD"),
         (lambda p: torch.optim.NAdam(p), "got NAdam"),
         (lambda p: torch.optim.Adam(p, amsgrad=True), "use amsgrad=False"),
     ],
@@ -168,7 +168,7 @@ def test_other_optimizers_are_refused_by_name(make, says):
 
 
 def test_what_has_no_moments_is_refused():
-    with pytest.raises(thinwire.CompositionError, match="no parameter that wants gradients"):
+    with pytest.raises(thinwire.CompositionError, match="no parameter that requires gradients"):
         AdamMoments(torch.optim.Adam([torch.zeros(3)]))
     with pytest.raises(thinwire.CompositionError, match="complex64; real numbers"):
         AdamMoments(torch.optim.Adam([torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))]))
@@ -180,7 +180,7 @@ def test_what_has_no_moments_is_refused():
     "text", ("powersgd(rank=2)", "gossip(identity(), ring())", "two_hop(topk(density=0.1))", "vote()")
 )
 def test_exchanges_that_cannot_carry_pairs_are_refused_by_name(text):
-    with pytest.raises(thinwire.IncompatibleParts, match=r"cannot carry m and v together; use dense\(\)"):
+    with pytest.raises(thinwire.IncompatibleParts, match=r"cannot send pairs \(m, v\); use dense\(\)"):
         MomentsAveraging(AdamMoments(adam(0)[1]), parse_moments(text))
 
 
@@ -221,7 +221,7 @@ def test_a_resumed_averaging_goes_on_bit_for_bit(pool, text, stop):
 
 def test_a_nan_on_one_rank_changes_nothing_anywhere(pool):
     for error, same in pool.run(2, jobs.spoiled):
-        assert same and "no rank's have changed" in error
+        assert same and "no rank's moments have changed" in error
 
 
 def test_ranks_that_disagree_are_told(pool):
@@ -274,7 +274,7 @@ def test_a_resumed_local_run_goes_on_bit_for_bit(pool, stop):
     ("options", "says"),
     [
         ({"optimizer_state": "uniform()", "payload": "gradients", "sync_every": 1}, "their moments are equal"),
-        ({"optimizer_state": "averaged"}, "optimizer_state is local, reset, or a composition"),
+        ({"optimizer_state": "averaged"}, "optimizer_state must be local, reset or a composition"),
         ({"optimizer_state": "uniform()", "composition": "gossip(identity(), ring())"}, "among neighbors \\(gossip\\)"),
     ],
 )

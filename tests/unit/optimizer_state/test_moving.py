@@ -43,8 +43,8 @@ def test_hosts_that_disagree_are_both_told(pool, other):
 
 @pytest.mark.parametrize(
     ("text", "to", "says"),
-    [("ef(topk(density=0.1))", 1, "several hosts or many rounds"), ("sketch(topk(density=0.1))", 1, "several hosts"),
-     ("dense()", 0, "another rank is needed"), ("dense()", 7, "another rank is needed")],
+    [("ef(topk(density=0.1))", 1, "several ranks or many rounds"), ("sketch(topk(density=0.1))", 1, "several ranks"),
+     ("dense()", 0, "the other rank must be"), ("dense()", 7, "the other rank must be")],
 )  # fmt: skip
 def test_what_cannot_be_sent_is_refused_before_anything_is(pool, text, to, says):
     ((kind, told),) = pool.run(1, jobs.refused, text, to)
@@ -54,5 +54,5 @@ def test_what_cannot_be_sent_is_refused_before_anything_is(pool, text, to, says)
 def test_without_a_process_group_there_is_nobody():
     import thinwire
 
-    with pytest.raises(thinwire.CompositionError, match="needs a process group"):
+    with pytest.raises(thinwire.CompositionError, match="need a process group"):
         thinwire.moments.send(adam(0)[1], "dense()", to=1)
