@@ -1,6 +1,6 @@
 """Federated rounds with 64 unreliable clients: in each round 20 % drop out and 5 % send malformed updates.
 
-A logistic regression whose clients have different examples, on a virtual clock, with the server and clients that
+A logistic regression, clients with different examples, on a virtual clock, with the server and clients that
 `thinwire serve` and `thinwire join` run over sockets.
 """
 

@@ -32,7 +32,7 @@ from ..tasks.base import Learner
 from ..tasks.splits import Split
 
 MAX_STEPS = 50
-WINDOW = 10  # gradients whose mean is compressed for the error, as in L-GreCo; and last steps whose losses are compared
+WINDOW = 10  # gradients in the mean that is compressed for the error, as in L-GreCo; last steps for comparing losses
 
 
 def build_sensitivity_jobs(

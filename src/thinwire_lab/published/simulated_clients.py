@@ -60,7 +60,7 @@ def simulate(
     local_steps: int = 5,
     seed: int = 0,
 ) -> FederationOutcome:
-    """Simulate logistic regression whose clients have different examples.
+    """Simulate logistic regression on clients with different examples.
 
     In each round a sampled client drops out or sends a malformed update with the given probability; a round with
     missing clients ends at its deadline.

@@ -3,7 +3,7 @@
 A slim ResNet on CIFAR-100 and a GPT on WikiText-2 by words, four workers each. For each family (Top-k 5 %, QSGD 4 bits,
 PowerSGD 4, sketches of Top-k 5 %): the same setting for all layers, and L-GreCo's plan with that setting as default,
 renewed every 60 steps; then other controllers, all with Top-k 5 % as default (the published Table 4 compares them on
-PowerSGD), and mixtures whose menus hold several families. Vectors and layers of fewer than 1,024 numbers are sent
+PowerSGD), and mixtures with several families in the menu. Vectors and layers of fewer than 1,024 numbers are sent
 dense. On CIFAR-100 also other defaults, for a curve. Step times are those of DDP on 1 to 4 processes, with links of 100
 Mbit/s. By default 10,000 images and 600,000 words, 300 steps; --published-size: ResNet-18 on all images, GPT-2 small on
 the experiment text.

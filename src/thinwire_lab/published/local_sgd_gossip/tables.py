@@ -82,7 +82,7 @@ def build_findings_table(runs: Runs) -> dict[str, Any]:
 
 
 def split_by_accuracy(found: RunIndex, accuracy_groups: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the groups whose no. 1 ends at least MARGIN above chance, and the others."""
+    """Return the groups in which no. 1 ends at least MARGIN above chance, and the others."""
     above = {g: final_value(found[g, "1"], "accuracy") - CHANCE[g.partition(",")[0]] for g in accuracy_groups}
     return [g for g in accuracy_groups if above[g] >= MARGIN], [g for g in accuracy_groups if not above[g] >= MARGIN]
 

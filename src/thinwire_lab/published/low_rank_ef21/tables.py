@@ -168,7 +168,7 @@ def build_expectations_table(runs: Sequence[Run]) -> dict[str, Any]:
             *fewer(to_server, through),
         ],
         [
-            "... and fewer bytes in both directions between a worker and the server, whose answer is dense",
+            "... and fewer bytes in both directions between a worker and the server (its answer is dense)",
             *fewer(lambda label: to_server(label, both=True), through),
         ],
         [
@@ -199,7 +199,7 @@ def _with_ef21(label: str) -> str:
 
 
 def server_label(label: str) -> str:
-    """Return the label of a method whose payloads go to a server."""
+    """Return the label of the form with a parameter server."""
     return f"{label}, server"
 
 

@@ -42,7 +42,7 @@ def num_bytes(text: str, spec: TensorSpec) -> float:
 
 
 def choose_density(form: str) -> Setting:
-    """Choose the density whose payload has the dense size divided by the saving."""
+    """Choose the density at which the payload has the dense size divided by the saving."""
 
     def setting(spec: TensorSpec, saving: float) -> str:
         low, high = 1e-5, 1.0
