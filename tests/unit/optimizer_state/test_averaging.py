@@ -170,9 +170,9 @@ def test_other_optimizers_are_refused_by_name(make, says):
 def test_what_has_no_moments_is_refused():
     with pytest.raises(thinwire.CompositionError, match="no parameter that requires gradients"):
         AdamMoments(torch.optim.Adam([torch.zeros(3)]))
-    with pytest.raises(thinwire.CompositionError, match="complex64; real numbers"):
+    with pytest.raises(thinwire.CompositionError, match="complex64; parameters must be real"):
         AdamMoments(torch.optim.Adam([torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))]))
-    with pytest.raises(thinwire.CompositionError, match="x is no parameter of this optimizer"):
+    with pytest.raises(thinwire.CompositionError, match="x is not a parameter of this optimizer"):
         AdamMoments(torch.optim.Adam([torch.nn.Parameter(torch.zeros(3))]), {"x": torch.zeros(3)})
 
 
