@@ -40,6 +40,7 @@ MEMORIES = [
     "topk(density=0.05)",
     "dense()",
 ]
+TAKE_RESIDUALS = ("ef(", "scam(", "dgc(", "late(")  # memories that adopt the residual of another
 
 
 def composed(text):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.memory_cases import LAYERS, MEMORIES, composed, mass, slack, train, trained
+from helpers.memory_cases import LAYERS, MEMORIES, TAKE_RESIDUALS, composed, mass, slack, train, trained
 from thinwire import Exchanger, World, catalog, parse
 from thinwire.core import flatten_state
 
@@ -26,7 +26,7 @@ def test_state_is_transferred_or_its_loss_is_reported(before):
             for kind, layers in kinds.items():
                 assert_kept_or_dropped(new, after, kind, layers, dropped[0])
         lost = any("'s residual of" in text for text in dropped[0])
-        takes = any(part in after for part in ("ef(", "scam(", "dgc(", "late("))
+        takes = any(part in after for part in TAKE_RESIDUALS)
         assert lost == (not takes and any(bool(one.any()) for one in before_change[0]["residual"].values()))
         train(news, [4])
         for new in news:  # what it has now can be stored and loaded
