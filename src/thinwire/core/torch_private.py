@@ -37,6 +37,7 @@ SEEN_IN = {  # the first and the last release in which it was found; releases be
     "Reducer._get_zeros_like_grad_buckets": _ALL,
     "Parameter._in_backward_optimizers": _ALL,
     "distributed_c10d._get_default_store": _ALL,
+    "torch.utils._python_dispatch": _ALL,
 }
 
 
@@ -143,3 +144,9 @@ def steps_in_backward(parameter: nn.Parameter) -> bool:
 def default_store(c10d: ModuleType) -> Any:
     """The key-value store of the default process group; the caller passes the module, since core must not import it."""
     return _get(c10d, "distributed_c10d._get_default_store")()
+
+
+def dispatch_mode(utils: Any = torch.utils) -> type[Any]:
+    """The base class of contexts that intercept every operation of torch."""
+    mode: type[Any] = _get(utils, "torch.utils._python_dispatch").TorchDispatchMode
+    return mode

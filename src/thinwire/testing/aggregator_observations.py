@@ -107,6 +107,8 @@ def sends_one_payload(part: Any) -> bool:
     x, world = gaussian(*SHAPE), World(0, 2)
     program = part.reduce(x, TensorSpec.of("layer", x), part.init(TensorSpec.of("layer", x), KEY), Context(0, world))
     request = next(program)
+    if request.scope() is not None:  # some ranks only
+        return False
     num_bytes = sum(label.num_bytes for label in request.labels)
     try:
         program.send(request.answer_if_identical(world.size))

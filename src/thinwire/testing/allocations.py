@@ -11,17 +11,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..core.torch_private import dispatch_mode
 
 
-class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Allocations(dispatch_mode()):  # type: ignore[misc]
     """Context manager: `num_bytes` is the sum over all tensors that torch makes, plus the peak of numpy and Python.
 
     Tensors count even if they are freed inside. warm: whether torch has dispatched before.
     """
 
     def __init__(self, warm: bool = False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.num_bytes, self.warm = 0, warm
 
     @classmethod
@@ -39,11 +40,11 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self.warm:
             warm_up()
         tracemalloc.start()
-        super().__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        super().__exit__(*exception)
         self.num_bytes += tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
 

@@ -54,7 +54,7 @@ def make_cases(kernels: ModuleType, tensor: Tensor) -> Iterator[tuple[str, Work]
     yield "top-k 1 %, decode", partial(kernels.scatter, kept, places, numel)
     coded = positions.encode_positions(places, numel).data
     yield f"top-k 1 %, mean of {RANKS}", partial(_mean(sparse, "sparse_mean"), copies(kept), copies(coded), numel)
-    yield "all above a level: 1 %", partial(kernels.reaching, tensor, float(kept.abs().min()))
+    yield "all above a level: 1 %", partial(kernels.positions_reaching, tensor, float(kept.abs().min()))
     yield (
         "sketch of 1 %, encode and peel",
         partial(_sketch_and_peel, kernels is dispatch, kept.double(), places, key),

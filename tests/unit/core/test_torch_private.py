@@ -51,6 +51,7 @@ LACKING = {
     "used_map_of": (lambda: torch_private.used_map_of(with_a("reducer")), "Reducer._get_local_used_map"),
     "count_buckets": (lambda: torch_private.count_buckets(with_a("reducer")), "Reducer._get_zeros_like_grad_buckets"),
     "default_store": (lambda: torch_private.default_store(Without()), "distributed_c10d._get_default_store"),
+    "dispatch_mode": (lambda: torch_private.dispatch_mode(Without()), "torch.utils._python_dispatch"),
 }
 NEVER_MISSING = {"steps_in_backward"}  # a mark that torch sets on few parameters
 
