@@ -19,7 +19,8 @@ def add_to(commands: SubParsers) -> None:
     parser = commands.add_parser(
         "compare", help="compare two runs", description="Compare the final metrics of two runs."
     )
-    parser.add_argument("folders", type=Path, nargs=2, metavar=("A", "B"), help="folders of the two runs")
+    parser.add_argument("first", type=Path, metavar="A", help="folder of the first run")
+    parser.add_argument("second", type=Path, metavar="B", help="folder of the second run, compared with the first")
     add_json_option(parser, "the numbers of the table")
     parser.set_defaults(command=compare)
     parser = commands.add_parser(
@@ -64,8 +65,8 @@ def compare(options: argparse.Namespace) -> int:
     from thinwire_lab.reporting.result_tables import build_table
     from thinwire_lab.reporting.terminal import make_console, to_rich_table
 
-    one, other = options.folders
-    table = compare_results(_read_result(one), _read_result(other), str(one), str(other))
+    first, second = options.first, options.second
+    table = compare_results(_read_result(first), _read_result(second), str(first), str(second))
     make_console().print(to_rich_table(build_table(table)))
     if options.json:
         write_json(options.json, table)
