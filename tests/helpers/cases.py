@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
+
 from thinwire.catalog import parse, parse_compressor
-from thinwire.core import Aggregator, Compressor
+from thinwire.core import Aggregator, Compressor, parts_of
 from thinwire.testing import (
     DTYPES,
     KINDS,
@@ -86,6 +88,34 @@ COMBINATIONS = [
     "scam(parameter_server(topk(density=0.1), shards=2))",
 ]
 COMPOSITION_TEXTS = list(dict.fromkeys([*composition_texts(), *CONTROLLER_TEXTS, *COMBINATIONS, *MIXING_TEXTS]))
+
+
+def structure_of(text: str) -> tuple[str, ...]:
+    """Aggregators, memories, controllers and topologies of a composition, in order, with the form of a residual.
+
+    Compressors have no state, and aggregators hand their payloads on as bytes: a law about memories, steps and resuming
+    that holds for one compressor holds for all.
+    """
+    parts = [part for part in parts_of(parse(text)) if isinstance(part, Aggregator) or not isinstance(part, Compressor)]
+    return tuple(f"{type(part).__name__} {getattr(part, 'residual_dtype', '')}" for part in parts)
+
+
+def family_of(text: str) -> tuple[str, ...]:
+    """`structure_of`, and the base class of each compressor: how its payloads are made."""
+    inside = [part for part in parts_of(parse(text)) if isinstance(part, Compressor)]
+    bases = [type(part).__mro__[1] if len(type(part).__mro__) > 2 else type(part) for part in inside]
+    return (*structure_of(text), *(base.__name__ for base in bases))
+
+
+def one_of_each(texts: Sequence[str], key: Callable[[str], Hashable]) -> list[str]:
+    """The first text of each group."""
+    first: dict[Hashable, str] = {}
+    for text in texts:
+        first.setdefault(key(text), text)
+    return list(first.values())
+
+
+STRUCTURE_TEXTS = one_of_each(COMPOSITION_TEXTS, structure_of)
 
 
 def compressors() -> list[Compressor]:

@@ -118,8 +118,7 @@ def started(folder, **changes):
     return running, load_run_plan(str(folder / "c.json"))[0]
 
 
-@pytest.mark.parametrize("sign", (signal.SIGKILL, signal.SIGINT), ids=("killed", "interrupted"))
-@pytest.mark.parametrize("driver", ("processes", "lockstep"))
+@pytest.mark.parametrize(("driver", "sign"), [("processes", signal.SIGKILL), ("lockstep", signal.SIGINT)])
 def test_a_run_that_was_stopped_resumes_and_equals_an_uninterrupted_one(tmp_path, driver, sign):
     running, plan = started(tmp_path, groups=[{"workers": 2, "driver": driver}])
     os.killpg(running.pid, sign)
