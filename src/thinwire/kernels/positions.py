@@ -25,7 +25,7 @@ EXPLICIT, BITMAP, RICE = range(3)
 
 
 class CodedPositions(NamedTuple):
-    """CodedPositions positions, and the number of their coding."""
+    """Coded positions, and the number of their coding."""
 
     data: Tensor
     coding: int

@@ -838,7 +838,7 @@ void tw_subtract_low_rank(float *matrix, const float *left, const float *right, 
   low_rank(left, right, rank, rows, columns, matrix, 1);
 }
 
-/* ---- products that a rank sends: summed in whatever order is quickest, since nobody else computes them ---- */
+/* ---- products that a rank sends: summed in whatever order is quickest, since no other rank computes them ---- */
 typedef float lanes __attribute__((vector_size(32), aligned(4), may_alias));
 enum { LANES = 8, STRIP = 8192 };
 
@@ -1210,7 +1210,7 @@ SKETCHES(tw_sketch_whole, tw_peel_whole, u32)
 
 typedef struct { u32 degree, names; } Cell; /* how many items are left in it, and their numbers, each XORed */
 
-static inline void mark_alone(Cell cell, u64 *marks) { /* without a branch, which nobody could foretell */
+static inline void mark_alone(Cell cell, u64 *marks) { /* without a branch: it could not be predicted */
   u32 alone = cell.degree == 1, name = alone ? cell.names : 0;
   marks[name / 64] |= (u64)alone << name % 64;
 }
