@@ -63,7 +63,14 @@ def with_timing(
 
 
 def loopback(program: Program[T]) -> T:
-    """Run a program in a world of one rank: nothing is sent, each request is answered with its own data."""
+    """Run a program in a world of one rank: nothing is sent, each request is answered with its own data.
+
+    Args:
+        program: A program such as `exchanger.run_step(gradients, step, World(0, 1))`.
+
+    Returns:
+        What the program returns.
+    """
     return drive(program, lambda request: request.answer_alone())
 
 

@@ -134,6 +134,14 @@ def name_by_position(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def name_shard(parameters: Iterable[Tensor] | None, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Parameters of a shard, named by position; None: all of the optimizer's that require gradients."""
+    """Name the parameters of a shard by position.
+
+    Args:
+        parameters: The parameters; None: all of the optimizer's that require gradients.
+        optimizer: The optimizer that they belong to.
+
+    Returns:
+        "0", "1", ... and the parameters, in their order.
+    """
     shard = name_by_position(optimizer).values() if parameters is None else parameters
     return {str(at): parameter for at, parameter in enumerate(shard)}

@@ -46,10 +46,17 @@ class _MomentsReader(catalog.Reader):
 
 
 def parse_moments(text: str) -> MomentsConfig:
-    """Parse a text; errors show the text with a mark below the position.
+    """Parse a composition for optimizer moments.
+
+    Args:
+        text: A composition such as `"uniform(bits=8)"`, or one with rules for v, such as
+            `'moments(uniform(bits=4), transmit="log")'`.
+
+    Returns:
+        The composition and the rules that keep v valid.
 
     Raises:
-        CompositionError: The text is not a composition for moments.
+        CompositionError: The text is not a composition for moments. The error shows the text with a mark below it.
     """
     part = _MomentsReader(text).part((*catalog.COMPOSED, "moments settings"))
     if isinstance(part, MomentsConfig):
@@ -60,7 +67,17 @@ def parse_moments(text: str) -> MomentsConfig:
 
 
 def resolve_moments(composition: str | MomentsConfig | Aggregator[Any] | Compressor) -> MomentsConfig:
-    """Return the configuration for what users pass: a text, a configuration, or a part."""
+    """Return the configuration for what users pass.
+
+    Args:
+        composition: A text, a configuration, or a part object.
+
+    Returns:
+        The configuration; one that is passed is returned as it is.
+
+    Raises:
+        CompositionError: It is none of these, or the text is not valid.
+    """
     if isinstance(composition, MomentsConfig):
         return composition
     if isinstance(composition, str):
@@ -69,7 +86,14 @@ def resolve_moments(composition: str | MomentsConfig | Aggregator[Any] | Compres
 
 
 def moments_to_text(moments: MomentsConfig) -> str:
-    """Return the shortest text that parses to the same, if all parts are in the catalog."""
+    """Write a configuration as text.
+
+    Args:
+        moments: The configuration.
+
+    Returns:
+        The shortest text that `parse_moments` reads back to an equal configuration, if all parts are in the catalog.
+    """
     text = catalog.part_text(moments.composition)
     if moments == MomentsConfig(moments.composition):
         return text

@@ -26,7 +26,17 @@ from .pair_compressor import PairCompressor
 
 
 def build_pair_aggregator(moments: MomentsConfig) -> Aggregator[Any]:
-    """Return the composition for pairs, (2, *shape); exact aggregators stay, they average m and v themselves."""
+    """Build the aggregator that averages pairs of m and v over ranks.
+
+    Args:
+        moments: The composition and the rules for v.
+
+    Returns:
+        An aggregator of tensors (2, *shape). Exact aggregators stay as they are: they average m and v themselves.
+
+    Raises:
+        IncompatibleParts: A part of the composition cannot carry pairs.
+    """
     rules = moments.transmit, moments.mask, moments.block
 
     def convert(part: Any) -> Any:
@@ -50,7 +60,17 @@ def build_pair_aggregator(moments: MomentsConfig) -> Aggregator[Any]:
 
 
 def build_pair_compressor(moments: MomentsConfig) -> Compressor:
-    """Return the compressor of pairs that are sent once, to one rank: no average, no memory."""
+    """Build the compressor of pairs that are sent once, to one rank: no average, no memory.
+
+    Args:
+        moments: The composition, dense() or a compressor, and the rules for v.
+
+    Returns:
+        A compressor of tensors (2, *shape).
+
+    Raises:
+        IncompatibleParts: The composition needs several ranks or many rounds.
+    """
     part = moments.composition
     if is_exact_aggregator(part):
         return Identity()
