@@ -5,31 +5,45 @@ from __future__ import annotations
 import copy
 import random
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
 
 import thinwire
-from helpers.ddp_jobs import Net, data, ddp_of, train, weights
+from helpers.ddp_training import Composition, Net, data, ddp_of, train, weights
+from thinwire import TensorSpec, TorchDist
+from thinwire.integrations.ddp_handle import DDPHandle
 
 SMALL_BUCKETS_MB = 0.006  # four of Net's buckets
 LGRECO = "lgreco(start=4, every=3, window=2, observed='target')"
 ADAPTIVE = f"ef(adapt(topk(density=0.05), controller={LGRECO}))"
 MIXED = f"ef(adapt(topk(density=0.05), qsgd(bits=4), powersgd(rank=2), controller={LGRECO}))"
 BY_TIME = "ef(adapt(topk(density=0.05), controller=lgreco(start=20, every=15, window=3, objective='time', calibration_steps=20)))"
+History = list[tuple[int, dict[str, int]]]  # (step, plan) of each change
 
 
-def history(handle):
+def history(handle: DDPHandle) -> History:
     return [(step, dict(plan)) for step, plan in handle.exchanger.plans]
 
 
-def adapt(driver, composition=ADAPTIVE, steps=12, ddp=None, attach=None):
+def adapt(
+    driver: TorchDist,
+    composition: Composition = ADAPTIVE,
+    steps: int = 12,
+    ddp: dict[str, Any] | None = None,
+    attach: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """Plans in force after each step, the whole history, and what is missing of what was to be sent."""
     model = ddp_of(driver, **(ddp or {"bucket_cap_mb": SMALL_BUCKETS_MB}))
     handle = thinwire.attach(model, composition, **(attach or {}))
-    given, sent, in_force = {}, {}, []
+    given: dict[str, Any] = {}
+    sent: dict[str, Any] = {}
+    in_force = []
 
-    def note(spec, seen):
+    def note(spec: TensorSpec, seen: Any) -> None:
         given[spec.name] = given.get(spec.name, 0) + seen.tensor.double()
         sent[spec.name] = sent.get(spec.name, 0) + seen.reduced.sent.double().view(spec.shape)
 
@@ -43,6 +57,7 @@ def adapt(driver, composition=ADAPTIVE, steps=12, ddp=None, attach=None):
         if name in given and hasattr(state, "residual")
     )
     report = handle.report()
+    assert report.adapting is not None
     return {
         "in_force": in_force, "history": history(handle), "lost": lost, "weights": weights(model),
         "decisions": handle.exchanger.controller_report()["decisions"], "report": str(report), "choices": sorted(
@@ -51,7 +66,7 @@ def adapt(driver, composition=ADAPTIVE, steps=12, ddp=None, attach=None):
     }  # fmt: skip
 
 
-def change_back_and_forth(driver):
+def change_back_and_forth(driver: TorchDist) -> tuple[list[bool], list[int], str]:
     """Adaptive, fixed, adaptive again: residuals go along, and each composition chooses or does not."""
     model = ddp_of(driver)
     handle = thinwire.attach(model, ADAPTIVE)
@@ -66,7 +81,7 @@ def change_back_and_forth(driver):
     return carried, changes, weights(model)
 
 
-def change_to_whole_and_back(driver):
+def change_to_whole_and_back(driver: TorchDist) -> tuple[list[bool], list[int], int, str]:
     """By layer, all layers as one, by layer again: residuals go along, in buckets of DDP."""
     model = ddp_of(driver, bucket_cap_mb=SMALL_BUCKETS_MB)
     handle = thinwire.attach(model, "ef(topk(density=0.02))")
@@ -81,16 +96,22 @@ def change_to_whole_and_back(driver):
     return carried, waiting, handle.exchanger.skipped_steps, weights(model)
 
 
-def resume(driver, composition, steps, stop, clock=None):
+def resume(
+    driver: TorchDist,
+    composition: Composition,
+    steps: int,
+    stop: int,
+    clock: Callable[[DDPHandle], Callable[[], float]] | None = None,
+) -> tuple[bool, Any, Any]:
     """A run at a stretch, and one that was stored and taken up by new objects: weights, plans and histories."""
 
-    def build():
+    def build() -> tuple[DDP, DDPHandle, torch.optim.AdamW]:
         model = ddp_of(driver, bucket_cap_mb=SMALL_BUCKETS_MB)
         handle = thinwire.attach(model, composition)
         handle.exchanger.set_clock(clock and clock(handle))
         return model, handle, torch.optim.AdamW(model.parameters(), lr=0.01)
 
-    def shown():
+    def shown() -> tuple[Any, ...]:
         return weights(model), dict(handle.exchanger.plan), history(handle), rates(handle)
 
     model, handle, optimizer = build()
@@ -106,30 +127,34 @@ def resume(driver, composition, steps, stop, clock=None):
     return straight == shown(), straight[2], straight[3]
 
 
-def rates(handle):
+def rates(handle: DDPHandle) -> tuple[Any, Any, Any]:
     """What was found out about time, if anything."""
     told = handle.exchanger.controller_report()
     return told.get("objective"), told.get("because"), told.get("seconds_per_mb")
 
 
-def resume_by_time(driver, stop):
+def resume_by_time(driver: TorchDist, stop: int) -> tuple[bool, Any, Any]:
     """Clocks that tell the bytes that were sent, at another price in each bucket: the same in every run."""
 
-    def clock(handle):
+    def clock(handle: DDPHandle) -> Callable[[], float]:
         meter = handle.driver.meter
         return lambda: 1e-6 * meter.total().sent_bytes
 
     return resume(driver, BY_TIME, 45, stop, clock)
 
 
-def save(driver, steps=8, composition=ADAPTIVE):
+def save(
+    driver: TorchDist, steps: int = 8, composition: Composition = ADAPTIVE
+) -> tuple[dict[str, Any], dict[str, int], History]:
     model = ddp_of(driver, bucket_cap_mb=SMALL_BUCKETS_MB)
     handle = thinwire.attach(model, composition)
     train(model, driver, steps)
     return handle.state_dict(), dict(handle.exchanger.plan), history(handle)
 
 
-def take_over(driver, state, steps=6, composition=ADAPTIVE):
+def take_over(
+    driver: TorchDist, state: dict[str, Any], steps: int = 6, composition: Composition = ADAPTIVE
+) -> tuple[tuple[dict[str, int], History], History, str, tuple[Any, Any]]:
     """The state of a world of another size: the plan in force, and that all go on alike."""
     model = ddp_of(driver, bucket_cap_mb=SMALL_BUCKETS_MB)
     handle = thinwire.attach(model, composition)
@@ -140,7 +165,7 @@ def take_over(driver, state, steps=6, composition=ADAPTIVE):
     return first, history(handle), weights(model), (before[1], rates(handle)[1])
 
 
-def scaled(driver):
+def scaled(driver: TorchDist) -> tuple[History, str, bool]:
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=4)
     model = ddp_of(driver)
     handle = thinwire.attach(model, ADAPTIVE, scaler=scaler)
@@ -158,7 +183,7 @@ def scaled(driver):
     return history(handle), weights(model), all(bool(s.isfinite().all()) for s in sums)
 
 
-def pause_and_warm_up(driver):
+def pause_and_warm_up(driver: TorchDist) -> tuple[list[Any], History, str]:
     """Steps that are sent dense are not observed, and no decision is taken in them."""
     model = ddp_of(driver)
     handle = thinwire.attach(model, ADAPTIVE, warmup_steps=6)
@@ -172,7 +197,7 @@ def pause_and_warm_up(driver):
     return counts, history(handle), weights(model)
 
 
-def learning_rates(driver):
+def learning_rates(driver: TorchDist) -> list[tuple[Any, float | None]]:
     """What a handle was told, after each step; of groups with its parameters, and not of another model's.
 
     First as its state has it, then as that step's exchange was given it: the optimizer had made the step before.
@@ -192,7 +217,9 @@ def learning_rates(driver):
     return told
 
 
-def delayed(driver, composition, steps, seed=0):
+def delayed(
+    driver: TorchDist, composition: Composition, steps: int, seed: int = 0
+) -> tuple[list[tuple[tuple[str, int], ...]], dict[str, Any], str]:
     """Each rank dawdles as it likes: the plans in force after every step."""
     dawdle = random.Random(1000 * seed + driver.world.rank)
     model = ddp_of(driver, bucket_cap_mb=SMALL_BUCKETS_MB)
@@ -205,7 +232,9 @@ def delayed(driver, composition, steps, seed=0):
     return in_force, handle.exchanger.controller_report(), weights(model)
 
 
-def locally(driver, composition, dense_below):
+def locally(
+    driver: TorchDist, composition: Composition, dense_below: int
+) -> tuple[History, list[str], float | None, str]:
     """Rounds of local steps, with layers of fewer than `small` elements dense."""
     torch.manual_seed(7)
     model = Net()

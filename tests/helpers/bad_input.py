@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ def bad_settings() -> Iterator[tuple[str, Call]]:
                     part for part in split_settings(examples[0]) if not part.startswith(f"{setting.name}=")
                 )
                 text = f"{entry.name}({kept + ', ' if kept else ''}{setting.name}={value})"
-                yield text, lambda text=text: parse(text)
+                yield text, partial(parse, text)
 
 
 def split_settings(text: str) -> list[str]:
@@ -77,7 +78,7 @@ class LoneTuple(NoDataclass):
 
 @dataclass(frozen=True)
 class UnknownType(NoDataclass):
-    other: NotImported  # noqa: F821
+    other: NotImported  # type: ignore[name-defined]  # noqa: F821
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def _topology(text: str) -> Any:
 
 
 def _texts(*texts: str) -> list[tuple[str, Call]]:
-    return [(text, lambda text=text: parse(text)) for text in texts]
+    return [(text, partial(parse, text)) for text in texts]
 
 
 CATALOG_CALLS: list[tuple[str, Call]] = [

@@ -43,8 +43,10 @@ class Chromium:
             os.dup2(ends[1], 4)
 
         command = [program, *FLAGS, f"--user-data-dir={profile}"]
-        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen(command, close_fds=False, preexec_fn=place, **quiet)
+        none = subprocess.DEVNULL
+        self.process = subprocess.Popen(
+            command, close_fds=False, preexec_fn=place, stdin=none, stdout=none, stderr=none
+        )
         for end in (theirs_in, theirs_out, *ends):
             os.close(end)
 

@@ -4,67 +4,23 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
 
 import thinwire
-from helpers.jobs import digest
-
-EF_TOPK = "ef(topk(density=0.05))"
-
-
-class Net(nn.Module):
-    """Three layers that may be used or not, frozen or not, shared or not."""
-
-    def __init__(self, width=40, dtype=torch.float32, shared=False):
-        super().__init__()
-        self.first = nn.Linear(32, width, dtype=dtype)
-        self.second = nn.Linear(width, width, dtype=dtype)
-        self.third = self.second if shared else nn.Linear(width, width, dtype=dtype)
-        self.last = nn.Linear(width, 4, dtype=dtype)
-
-    def forward(self, x, skip=False):
-        x = torch.tanh(self.first(x))
-        x = torch.tanh(self.second(x))
-        if not skip:
-            x = torch.tanh(self.third(x))
-        return self.last(x)
+from helpers.ddp_training import EF_TOPK, Composition, Net, data, ddp_of, train, weights
+from thinwire import TorchDist
+from thinwire.integrations.ddp_handle import DDPHandle
 
 
-def data(step, rank, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(1000 * step + rank)
-    x = torch.randn(8, 32, generator=generator)
-    return x.to(dtype), x[:, :4].argmax(1)
-
-
-def ddp_of(driver, net=None, **options):
-    torch.manual_seed(7)
-    return DDP(net or Net(), process_group=driver.group, **options)
-
-
-def weights(model):
-    return digest({name: p.detach() for name, p in model.module.named_parameters()})
-
-
-def train(model, driver, steps, start=0, optimizer=None, forward=None, **forward_options):
-    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
-    dtype = next(model.parameters()).dtype
-    losses = []
-    for step in range(start, start + steps):
-        x, y = data(step, driver.world.rank, dtype)
-        optimizer.zero_grad()
-        output = model(x, **forward_options) if forward is None else forward(x, **forward_options)
-        loss = nn.functional.cross_entropy(output.float(), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-def plain_and_attached(driver, composition, steps=6, **options):
+def plain_and_attached(
+    driver: TorchDist, composition: Composition, steps: int = 6, **options: Any
+) -> tuple[list[dict[str, Tensor]], float]:
     """The weights after a few steps, with DDP's own average and with ours."""
     results = []
     for attached in (False, True):
@@ -76,16 +32,24 @@ def plain_and_attached(driver, composition, steps=6, **options):
     return results, handle.report().saving
 
 
-def trained(driver, composition=EF_TOPK, steps=6, net=None, ddp=None, attach=None, **forward_options):
+def trained(
+    driver: TorchDist,
+    composition: Composition = EF_TOPK,
+    steps: int = 6,
+    net: dict[str, Any] | None = None,
+    ddp: dict[str, Any] | None = None,
+    attach: dict[str, Any] | None = None,
+    **forward_options: Any,
+) -> tuple[str, float, list[float], str]:
     """Digest of the weights and the report's figures."""
-    model = ddp_of(driver, net and Net(**net), **(ddp or {}))
+    model = ddp_of(driver, Net(**net) if net else None, **(ddp or {}))
     handle = thinwire.attach(model, composition, **(attach or {}))
     losses = train(model, driver, steps, **forward_options)
     report = handle.report()
     return weights(model), report.sent_bytes, losses, str(report)
 
 
-def accumulate(driver, micro):
+def accumulate(driver: TorchDist, micro: int) -> tuple[str, int]:
     """`micro` backward passes without synchronisation, then one with it: one step of the handle."""
     model = ddp_of(driver)
     handle = thinwire.attach(model, EF_TOPK)
@@ -103,7 +67,7 @@ def accumulate(driver, micro):
     return weights(model), handle.hook.step
 
 
-def leave_unused(driver, composition):
+def leave_unused(driver: TorchDist, composition: Composition) -> tuple[dict[str, bool], str]:
     """A layer nobody uses in some steps: its residual waits, and nothing of it is lost."""
     model = ddp_of(driver, find_unused_parameters=True)
     handle = thinwire.attach(model, composition)
@@ -118,17 +82,18 @@ def leave_unused(driver, composition):
     return kept, weights(model)
 
 
-def embed(driver):
+def embed(driver: TorchDist) -> tuple[list[dict[str, Tensor]], Mapping[str, float]]:
     """Rows of an embedding travel as rows."""
 
     class Words(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.embed = nn.Embedding(500, 16, sparse=True)
             self.last = nn.Linear(16, 4)
 
-        def forward(self, x):
-            return self.last(self.embed(x).mean(1))
+        def forward(self, x: Tensor) -> Tensor:
+            output: Tensor = self.last(self.embed(x).mean(1))
+            return output
 
     results = []
     for attached in (False, True):
@@ -147,14 +112,14 @@ def embed(driver):
     return results, handle.report().by_layer
 
 
-def channels_last(driver):
-    def conv():
+def channels_last(driver: TorchDist) -> list[dict[str, Tensor]]:
+    def conv() -> nn.Sequential:
         torch.manual_seed(7)
         return nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.Flatten(), nn.Linear(16 * 16, 4))
 
     digests = []
     for form in (torch.contiguous_format, torch.channels_last):
-        model = ddp_of(driver, conv().to(memory_format=form))
+        model = ddp_of(driver, conv().to(memory_format=form))  # type: ignore[call-overload]
         thinwire.attach(model, "ef(topk(density=0.05))")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for step in range(3):
@@ -167,7 +132,9 @@ def channels_last(driver):
     return digests
 
 
-def scaled(driver, composition=EF_TOPK, overflow_at=2):
+def scaled(
+    driver: TorchDist, composition: Composition = EF_TOPK, overflow_at: int = 2
+) -> tuple[str, list[float], bool | None, float]:
     """GradScaler on the CPU: residuals are kept without its factor, and an overflow changes no memory."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
     model = ddp_of(driver, bucket_cap_mb=0.004)
@@ -196,7 +163,7 @@ def scaled(driver, composition=EF_TOPK, overflow_at=2):
     return weights(model), scales, unchanged, size
 
 
-def spoil(driver, with_test):
+def spoil(driver: TorchDist, with_test: bool) -> tuple[list[tuple[bool, bool]], int, str]:
     """A NaN on one rank: weights stay, with or without a test of the user's own; the next step is finite."""
     model = ddp_of(driver)
     handle = thinwire.attach(model, EF_TOPK)
@@ -209,14 +176,14 @@ def spoil(driver, with_test):
         optimizer.zero_grad()
         before = weights(model)
         nn.functional.cross_entropy(model(x), y).backward()
-        all_nan = all(bool(p.grad.isnan().all()) for p in model.parameters())
+        all_nan = all(p.grad is not None and bool(p.grad.isnan().all()) for p in model.parameters())
         if not (with_test and all_nan):
             optimizer.step()
         seen.append((all_nan, before == weights(model)))
     return seen, handle.report().skipped_steps, weights(model)
 
 
-def too_many_bad_steps(driver):
+def too_many_bad_steps(driver: TorchDist) -> tuple[int, str, str] | None:
     model = ddp_of(driver)
     thinwire.attach(model, EF_TOPK, max_bad_steps=3)
     for step in range(5):
@@ -228,7 +195,7 @@ def too_many_bad_steps(driver):
     return None
 
 
-def join_uneven(driver):
+def join_uneven(driver: TorchDist) -> int:
     model = ddp_of(driver)
     handle = thinwire.attach(model, EF_TOPK)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -241,7 +208,7 @@ def join_uneven(driver):
     return handle.hook.step
 
 
-def two_models(driver):
+def two_models(driver: TorchDist) -> tuple[list[str], list[int]]:
     models = [ddp_of(driver, Net(40)), ddp_of(driver, Net(56))]
     handles = [thinwire.attach(m, c) for m, c in zip(models, (EF_TOPK, "ef(powersgd(rank=2))"), strict=True)]
     for step in range(3):
@@ -250,14 +217,14 @@ def two_models(driver):
     return [weights(m) for m in models], [w.hook.step for w in handles]
 
 
-def compiled(driver):
+def compiled(driver: TorchDist) -> tuple[str, int]:
     model = ddp_of(driver)
     handle = thinwire.attach(model, EF_TOPK)
     train(model, driver, 3, forward=torch.compile(model, backend="aot_eager"))
     return weights(model), handle.hook.step
 
 
-def copy_it(driver):
+def copy_it(driver: TorchDist) -> tuple[list[str], int]:
     """A copy says that it is one, and can be attached to. DDP can be copied with the default group only."""
     torch.manual_seed(7)
     model = DDP(Net())
@@ -272,13 +239,13 @@ def copy_it(driver):
     return [str(w.message) for w in told if "thinwire" in str(w.message)], again.hook.step
 
 
-def live_a_life(driver):
+def live_a_life(driver: TorchDist) -> tuple[dict[str, float], bool, str]:
     """Warm-up, compression, pause, another composition, detached, attached again."""
     model = ddp_of(driver)
     handle = thinwire.attach(model, EF_TOPK, warmup_steps=2)
     bytes_by_phase, sent = {}, 0.0
 
-    def phase(name, steps, start):
+    def phase(name: str, steps: int, start: int) -> None:
         nonlocal sent
         train(model, driver, steps, start=start)
         total = handle.driver.meter.total().sent_bytes
@@ -302,10 +269,10 @@ def live_a_life(driver):
     return bytes_by_phase, carried, weights(model)
 
 
-def resume(driver, composition, cap_mb, steps=6, stop=4):
+def resume(driver: TorchDist, composition: Composition, cap_mb: float, steps: int = 6, stop: int = 4) -> bool:
     """Steps at a stretch, and some + save + load into new objects + the rest: the same weights to the last bit."""
 
-    def build():
+    def build() -> tuple[DDP, DDPHandle, torch.optim.AdamW]:
         model = ddp_of(driver, bucket_cap_mb=cap_mb)
         return model, thinwire.attach(model, composition), torch.optim.AdamW(model.parameters(), lr=0.01)
 
@@ -323,7 +290,7 @@ def resume(driver, composition, cap_mb, steps=6, stop=4):
     return straight == weights(model)
 
 
-def resume_by_dcp(driver, composition, folder):
+def resume_by_dcp(driver: TorchDist, composition: Composition, folder: str) -> tuple[bool, int, bool]:
     """The same through torch's own distributed checkpoints, which know a handle only by its two methods."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.stateful import Stateful
@@ -343,19 +310,19 @@ def resume_by_dcp(driver, composition, folder):
     return isinstance(handle, Stateful), handle.hook.step, straight == weights(model)
 
 
-def resume_each(driver, compositions, cap_mb):
+def resume_each(driver: TorchDist, compositions: list[str], cap_mb: float) -> list[str]:
     """Those of the compositions that did not continue as if nothing had happened."""
     return [text for text in compositions if not resume(driver, text, cap_mb, steps=4, stop=2)]
 
 
-def save_state(driver, composition):
+def save_state(driver: TorchDist, composition: Composition) -> dict[str, Any]:
     model = ddp_of(driver)
     handle = thinwire.attach(model, composition)
     train(model, driver, 4)
     return handle.state_dict()
 
 
-def load_state(driver, composition, state):
+def load_state(driver: TorchDist, composition: Composition, state: dict[str, Any]) -> Any:
     model = ddp_of(driver)
     handle = thinwire.attach(model, composition)
     handle.load_state_dict(state)
@@ -364,7 +331,7 @@ def load_state(driver, composition, state):
     return handle.state_dict(gather=False)[f"rank{driver.world.rank}"]
 
 
-def drift(driver, on_divergence):
+def drift(driver: TorchDist, on_divergence: str) -> tuple[str, int]:
     model = ddp_of(driver)
     handle = thinwire.attach(model, EF_TOPK, check_weights_every=2, on_divergence=on_divergence)
     train(model, driver, 1)
@@ -375,7 +342,7 @@ def drift(driver, on_divergence):
     return weights(model), handle.report().resynced_tensors
 
 
-def refusal(driver, composition):
+def refusal(driver: TorchDist, composition: Composition) -> tuple[str, str]:
     """What `attach` says of a composition that it does not take."""
     model = DDP(nn.Linear(64, 64), process_group=driver.group)
     try:

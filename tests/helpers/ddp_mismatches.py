@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
 
 import thinwire
-from helpers.ddp_jobs import EF_TOPK, Net, train
+from helpers.ddp_training import EF_TOPK, Composition, Net, train
+from thinwire import TorchDist
 from thinwire.integrations import ddp_handle
 
-COMPOSITIONS = {  # what all ranks have, what rank 1 has, and what the error must tell
+COMPOSITIONS: dict[
+    str, tuple[Composition, Composition, str]
+] = {  # what all ranks have, what rank 1 has, and what the error must tell
     "density": (EF_TOPK, "ef(topk(density=0.02))", "density=0.02"),
     "count": ("topk(k=50)", "topk(k=51)", "k=51"),
     "memory": (EF_TOPK, "ef21(topk(density=0.05))", "ef21("),
@@ -41,7 +46,7 @@ MODELS = ("names", "order", "dtype")
 KINDS = [*COMPOSITIONS, *SETTINGS, *DDP_SETTINGS, *MODELS, "version", "change", "stored step", "stored world"]
 
 
-def quarrel(driver, kind):
+def quarrel(driver: TorchDist, kind: str) -> tuple[str, str, float]:
     """The error's type and text, and how long it took; every rank of a world whose last one is odd."""
     began = time.monotonic()
     try:
@@ -51,8 +56,11 @@ def quarrel(driver, kind):
     return "nothing", "", 0.0
 
 
-def _quarrel(driver, kind, odd):
-    composition, settings, ddp, net = EF_TOPK, {}, {}, Net()
+def _quarrel(driver: TorchDist, kind: str, odd: bool) -> None:
+    composition: Composition = EF_TOPK
+    settings: dict[str, Any] = {}
+    ddp: dict[str, Any] = {}
+    net: nn.Module = Net()
     if kind in COMPOSITIONS:
         composition = COMPOSITIONS[kind][odd]
     elif odd and kind in SETTINGS:
@@ -62,12 +70,10 @@ def _quarrel(driver, kind, odd):
     elif odd and kind in MODELS:
         net = _other_net(kind)
     model = DDP(net, process_group=driver.group, **ddp)
-    ours = ddp_handle.__version__
-    try:
-        ddp_handle.__version__ = "0.0.1" if odd and kind == "version" else ours
+    with pytest.MonkeyPatch.context() as patch:
+        if odd and kind == "version":
+            patch.setattr(ddp_handle, "__version__", "0.0.1")
         handle = thinwire.attach(model, composition, **settings)
-    finally:
-        ddp_handle.__version__ = ours
     if kind == "change":
         handle.set_composition("sign()" if odd else "ternary()")
     if kind.startswith("stored"):
@@ -80,7 +86,7 @@ def _quarrel(driver, kind, odd):
         handle.load_state_dict(state)
 
 
-def _other_net(kind):
+def _other_net(kind: str) -> nn.Module:
     net = Net()
     if kind == "dtype":
         return net.double()
@@ -92,7 +98,7 @@ def _other_net(kind):
     return other
 
 
-def pause_alone(driver):
+def pause_alone(driver: TorchDist) -> tuple[str, str] | None:
     """What one rank alone does between steps is found in the next one."""
     model = DDP(Net(), process_group=driver.group)
     handle = thinwire.attach(model, EF_TOPK)
@@ -103,3 +109,4 @@ def pause_alone(driver):
         train(model, driver, 1, start=2)
     except Exception as error:
         return type(error).__name__, str(error)
+    return None

@@ -11,31 +11,38 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed import GradBucket
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
 
 import thinwire
-from helpers.ddp_jobs import EF_TOPK, Net, data, ddp_of, train, weights
+from helpers.ddp_training import EF_TOPK, Composition, Net, data, ddp_of, train, weights
+from thinwire import TorchDist, World
+from thinwire.integrations.ddp_handle import DDPHandle
 
 
-def buckets_of(model):
+def buckets_of(model: DDP) -> int:
     return len(model.reducer._get_zeros_like_grad_buckets())
 
 
-def residuals(handle):
+def residuals(handle: DDPHandle) -> dict[str, Tensor]:
     return {n: s.residual.clone() for n, s in handle.exchanger.states.items() if hasattr(s, "residual")}
 
 
-def parameters(model):
+def parameters(model: DDP) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in model.module.named_parameters()}
 
 
-def plain_and_dense(driver, make, teach):
+def plain_and_dense(
+    driver: TorchDist, make: Callable[[], DDP], teach: Callable[[DDP], object]
+) -> list[dict[str, Tensor]]:
     """The weights after a few steps of `teach`, with DDP's own average and with ours."""
     results = []
     for attached in (False, True):
@@ -47,7 +54,7 @@ def plain_and_dense(driver, make, teach):
     return results
 
 
-def sixty_four(driver, composition):
+def sixty_four(driver: TorchDist, composition: Composition) -> tuple[int, str, float]:
     torch.manual_seed(7)
     layers = [m for _ in range(62) for m in (nn.Linear(40, 40, bias=False), nn.Tanh())]
     net = nn.Sequential(nn.Linear(32, 40, bias=False), *layers, nn.Linear(40, 4, bias=False))
@@ -58,7 +65,7 @@ def sixty_four(driver, composition):
     return buckets_of(model), weights(model), hooks
 
 
-def rebuild(driver, composition, cap_mb):
+def rebuild(driver: TorchDist, composition: Composition, cap_mb: float) -> tuple[list[int], str]:
     """How many buckets each step had, and the weights in the end."""
     model = ddp_of(driver, bucket_cap_mb=cap_mb)
     thinwire.attach(model, composition)
@@ -69,8 +76,8 @@ def rebuild(driver, composition, cap_mb):
     return counts, weights(model)
 
 
-def freeze(driver, names):
-    def make():
+def freeze(driver: TorchDist, names: set[str]) -> tuple[list[dict[str, Tensor]], set[str], str]:
+    def make() -> DDP:
         torch.manual_seed(7)
         net = Net()
         for name, parameter in net.named_parameters():
@@ -86,27 +93,28 @@ def freeze(driver, names):
     return dense, {n for n in after if torch.equal(before[n], after[n])}, weights(model)
 
 
-def freeze_too_late(driver):
+def freeze_too_late(driver: TorchDist) -> str | None:
     model = ddp_of(driver)
     model.module.first.weight.requires_grad_(False)
     try:
         thinwire.attach(model, EF_TOPK)
     except thinwire.CompositionError as error:
         return str(error)
+    return None
 
 
-def transposed(driver):
+def transposed(driver: TorchDist) -> bool:
     """The same weight, as it is and as the transpose of what is stored: gradients come with its strides."""
 
     class Turned(nn.Module):
-        def __init__(self, turn):
+        def __init__(self, turn: bool) -> None:
             super().__init__()
             torch.manual_seed(5)
             start = torch.randn(32, 64)
             self.weight = nn.Parameter(start.t().contiguous().t() if turn else start)
             assert self.weight.is_contiguous() is not turn
 
-        def forward(self, x):
+        def forward(self, x: Tensor) -> Tensor:
             return torch.tanh(x @ self.weight)[:, :4]
 
     results = []
@@ -118,7 +126,7 @@ def transposed(driver):
     return torch.equal(*results)
 
 
-def two_groups(driver):
+def two_groups(driver: TorchDist) -> tuple[str, World, int]:
     """Ranks 0 and 1 train one model, 2 and 3 another; each group has its own composition and number of steps."""
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     rank = driver.world.rank
@@ -130,7 +138,7 @@ def two_groups(driver):
     return weights(model), handle.driver.world, handle.hook.step
 
 
-def save_whole(driver):
+def save_whole(driver: TorchDist) -> tuple[bool, list[str], int, str]:
     """torch's own serialisation of a whole DDP module (with the default group, as DDP wants)."""
     torch.manual_seed(7)
     model = DDP(Net())
@@ -149,8 +157,8 @@ def save_whole(driver):
     return same, [str(w.message) for w in told if "thinwire" in str(w.message)], handle.hook.step, weights(twin)
 
 
-def clip(driver):
-    def teach(model):
+def clip(driver: TorchDist) -> tuple[list[dict[str, Tensor]], list[float]]:
+    def teach(model: DDP) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         for step in range(4):
             x, y = data(step, driver.world.rank)
@@ -159,14 +167,14 @@ def clip(driver):
             norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.1)))
             optimizer.step()
 
-    norms = []
+    norms: list[float] = []
     return plain_and_dense(driver, lambda: ddp_of(driver), teach), norms
 
 
-def die(driver, at, folder, find_unused):
+def die(driver: TorchDist, at: int, folder: str, find_unused: bool) -> None:
     """Rank 1 is killed in the middle of a backward pass; rank 0 writes down what it saw."""
 
-    def last_gasp(grad):
+    def last_gasp(grad: Tensor) -> Tensor:
         if driver.world.rank == 1 and step == at:
             os.kill(os.getpid(), signal.SIGKILL)
         return grad
@@ -188,11 +196,11 @@ def die(driver, at, folder, find_unused):
         optimizer.step()
 
 
-def unused_on_one_rank(driver):
+def unused_on_one_rank(driver: TorchDist) -> tuple[list[dict[str, Tensor]], str, float]:
     """Rank 1 alone leaves a layer out; DDP gives it zeros there, and all ranks the average."""
     skip = driver.world.rank == 1
 
-    def make():
+    def make() -> DDP:
         return ddp_of(driver, find_unused_parameters=True)
 
     dense = plain_and_dense(driver, make, lambda model: train(model, driver, 4, skip=skip))
@@ -202,18 +210,18 @@ def unused_on_one_rank(driver):
     return dense, weights(model), float(residuals(handle)["third.weight"].abs().sum())
 
 
-def leave_unused_slowly(driver):
+def leave_unused_slowly(driver: TorchDist) -> list[bool]:
     """DDP notes who used what after it has called the last hook, here a good while after."""
     model = ddp_of(driver, find_unused_parameters=True)
     handle = thinwire.attach(model, EF_TOPK)
     prompt = handle.hook.hook
 
-    def slow(bucket):
+    def slow(bucket: GradBucket) -> torch.futures.Future[Tensor]:
         answer = prompt(bucket)
         time.sleep(0.1)
         return answer
 
-    handle.hook.hook = slow
+    handle.hook.hook = slow  # type: ignore[method-assign]
     kept = []
     for step in range(6):
         before = residuals(handle)
@@ -222,7 +230,7 @@ def leave_unused_slowly(driver):
     return kept
 
 
-def outlive(driver, detach):
+def outlive(driver: TorchDist, detach: bool) -> tuple[int, list[tuple[int, int]]]:
     """Which of some dropped models are still alive, and how many threads and files there are."""
     watched, counts = [], []
     for _ in range(4):
@@ -239,7 +247,7 @@ def outlive(driver, detach):
     return sum(ref() is not None for ref in watched), counts
 
 
-def grow(driver):
+def grow(driver: TorchDist) -> list[int]:
     """Tensors alive after every ten steps."""
     model = ddp_of(driver, bucket_cap_mb=0.002)
     thinwire.attach(model, EF_TOPK)
@@ -252,7 +260,7 @@ def grow(driver):
     return counts
 
 
-def join_and_check(driver, on_divergence, find_unused):
+def join_and_check(driver: TorchDist, on_divergence: str, find_unused: bool) -> tuple[int, int, str]:
     """Rank 0 runs out of inputs and takes no more steps; that is no divergence, and its weights are not the right ones."""
     model = ddp_of(driver, find_unused_parameters=find_unused)
     handle = thinwire.attach(model, EF_TOPK, check_weights_every=2, on_divergence=on_divergence)
@@ -268,11 +276,11 @@ def join_and_check(driver, on_divergence, find_unused):
 
 class _Slow(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         return x.clone()
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         time.sleep(0.05)
         return grad
 
@@ -280,13 +288,14 @@ class _Slow(torch.autograd.Function):
 class SlowNet(Net):
     """Its backward pass takes its time between layers."""
 
-    def forward(self, x):
+    def forward(self, x: Tensor, skip: bool = False) -> Tensor:
         x = _Slow.apply(torch.tanh(self.first(x)))
         x = _Slow.apply(torch.tanh(self.second(x)))
-        return self.last(torch.tanh(self.third(x)))
+        output: Tensor = self.last(torch.tanh(self.third(x)))
+        return output
 
 
-def resync_slowly(driver):
+def resync_slowly(driver: TorchDist) -> tuple[str, int]:
     """Weights are resynchronized while autograd still needs the old ones: it must not be disturbed."""
     model = ddp_of(driver, SlowNet(), bucket_cap_mb=0.002)
     handle = thinwire.attach(model, EF_TOPK, check_weights_every=2, on_divergence="resync")
@@ -298,7 +307,7 @@ def resync_slowly(driver):
     return weights(model), handle.resynced_tensors
 
 
-def spoil_at_once(driver, static_graph):
+def spoil_at_once(driver: TorchDist, static_graph: bool) -> str | None:
     model = ddp_of(driver, static_graph=static_graph)
     thinwire.attach(model, EF_TOPK, max_bad_steps=1)
     x, y = data(0, driver.world.rank)
@@ -306,9 +315,10 @@ def spoil_at_once(driver, static_graph):
         nn.functional.cross_entropy(model(x * float("nan")), y).backward()
     except BaseException as error:
         return type(error).__name__
+    return None
 
 
-def spoil_views(driver):
+def spoil_views(driver: TorchDist) -> tuple[bool, int, str]:
     """A NaN when gradients are views of DDP's buckets: the next step starts clean."""
     model = ddp_of(driver, gradient_as_bucket_view=True)
     handle = thinwire.attach(model, EF_TOPK)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 import thinwire
-from helpers.ddp_jobs import EF_TOPK, Net, data, ddp_of, train
-from thinwire.core import flatten_state
+from helpers.ddp_training import EF_TOPK, Net, data, ddp_of, train
+from thinwire import TensorSpec, TorchDist
+from thinwire.core import Context, Key, Program, Reduced, flatten_state
 from thinwire.drivers.single import SingleRank
+from thinwire.integrations.ddp_handle import DDPHandle
+
+Snapshot = tuple[dict[str, Any], tuple[int, int, dict[str, int]]]
 
 
 @dataclass(frozen=True)
@@ -22,19 +28,19 @@ class FailsOnce:
     inner: Any
     when: str
 
-    def init(self, spec, key):
+    def init(self, spec: TensorSpec, key: Key) -> Any:
         return self.inner.init(spec, key)
 
-    def reduce(self, tensor, spec, state, ctx):
+    def reduce(self, tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Program[Reduced[Any]]:
         if self.when == "before":
             raise ZeroDivisionError("this layer fails")
-        reduced = yield from self.inner.reduce(tensor, spec, state, ctx)
+        reduced: Reduced[Any] = yield from self.inner.reduce(tensor, spec, state, ctx)
         if self.when == "after":
             raise ZeroDivisionError("this layer fails")
         return reduced
 
 
-def snapshot(handle):
+def snapshot(handle: DDPHandle) -> Snapshot:
     """Memories, plan, step and counters, as bytes that can be compared."""
     exchanger = handle.exchanger
     memory = {name: flatten_state(state) for name, state in exchanger.states.items()}
@@ -46,19 +52,20 @@ def snapshot(handle):
     return tensors, (handle.hook.step, exchanger.skipped_steps, dict(exchanger.plan))
 
 
-def same(a, b):
+def same(a: Snapshot, b: Snapshot) -> bool:
     return a[1] == b[1] and all(
         torch.equal(x, b[0][name]) if isinstance(x, torch.Tensor) else x == b[0][name] for name, x in a[0].items()
     )
 
 
-def fail_one_bucket(driver, when):
+def fail_one_bucket(driver: TorchDist, when: str) -> tuple[str, bool, bool]:
     """(type of the error, whether nothing was committed, whether the optimizer leaves the weights alone)."""
     model = ddp_of(driver, bucket_cap_mb=0.002)
     handle = thinwire.attach(model, EF_TOPK, dense_below=0)
     train(model, driver, 3)
     before = snapshot(handle)
-    handle.exchanger.aggregators["second.weight"] = FailsOnce(handle.exchanger.aggregators["second.weight"], when)
+    aggregators = cast("dict[str, Any]", handle.exchanger.aggregators)
+    aggregators["second.weight"] = FailsOnce(aggregators["second.weight"], when)
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     try:
         train(model, driver, 1, start=3)
@@ -71,14 +78,14 @@ def fail_one_bucket(driver, when):
     return raised, same(before, snapshot(handle)) and state["step"] == 3, untouched
 
 
-def interrupt_backward(driver):
+def interrupt_backward(driver: TorchDist) -> bool:
     """Backward ends by an exception of the user's own, after some buckets: is what was pending committed by saving?"""
     model = ddp_of(driver, bucket_cap_mb=0.002)
     handle = thinwire.attach(model, EF_TOPK, dense_below=0)
     train(model, driver, 3)
     before = snapshot(handle)
 
-    def fail(gradient):
+    def fail(gradient: Tensor) -> Tensor:
         raise KeyboardInterrupt
 
     removable = model.module.first.weight.register_hook(fail)  # the last gradient of all
@@ -89,8 +96,10 @@ def interrupt_backward(driver):
     return same(before, snapshot(handle))
 
 
-def use_after_end(driver, kind):
+def use_after_end(driver: TorchDist, kind: str) -> dict[str, tuple[str, float]]:
     """What each method of a closed handle or driver raises, and how long that took."""
+    calls: dict[str, Callable[[], object]]
+    handle: Any
     if kind == "attach":
         handle = thinwire.attach(ddp_of(driver), EF_TOPK)
         handle.detach()
@@ -128,12 +137,12 @@ def use_after_end(driver, kind):
     return {name: how_it_fails(call) for name, call in calls.items()}
 
 
-def nothing():
+def nothing() -> Program[None]:
     return
     yield
 
 
-def how_it_fails(call):
+def how_it_fails(call: Callable[[], object]) -> tuple[str, float]:
     began = time.monotonic()
     try:
         call()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -28,7 +27,7 @@ def kind_of(frame: bytes) -> str:
 
 
 def frame_bytes(header: bytes) -> int:
-    sealed, (head,), (body,) = header[5], struct.unpack_from("<H", header, 6), struct.unpack_from("<Q", header, 32)
+    sealed, head, body = header[5], int.from_bytes(header[6:8], "little"), int.from_bytes(header[32:40], "little")
     return HEADER_BYTES + head + body + 4 + sealed * TAG_BYTES
 
 

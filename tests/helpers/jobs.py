@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from helpers.cases import draw
-from thinwire import Exchanger, ImportanceSolver, Meter, Refresher, TensorSpec, World, parse
-from thinwire.core import AllGather, AllReduce, AllToAll, Broadcast, NeighborExchange, Op, Payload, ReduceScatter, Work
+from thinwire import Exchanger, ImportanceSolver, Meter, Refresher, TensorSpec, TorchDist, World, parse
+from thinwire.core import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    NeighborExchange,
+    Op,
+    Payload,
+    Program,
+    ReduceScatter,
+    Request,
+    Work,
+)
 from thinwire.importance import FunctionObjective
 
 LAYERS = [
@@ -18,13 +33,14 @@ LAYERS = [
     TensorSpec("half", (17,), torch.bfloat16),
     TensorSpec("empty", (0,)),
 ]
+MeterTable = dict[tuple[object, ...], tuple[Any, ...]]
 
 
-def gradients(step, rank):
+def gradients(step: int, rank: int) -> dict[str, Tensor]:
     return {s.name: draw("gaussian", s.shape, s.dtype, 1000 * step + rank) for s in LAYERS}
 
 
-def train(exchanger, world, steps):
+def train(exchanger: Exchanger, world: World, steps: int) -> Program[str]:
     """A few steps as a program: the digest of all weights, which must not depend on the driver."""
     weights = {s.name: torch.zeros(s.shape, dtype=s.dtype) for s in LAYERS}
     for step in range(steps):
@@ -33,14 +49,14 @@ def train(exchanger, world, steps):
     return digest(weights)
 
 
-def digest(weights):
+def digest(weights: dict[str, Tensor]) -> str:
     sha = hashlib.sha256()
     for name in sorted(weights):
         sha.update(weights[name].contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()
 
 
-def train_all(driver, texts, steps):
+def train_all(driver: TorchDist, texts: Sequence[str], steps: int) -> list[tuple[str, MeterTable]]:
     """(digest, meter rows) for each composition."""
     results = []
     for text in texts:
@@ -50,29 +66,29 @@ def train_all(driver, texts, steps):
     return results
 
 
-def table(meter):
+def table(meter: Meter) -> MeterTable:
     """Everything the meter counted, as plain values."""
     return {tuple(where): tuple(vars(traffic).values()) for where, traffic in meter.rows.items()}
 
 
-def ask(driver, make):
+def ask(driver: TorchDist, make: Callable[[int, int], Request]) -> Any:
     """The answer to one request, made by a function of (rank, size)."""
     return driver.run(_ask(make(*driver.world)))
 
 
-def _ask(request):
+def _ask(request: Request) -> Program[Any]:
     return (yield request)
 
 
-def reduce_of(dtype, op, strided=False):
-    def make(rank, size):
+def reduce_of(dtype: torch.dtype, op: Op, strided: bool = False) -> Callable[[int, int], Request]:
+    def make(rank: int, size: int) -> Request:
         tensor = (torch.arange(14) % 5 + rank).to(dtype)
         return AllReduce(tensor[::2] if strided else tensor, op)
 
     return make
 
 
-def all_requests(driver):
+def all_requests(driver: TorchDist) -> bool:
     """Sums of every type, maxima, bits of any, strided tensors, gathers of differing lengths, broadcasts from every root, swaps."""
     rank, size = driver.world
     for dtype in (
@@ -88,11 +104,11 @@ def all_requests(driver):
         for op in (Op.SUM, Op.MAX):
             got = ask(driver, reduce_of(dtype, op))
             base = torch.arange(14) % 5
-            expected = sum(base + r for r in range(size)) if op is Op.SUM else base + size - 1
+            expected = torch.stack([base + r for r in range(size)]).sum(0) if op is Op.SUM else base + size - 1
             assert got.dtype == dtype and torch.equal(got.long(), expected), (dtype, op, got)
     for dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
-        mine = torch.tensor([1 << rank, 0, 64, rank % 2], dtype=dtype)
-        marks = ask(driver, lambda r, n, mine=mine: AllReduce(mine, Op.OR))
+        bits = torch.tensor([1 << rank, 0, 64, rank % 2], dtype=dtype)
+        marks = driver.run(_ask(AllReduce(bits, Op.OR)))
         assert marks.dtype == dtype and marks.tolist() == [(1 << size) - 1, 0, 64, 1], (dtype, marks)
     wrapped = ask(driver, lambda r, n: AllReduce(torch.full((5,), 2**31 - 1, dtype=torch.int32)))
     assert wrapped.tolist() == [(size * (2**31 - 1) + 2**31) % 2**32 - 2**31] * 5, "exact sketches rely on it"
@@ -127,12 +143,12 @@ def all_requests(driver):
     assert ask(driver, lambda r, n: Work(float(r))) is None
     for root in range(size):
         payload = Payload((torch.arange(rank + 1), torch.full((root,), rank, dtype=torch.float64)))
-        got = ask(driver, lambda r, n, root=root, payload=payload: Broadcast(payload, root))
+        got = driver.run(_ask(Broadcast(payload, root)))
         assert got.parts[0].tolist() == list(range(root + 1)) and got.parts[1].tolist() == [root] * root
     return True
 
 
-def disagree(driver, kind):
+def disagree(driver: TorchDist, kind: str) -> object:
     """Rank 1 wants something else."""
     odd = driver.world.rank == 1
     if kind == "collective" and odd:
@@ -149,25 +165,28 @@ def disagree(driver, kind):
     return ask(driver, lambda r, n: AllReduce(torch.zeros(4)))
 
 
-def stay_away(driver):
+def stay_away(driver: TorchDist) -> object:
     """Rank 1 does not come, but lives."""
-    return time.sleep(5) if driver.world.rank == 1 else ask(driver, lambda r, n: AllReduce(torch.zeros(4)))
+    if driver.world.rank == 1:
+        time.sleep(5)
+        return None
+    return ask(driver, lambda r, n: AllReduce(torch.zeros(4)))
 
 
-def submit_many(driver):
+def submit_many(driver: TorchDist) -> list[Any]:
     """Whole programs queued at once end in the order of submission, on every rank alike."""
     futures = [driver.submit(_ask(AllReduce(torch.tensor([float(i)])))) for i in range(50)]
     return [future.result().item() for future in futures]
 
 
-def quarrel_under_an_exchanger(driver):
+def quarrel_under_an_exchanger(driver: TorchDist) -> dict[str, Tensor]:
     """Ranks with different compositions."""
     text = "ef(topk(k=2))" if driver.world.rank == 0 else "ef(sign())"
     exchanger = Exchanger(LAYERS, parse(text))
     return driver.run(exchanger.run_step(gradients(0, driver.world.rank), 5, World(*driver.world)))
 
 
-def digests(driver, argument, tell):
+def digests(driver: TorchDist, argument: dict[str, Any], tell: Callable[..., object]) -> dict[str, str]:
     """The weights after a few steps, by composition; and a plain product, whose bits depend on the machine's library."""
     results = {"product": digest({"product": draw("gaussian", (64, 500)) @ draw("gaussian", (500, 64))})}
     for text in argument["texts"]:
@@ -176,7 +195,7 @@ def digests(driver, argument, tell):
     return results
 
 
-def shared_importance(driver):
+def shared_importance(driver: TorchDist) -> tuple[str, tuple[float, ...], str, MeterTable]:
     """w found together by ranks that hold different data; then a few exchanges with it. Digests of both."""
     rank, size = driver.world
     specs = [TensorSpec("a", (40, 30)), TensorSpec("b", (17,))]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import thinwire
 from helpers.cases import draw
-from helpers.jobs import digest, table
-from thinwire import Meter, World, lockstep
+from helpers.jobs import MeterTable, digest, table
+from thinwire import Meter, TorchDist, World, lockstep
 from thinwire.moments import AdamMoments, MomentsAveraging, parse_moments
 
 SHAPES = {"a": (40, 30), "b": (30,), "c": (6, 8, 7), "short": (33,), "half": (24, 20)}
@@ -35,7 +37,14 @@ TEXTS = (
 )  # fmt: skip
 
 
-def adam(rank, steps=12, kind=torch.optim.AdamW, dtype=torch.float32, sparse=False, **options):
+def adam(
+    rank: int,
+    steps: int = 12,
+    kind: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    dtype: torch.dtype = torch.float32,
+    sparse: bool = False,
+    **options: Any,
+) -> tuple[dict[str, nn.Parameter], torch.optim.Optimizer]:
     """An optimizer after so many steps with rank's own gradients; some rows of some see none, as embeddings do."""
     half = {"half": torch.bfloat16}
     weights = {name: nn.Parameter(torch.zeros(shape, dtype=half.get(name, dtype))) for name, shape in SHAPES.items()}
@@ -51,16 +60,20 @@ def adam(rank, steps=12, kind=torch.optim.AdamW, dtype=torch.float32, sparse=Fal
     return weights, optimizer
 
 
-def averaging(weights, optimizer, text, seed=3):
+def averaging(
+    weights: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, text: str, seed: int = 3
+) -> MomentsAveraging:
     return MomentsAveraging(AdamMoments(optimizer, weights), parse_moments(text), dense_below=1, seed=seed)
 
 
-def read_moments(weights, optimizer):
+def read_moments(weights: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     states = {name: optimizer.state[weight] for name, weight in weights.items() if weight in optimizer.state}
     return {f"{name}.{key}": tensor.clone() for name, state in states.items() for key, tensor in state.items()}
 
 
-def together(size, text, rounds=1, steps=12, **options):
+def together(
+    size: int, text: str, rounds: int = 1, steps: int = 12, **options: Any
+) -> tuple[list[dict[str, Tensor]], list[Meter]]:
     """All ranks' moments after so many averagings in lockstep, with a step between; and their meters."""
     adams = [adam(rank, steps, **options) for rank in range(size)]
     ways = [averaging(*one, text) for one in adams]
@@ -73,13 +86,13 @@ def together(size, text, rounds=1, steps=12, **options):
     return [read_moments(*one) for one in adams], meters
 
 
-def one_more(weights, optimizer, rank, at):
+def one_more(weights: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, rank: int, at: int) -> None:
     for place, weight in enumerate(weights.values()):
         weight.grad = draw("gaussian", weight.shape, seed=5000 + 100 * at + 10 * place + rank).to(weight.dtype)
     optimizer.step()
 
 
-def really(driver, texts, rounds):
+def really(driver: TorchDist, texts: Sequence[str], rounds: int) -> list[tuple[str, MeterTable]]:
     """The same on real processes: digests of moments and tables of bytes."""
     results = []
     for text in texts:
@@ -94,7 +107,7 @@ def really(driver, texts, rounds):
     return results
 
 
-def average(driver, text, **options):
+def average(driver: TorchDist, text: str, **options: Any) -> tuple[dict[str, Tensor], str]:
     """By the public call."""
     rank = driver.world.rank
     weights, optimizer = adam(rank, **options)
@@ -102,9 +115,10 @@ def average(driver, text, **options):
         return read_moments(weights, optimizer), str(handle.report())
 
 
-def resume(driver, text, stop, rounds=5):
+def resume(driver: TorchDist, text: str, stop: int, rounds: int = 5) -> bool:
     """Is an averaging that was stored and taken up by fresh objects the same as one that was not?"""
-    rank, options = driver.world.rank, {"dense_below": 1, "group": driver.group, "timeout_s": 20.0, "now": False}
+    rank = driver.world.rank
+    options: dict[str, Any] = {"dense_below": 1, "group": driver.group, "timeout_s": 20.0, "now": False}
     weights, optimizer = adam(rank)
     with thinwire.moments.average(optimizer, text, **options) as handle:
         for at in range(rounds):
@@ -123,12 +137,19 @@ def resume(driver, text, stop, rounds=5):
     return digest(read_moments(weights, optimizer)) == expected
 
 
-def hand_over(driver, text, sender, receiver, steps=0, parameters=None):
+def hand_over(
+    driver: TorchDist,
+    text: Mapping[int, str],
+    sender: int,
+    receiver: int,
+    steps: int = 0,
+    parameters: list[str] | None = None,
+) -> tuple[str, str] | tuple[dict[str, Tensor], tuple[float, float] | None]:
     """Moments of the receiver and of the sender, and bytes; the third rank does something else."""
     rank = driver.world.rank
     weights, optimizer = adam(rank, steps=12 if rank == sender else steps)
     shard = None if parameters is None else [weights[name] for name in parameters]
-    options = {"dense_below": 1, "group": driver.group, "timeout_s": 20.0, "parameters": shard}
+    options: dict[str, Any] = {"dense_below": 1, "group": driver.group, "timeout_s": 20.0, "parameters": shard}
     taken = None
     try:
         if rank == sender:
@@ -137,10 +158,10 @@ def hand_over(driver, text, sender, receiver, steps=0, parameters=None):
             taken = thinwire.moments.receive(optimizer, text[rank], source=sender, **options)
     except thinwire.ThinwireError as error:
         return type(error).__name__, str(error)
-    return read_moments(weights, optimizer), taken and (taken.sent_bytes, taken.received_bytes)
+    return read_moments(weights, optimizer), (taken.sent_bytes, taken.received_bytes) if taken else None
 
 
-def spoiled(driver):
+def spoiled(driver: TorchDist) -> tuple[str, bool] | None:
     """A NaN on rank 1: nobody's moments change."""
     weights, optimizer = adam(driver.world.rank)
     if driver.world.rank == 1:
@@ -151,19 +172,22 @@ def spoiled(driver):
     except thinwire.NonFiniteError as error:
         after = read_moments(weights, optimizer)
         return str(error), all(torch.equal(after[n].nan_to_num(7.0), before[n].nan_to_num(7.0)) for n in before)
+    return None
 
 
-def disagree(driver, texts):
+def disagree(driver: TorchDist, texts: Sequence[str]) -> tuple[str, str] | None:
     _, optimizer = adam(driver.world.rank)
     try:
         thinwire.moments.average(optimizer, texts[driver.world.rank], group=driver.group)
     except thinwire.ThinwireError as error:
         return type(error).__name__, str(error)
+    return None
 
 
-def refused(driver, text, to):
+def refused(driver: TorchDist, text: str, to: int) -> tuple[str, str] | None:
     _, optimizer = adam(0)
     try:
         thinwire.moments.send(optimizer, text, to=to, group=driver.group)
     except thinwire.ThinwireError as error:
         return type(error).__name__, str(error)
+    return None

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
 
 import thinwire
-from helpers.ddp_jobs import EF_TOPK, Net, data, ddp_of, train, weights
-from thinwire.aggregators import GatherMean
+from helpers.ddp_training import EF_TOPK, Net, data, ddp_of, train, weights
+from thinwire import TensorSpec, TorchDist
+from thinwire.aggregators import GatherMean, Switch
 from thinwire.compressors import TopK
+from thinwire.core import Contract, Key, Payload
 from thinwire.feedback import ErrorFeedback
 
 
@@ -29,31 +34,31 @@ class Undescribed:
 
     inner = TopK(density=0.05)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(TopK(density=0.05), name)
 
-    def encode(self, tensor, key):
+    def encode(self, tensor: Tensor, key: Key) -> Payload:
         return self.inner.encode(tensor, key)
 
-    def decode(self, payload, spec, key):
+    def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         return self.inner.decode(payload, spec, key)
 
-    def contract(self, spec):
+    def contract(self, spec: TensorSpec) -> Contract:
         return self.inner.contract(spec)
 
-    def num_bytes(self, spec):
+    def num_bytes(self, spec: TensorSpec) -> float:
         return self.inner.num_bytes(spec)
 
 
 class Described(Undescribed):
-    def __init__(self, density):
+    def __init__(self, density: float) -> None:
         self.density = density
 
-    def signature(self):
+    def signature(self) -> str:
         return f"density={self.density}"
 
 
-def said(call):
+def said(call: Callable[[], object]) -> tuple[str, str]:
     """The error's type and text."""
     try:
         call()
@@ -62,15 +67,15 @@ def said(call):
     return "nothing", ""
 
 
-def refused(driver, cases):
+def refused(driver: TorchDist, cases: list[dict[str, Any]]) -> tuple[list[tuple[str, str]], int, int]:
     """Errors of `attach`, threads that are left over, and DDP's hooks afterwards."""
     model = ddp_of(driver)
     before = threading.active_count()
-    found = [said(lambda wrong=wrong: thinwire.attach(model, **{"composition": EF_TOPK, **wrong})) for wrong in cases]
+    found = [said(partial(thinwire.attach, model, **{"composition": EF_TOPK, **wrong})) for wrong in cases]
     return found, threading.active_count() - before, len(model._comm_hooks)
 
 
-def quarrel_and_count(driver):
+def quarrel_and_count(driver: TorchDist) -> tuple[set[str], int, int]:
     """Ranks that differ: refused after connections were opened."""
     model = ddp_of(driver)
     before = threading.active_count()
@@ -78,15 +83,15 @@ def quarrel_and_count(driver):
     return {kind for kind, _ in errors}, threading.active_count() - before, len(model._comm_hooks)
 
 
-def spoil_in_closure(driver, kind, spoiled_call):
+def spoil_in_closure(driver: TorchDist, kind: str, spoiled_call: int) -> tuple[bool, bool, bool, int]:
     """The weights after a step whose closure's gradients are bad on one rank, and after a good one."""
     model = ddp_of(driver)
     handle = thinwire.attach(model, EF_TOPK)
-    options = {"LBFGS": {"max_iter": 3}, "SGD": {"momentum": 0.9}, "Adam": {}}[kind]
-    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.05, **options)
+    by_kind: dict[str, dict[str, Any]] = {"LBFGS": {"max_iter": 3}, "SGD": {"momentum": 0.9}, "Adam": {}}
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.05, **by_kind[kind])
     calls = [0]
 
-    def closure():
+    def closure() -> Tensor:
         optimizer.zero_grad()
         x, y = data(0, 0)
         loss = nn.functional.cross_entropy(model(x), y)
@@ -104,7 +109,7 @@ def spoil_in_closure(driver, kind, spoiled_call):
     return start == after_bad, finite, weights(model) != after_bad, handle.report().skipped_steps
 
 
-def bare_compressor(driver):
+def bare_compressor(driver: TorchDist) -> list[str]:
     """A compressor as an object travels as its text does."""
     digests = []
     for wanted in ("topk(density=0.05)", TopK(density=0.05), {"*": TopK(density=0.05)}):
@@ -115,7 +120,7 @@ def bare_compressor(driver):
     return digests
 
 
-def own_parts(driver, rank_differs=False):
+def own_parts(driver: TorchDist, rank_differs: bool = False) -> tuple[str, str]:
     """A part outside the catalog: trains, reports, and is compared over ranks."""
     extra = 0.5 + driver.world.rank * rank_differs
     model = ddp_of(driver)
@@ -125,18 +130,17 @@ def own_parts(driver, rank_differs=False):
     train(model, driver, 2)
     adapted = "switch(topk(density=0.05), dense(), controller=fixed(default=0))"
     menu = thinwire.parse(adapted)
-    handle.set_composition(
-        ErrorFeedback(type(menu)((GatherMean(OwnTopK(density=0.05)), *menu.options), menu.controller))
-    )
+    assert isinstance(menu, Switch)
+    handle.set_composition(ErrorFeedback(Switch((GatherMean(OwnTopK(density=0.05)), *menu.options), menu.controller)))
     train(model, driver, 2)
     return weights(model), str(handle.report())
 
 
-def own_part_without_signature(driver):
+def own_part_without_signature(driver: TorchDist) -> tuple[str, str]:
     return said(lambda: thinwire.attach(ddp_of(driver), Undescribed()))
 
 
-def close_at_the_end_of_with(driver):
+def close_at_the_end_of_with(driver: TorchDist) -> tuple[str, int, int, str]:
     """The state of a handle after its `with` block, warnings of closing it again, and whether the model still trains."""
     model = ddp_of(driver)
     with thinwire.attach(model, EF_TOPK) as handle:
@@ -149,7 +153,7 @@ def close_at_the_end_of_with(driver):
     return repr(handle), len(caught), handle.report().steps, weights(model)
 
 
-def two_handles(driver):
+def two_handles(driver: TorchDist) -> tuple[list[tuple[str, str]], int, list[str], int, tuple[str, str], int]:
     """What an old handle says after a second attach; the new one stays in force."""
     model = ddp_of(driver)
     old = thinwire.attach(model, EF_TOPK)
@@ -173,7 +177,7 @@ def two_handles(driver):
     return errors, report, [str(w.message) for w in told], steps, after, new.hook.step
 
 
-def warned(driver, compositions):
+def warned(driver: TorchDist, compositions: list[str]) -> list[list[tuple[str, str]]]:
     """What `attach` warns of, by composition."""
     found = []
     for composition in compositions:
@@ -184,9 +188,9 @@ def warned(driver, compositions):
     return found
 
 
-def wrapped(driver, kind):
+def wrapped(driver: TorchDist, kind: str) -> tuple[str, str]:
     """What `attach` says to a model that is no usual DDP model."""
-    make = {
+    make: dict[str, Callable[[], Any]] = {
         "plain": Net,
         "compiled plain": lambda: torch.compile(Net()),
         "fsdp2": lambda: sharded(driver),
@@ -198,36 +202,37 @@ def wrapped(driver, kind):
     return said(lambda: thinwire.attach(make[kind](), EF_TOPK))
 
 
-def sharded(driver):
+def sharded(driver: TorchDist) -> nn.Module:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
     model = Net()
+    assert driver.group is not None
     fully_shard(model, mesh=DeviceMesh.from_group(driver.group, "cpu"))
     return model
 
 
-def replicated(driver):
+def replicated(driver: TorchDist) -> nn.Module:
     from torch.distributed._composable.replicate import replicate
 
     return replicate(Net(), process_group=driver.group)
 
 
-def mixed(driver):
+def mixed(driver: TorchDist) -> DDP:
     from torch.nn.parallel.distributed import _MixedPrecision
 
     return DDP(Net(), process_group=driver.group, mixed_precision=_MixedPrecision(param_dtype=torch.bfloat16))
 
 
-def in_backward(driver):
-    from torch.distributed.optim import _apply_optimizer_in_backward
+def in_backward(driver: TorchDist) -> DDP:
+    from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
 
     net = Net()
     _apply_optimizer_in_backward(torch.optim.SGD, net.parameters(), {"lr": 0.1})
     return DDP(net, process_group=driver.group)
 
 
-def hooked(driver):
+def hooked(driver: TorchDist) -> DDP:
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     model = DDP(Net(), process_group=driver.group)
@@ -235,21 +240,21 @@ def hooked(driver):
     return model
 
 
-def attach_compiled(driver):
+def attach_compiled(driver: TorchDist) -> tuple[str, int]:
     """The compiled module itself is given to `attach`."""
     model = ddp_of(driver)
-    compiled = torch.compile(model, backend="eager")
+    compiled: Any = torch.compile(model, backend="eager")
     handle = thinwire.attach(compiled, EF_TOPK)
     train(model, driver, 3, forward=compiled)
     return weights(model), handle.hook.step
 
 
-def alone_refused(driver):
+def alone_refused(driver: TorchDist) -> tuple[str, str]:
     """One rank is refused; the others learn it from the missing connection."""
     model = ddp_of(driver)
     wanted = "ef(tpok(density=0.05))" if driver.world.rank else EF_TOPK
     return said(lambda: thinwire.attach(model, wanted, timeout_s=1.0))
 
 
-def said_of_own_parts(driver):
+def said_of_own_parts(driver: TorchDist) -> tuple[str, str]:
     return said(lambda: own_parts(driver, rank_differs=True))

@@ -6,13 +6,15 @@ import importlib
 import sys
 
 import thinwire
+from helpers.ddp_training import Composition, ddp_of, train, weights
 from helpers.jobs import digest
 from helpers.local_jobs import make, teach
-from helpers.options_jobs import Described, OwnTopK, ddp_of, said, train, weights
+from helpers.options_jobs import Described, OwnTopK, said
+from thinwire import TorchDist
 from thinwire.catalog import REGISTRY
 
 
-def attach_outside(driver, place, text):
+def attach_outside(driver: TorchDist, place: str, text: str) -> tuple[list[str], list[str]]:
     """Train a DDP model through a composition, given as text and as an object. The parts stay registered here."""
     digests, reports = [], []
     sys.path.insert(0, place)
@@ -32,8 +34,9 @@ def attach_outside(driver, place, text):
     return digests, reports
 
 
-def local_with_own_parts(driver, differs=False):
+def local_with_own_parts(driver: TorchDist, differs: bool = False) -> tuple[str, str] | list[str]:
     """`local` through a bare compressor that no catalog lists, and through the same as a text; what ranks say if it differs."""
+    wanted: Composition
     if differs:
         model, optimizer = make()
         wanted = OwnTopK(density=0.05, extra=0.5 + driver.world.rank)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import importlib
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from thinwire.catalog import REGISTRY
 from thinwire.testing import keep_registry
 from thinwire_lab import tasks
-from thinwire_lab.running.build_jobs import tomllib
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 SOURCE = Path(__file__).parents[1] / "outside"
 
 
-def install_outside(place):
+def install_outside(place: Path) -> Path:
     """tests/outside, in this folder."""
     project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
     shutil.copytree(SOURCE / "thinwire_outside", place / "thinwire_outside")
@@ -24,7 +29,7 @@ def install_outside(place):
     return place
 
 
-def install(place, name, entry_points):
+def install(place: Path, name: str, entry_points: dict[str, dict[str, str]]) -> None:
     """The metadata of a package; its modules are there, or missing."""
     folder = place / f"{name.replace('-', '_')}-0.1.0.dist-info"
     folder.mkdir(parents=True)
@@ -36,7 +41,7 @@ def install(place, name, entry_points):
 
 
 @contextmanager
-def on_path(place):
+def on_path(place: Path) -> Iterator[None]:
     """With the packages of this folder installed; afterwards nothing is left of them."""
     held = dict(tasks.TASKS)
     sys.path.insert(0, str(place))

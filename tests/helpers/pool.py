@@ -13,8 +13,12 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 SIZE = 4
 PATIENCE = float(os.environ.get("THINWIRE_TEST_PATIENCE", "1"))  # a factor on time limits, for busy machines
@@ -23,16 +27,18 @@ PATIENCE = float(os.environ.get("THINWIRE_TEST_PATIENCE", "1"))  # a factor on t
 class RankFailed(Exception):
     """Some rank raised; `errors` has each rank's (class name, text) or None."""
 
-    def __init__(self, errors, text):
+    def __init__(self, errors: list[tuple[str, str] | None], text: str) -> None:
         super().__init__(text)
         self.errors = errors
 
 
 class Pool:
-    def __init__(self):
-        self.workers = []
+    def __init__(self) -> None:
+        self.workers: list[tuple[Connection, BaseProcess]] = []
 
-    def run(self, size, job, *args, within_s=60.0, **driver_options):
+    def run(
+        self, size: int, job: Callable[..., Any], *args: Any, within_s: float = 60.0, **driver_options: Any
+    ) -> list[Any]:
         if not self.workers:
             self._start()
         for pipe, _ in self.workers[:size]:
@@ -48,7 +54,9 @@ class Pool:
             try:
                 answers.append(pipe.recv())
             except (EOFError, ConnectionError):
-                codes = [process.join(2.0) or process.exitcode for _, process in self.workers]
+                for _, process in self.workers:
+                    process.join(2.0)
+                codes = [process.exitcode for _, process in self.workers]
                 words = self._last_words()
                 self.close()
                 raise RankFailed(
@@ -61,20 +69,20 @@ class Pool:
             raise RankFailed([e and e[:2] for e in errors], "\n".join(e[2] for e in errors if e))
         return [result for result, _ in answers]
 
-    def close(self):
+    def close(self) -> None:
         for pipe, process in self.workers:
             pipe.close()
             process.kill()
             process.join()
         self.workers = []
 
-    def _last_words(self):
+    def _last_words(self) -> str:
         """What each rank wrote to its own stderr."""
         return "\n".join(
             f"rank {r}: {(self.folder / f'{r}.err').read_text()[-3000:]}" for r in range(len(self.workers))
         )
 
-    def _start(self):
+    def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         folder = tempfile.mkdtemp(prefix="thinwire-pool-")
         self.folder = Path(folder)
@@ -86,7 +94,7 @@ class Pool:
             self.workers.append((ours, process))
 
 
-def _serve(rank, folder, pipe):
+def _serve(rank: int, folder: str, pipe: Connection) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded
     errors = (Path(folder) / f"{rank}.err").open("w", buffering=1)
     os.dup2(errors.fileno(), 2)  # each rank's own, whatever pytest does with ours

@@ -5,25 +5,31 @@ from __future__ import annotations
 import copy
 import gc
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
 
 import thinwire
-from helpers.ddp_jobs import EF_TOPK, Net, data, ddp_of, train, weights
+from helpers.ddp_training import EF_TOPK, Composition, Net, data, ddp_of, train, weights
 from helpers.local_jobs import local, make, named, teach
+from thinwire import TorchDist
 from thinwire.compressors import TopK
+from thinwire.integrations.ddp_handle import DDPHandle
+from thinwire.integrations.local_handle import LocalHandle
+from thinwire.integrations.report import TrafficReport
 
 PATTERNS = {"first*": EF_TOPK, "second*": "ef(powersgd(rank=2))", "last.weight": "dense()"}
 
 
-def told(record):
+def told(record: list[warnings.WarningMessage]) -> list[str]:
     return [str(each.message) for each in record if "thinwire" in str(each.message) or "attach" in str(each.message)]
 
 
-def reports_and_reprs(driver):
+def reports_and_reprs(driver: TorchDist) -> tuple[dict[str, tuple[str, str]], TrafficReport]:
     """Of an attached handle through its life."""
     model = ddp_of(driver)
     handle = thinwire.attach(model, PATTERNS)
@@ -37,14 +43,14 @@ def reports_and_reprs(driver):
     return seen, handle.report()
 
 
-def report_of(driver, composition, steps=2):
+def report_of(driver: TorchDist, composition: Composition, steps: int = 2) -> str:
     model = ddp_of(driver)
     handle = thinwire.attach(model, composition)
     train(model, driver, steps)
     return str(handle.report())
 
 
-def report_of_local(driver):
+def report_of_local(driver: TorchDist) -> tuple[str, str, str]:
     model, optimizer = make()
     options = {"sync_every": 2, "composition": EF_TOPK, "optimizer_state": "uniform(bits=4)"}
     with local(driver, model, optimizer, **options) as handle:
@@ -54,7 +60,7 @@ def report_of_local(driver):
     return str(report), opened, repr(handle)
 
 
-def report_of_moments(driver, with_names):
+def report_of_moments(driver: TorchDist, with_names: bool) -> tuple[str, str, Mapping[str, float]]:
     model, _ = make()
     parameters = model.named_parameters() if with_names else model.parameters()
     optimizer = torch.optim.AdamW(parameters, lr=0.01)
@@ -68,20 +74,19 @@ class OwnTopK(TopK):
     """A part that is in no catalog."""
 
 
-def forget_scalers():
+def forget_scalers() -> None:
     """Those of earlier jobs of this process, which something may still hold."""
     for each in gc.get_objects():
         if issubclass(type(each), torch.amp.GradScaler):
             each._enabled = False
 
 
-def scale_too_large(driver, given, init_scale):
+def scale_too_large(driver: TorchDist, given: bool, init_scale: float) -> tuple[str, str, list[str]] | None:
     """float16 gradients overflow under this loss scale at every step."""
     forget_scalers()
     scaler = torch.amp.GradScaler("cpu", init_scale=init_scale)
     model = ddp_of(driver)
-    options = {"scaler": scaler} if given else {}
-    handle = thinwire.attach(model, EF_TOPK, max_bad_steps=3, **options)
+    handle = thinwire.attach(model, EF_TOPK, max_bad_steps=3, scaler=scaler if given else None)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with warnings.catch_warnings(record=True) as record:
         warnings.simplefilter("always")
@@ -101,7 +106,7 @@ def scale_too_large(driver, given, init_scale):
     return None
 
 
-def bad_without_scaler(driver, autocast, dtype):
+def bad_without_scaler(driver: TorchDist, autocast: bool, dtype: torch.dtype) -> str | None:
     forget_scalers()
     model = ddp_of(driver, Net(dtype=dtype))
     thinwire.attach(model, EF_TOPK, max_bad_steps=2)
@@ -116,7 +121,7 @@ def bad_without_scaler(driver, autocast, dtype):
     return None
 
 
-def bad_rounds_under_autocast(driver):
+def bad_rounds_under_autocast(driver: TorchDist) -> str | None:
     forget_scalers()
     model, optimizer = make()
     with local(driver, model, optimizer, sync_every=1, max_bad_rounds=2) as handle:
@@ -134,11 +139,11 @@ def bad_rounds_under_autocast(driver):
     return None
 
 
-def as_if_on_a_device(handle):
+def as_if_on_a_device(handle: DDPHandle | LocalHandle) -> None:
     handle.layers = [replace(layer, device=torch.device("cuda", 0)) for layer in handle.layers]
 
 
-def copies(driver):
+def copies(driver: TorchDist) -> tuple[list[str], list[str]]:
     """What `attach` and `local` say of layers on a device, over three steps."""
     with warnings.catch_warnings(record=True) as record:
         warnings.simplefilter("always")
@@ -154,7 +159,9 @@ def copies(driver):
         return attached, [str(each.message) for each in record if "local" in str(each.message)]
 
 
-def unfreeze(driver, on_divergence, everywhere=True):
+def unfreeze(
+    driver: TorchDist, on_divergence: str, everywhere: bool = True
+) -> tuple[str, str, list[str], list[str]] | tuple[int, str, list[str], list[str]]:
     """A layer is unfrozen after DDP has wrapped the model, and learns on each rank alone."""
     net = Net()
     net.second.requires_grad_(False)
@@ -173,7 +180,7 @@ def unfreeze(driver, on_divergence, everywhere=True):
     return handle.report().resynced_tensors, weights(model), before, told(record)
 
 
-def ignore(driver):
+def ignore(driver: TorchDist) -> list[str]:
     """DDP was told to ignore a layer."""
     net = Net()
     DDP._set_params_and_buffers_to_ignore_for_model(net, ["second.weight", "second.bias"])
@@ -188,7 +195,7 @@ def ignore(driver):
 class Spectral(nn.Module):
     """A complex matrix and a complex vector between real layers."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(32, 40)
         self.modes = nn.Parameter(torch.randn(40, 40, dtype=torch.complex64) / 40)
@@ -196,17 +203,24 @@ class Spectral(nn.Module):
         self.last = nn.Linear(40, 4)
         self.register_buffer("phase", torch.zeros(40, dtype=torch.complex64))
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         z = self.first(x.real).to(torch.complex64) @ self.modes + self.shift
-        return self.last(torch.tanh(z.real + z.imag.square()))
+        output: Tensor = self.last(torch.tanh(z.real + z.imag.square()))
+        return output
 
 
-def spectral():
+def spectral() -> Spectral:
     torch.manual_seed(7)
     return Spectral()
 
 
-def complex_ddp(driver, composition, ddp=None, attached=True, steps=5):
+def complex_ddp(
+    driver: TorchDist,
+    composition: Composition,
+    ddp: dict[str, Any] | None = None,
+    attached: bool = True,
+    steps: int = 5,
+) -> tuple[dict[str, Tensor], str]:
     """Weights and report after a few steps."""
     model = ddp_of(driver, spectral(), **(ddp or {}))
     handle = thinwire.attach(model, composition, check_weights_every=2) if attached else None
@@ -215,7 +229,7 @@ def complex_ddp(driver, composition, ddp=None, attached=True, steps=5):
     return {n: p.detach().clone() for n, p in model.module.named_parameters()}, report
 
 
-def complex_bad_step(driver):
+def complex_bad_step(driver: TorchDist) -> tuple[bool, bool, bool, int]:
     model = ddp_of(driver, spectral())
     handle = thinwire.attach(model, EF_TOPK)
     train(model, driver, 2)
@@ -231,8 +245,8 @@ def complex_bad_step(driver):
     return nan, before == weights(model), kept, handle.report().skipped_steps
 
 
-def complex_resume(driver, steps=6, stop=3):
-    def build():
+def complex_resume(driver: TorchDist, steps: int = 6, stop: int = 3) -> bool:
+    def build() -> tuple[DDP, DDPHandle]:
         model = ddp_of(driver, spectral())
         return model, thinwire.attach(model, EF_TOPK)
 
@@ -249,7 +263,7 @@ def complex_resume(driver, steps=6, stop=3):
     return straight == weights(model)
 
 
-def complex_resync(driver):
+def complex_resync(driver: TorchDist) -> tuple[str, int]:
     model = ddp_of(driver, spectral())
     handle = thinwire.attach(model, EF_TOPK, check_weights_every=2, on_divergence="resync")
     train(model, driver, 1)
@@ -260,7 +274,7 @@ def complex_resync(driver):
     return weights(model), handle.report().resynced_tensors
 
 
-def complex_local(driver, options):
+def complex_local(driver: TorchDist, options: dict[str, Any]) -> tuple[str, list[float], bool, str, Any]:
     """Digest after a full average, whether it was of the same weights in the parameter itself, and the report."""
     model, optimizer = make(Spectral)
     with torch.no_grad():

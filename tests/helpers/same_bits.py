@@ -20,7 +20,8 @@ def drawn(kind: str, size: int, seed: int = 0) -> Tensor:
 
 def alike(ours: Tensor | tuple[Tensor, ...], theirs: Tensor | tuple[Tensor, ...]) -> bool:
     """The same bits, signs of zeros included."""
-    if isinstance(theirs, tuple):
+    if isinstance(ours, tuple) or isinstance(theirs, tuple):
+        assert isinstance(ours, tuple) and isinstance(theirs, tuple)
         return len(ours) == len(theirs) and all(map(alike, ours, theirs))
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         return False

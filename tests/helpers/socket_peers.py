@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ from thinwire.wire import decode_frame, encode_frame
 
 SECRET, OTHER = Secret(b"0123456789abcdef" * 4), Secret(b"fedcba9876543210" * 4)  # 32 bytes: no time for scrypt
 LOCAL = "127.0.0.1:0"
-NONCES = {"handshake": 3, "nonce": "0" * 32, "generation": "1" * 32}
+NONCES: dict[str, Any] = {"handshake": 3, "nonce": "0" * 32, "generation": "1" * 32}
 
 
 class Echo:
@@ -54,7 +55,7 @@ def raw(listener: Listener) -> socket.socket:
 
 def reasons(sock: socket.socket) -> list[object]:
     """What the listener sent before it closed the connection: reasons, or kinds of messages without one."""
-    received = []
+    received: list[object] = []
     with contextlib.suppress(OSError):
         while data := whole_frame(sock):
             message = decode_frame(data[:-32] if data[5] else data, None)
@@ -62,7 +63,7 @@ def reasons(sock: socket.socket) -> list[object]:
     return received
 
 
-def hello(**fields: object) -> bytes:
+def hello(**fields: Any) -> bytes:
     return bytes(encode_frame(Message("~hello", "w", fields={**NONCES, **fields})))
 
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch import Tensor
 
 import thinwire
-from helpers.ddp_jobs import EF_TOPK, ddp_of, train
+from helpers.ddp_training import EF_TOPK, Composition, ddp_of, train
+from thinwire import TorchDist
 from thinwire.core import memory_items
+from thinwire.integrations.ddp_handle import DDPHandle
+
+T = TypeVar("T")
 
 
-def held(handle, kind="residual"):
+def held(handle: DDPHandle, kind: str = "residual") -> dict[str, Tensor]:
     """What a handle's layers hold of this kind, by name."""
     exchanger = handle.exchanger
     found = {}
@@ -27,20 +34,31 @@ def held(handle, kind="residual"):
     return found
 
 
-def logged(action):
+class Recorder(logging.Handler):
+    """Keeps the texts of log records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def logged(action: Callable[[], T]) -> tuple[T, list[str]]:
     """What an action gives, and the warnings that it logs."""
-    texts: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: texts.append(record.getMessage())
+    handler = Recorder()
     log = logging.getLogger("thinwire")
     log.addHandler(handler)
     try:
-        return action(), texts
+        return action(), handler.texts
     finally:
         log.removeHandler(handler)
 
 
-def change(driver, before, after, kind="residual"):
+def change(
+    driver: TorchDist, before: str, after: str, kind: str = "residual"
+) -> tuple[dict[str, Tensor], dict[str, Tensor], list[str], list[str]]:
     """Mass of one kind before and after `change`; what it returned and logged; whether the state then loads."""
     model = ddp_of(driver)
     handle = thinwire.attach(model, before)
@@ -54,7 +72,7 @@ def change(driver, before, after, kind="residual"):
     return owed, kept, dropped, texts
 
 
-def change_importance(driver):
+def change_importance(driver: TorchDist) -> tuple[list[str], list[str]]:
     model = ddp_of(driver)
     handle = thinwire.attach(model, "ef(impk(density=0.05))")
     filled = handle.exchanger.importance
@@ -64,7 +82,9 @@ def change_importance(driver):
     return dropped, sorted(handle.exchanger.importance)
 
 
-def load_another(driver, before, after, strict):
+def load_another(
+    driver: TorchDist, before: str, after: str, strict: bool
+) -> tuple[str, str] | tuple[list[str], list[str], float, int]:
     """What is said when a state of one composition is loaded into another, and the residuals' difference."""
     model = ddp_of(driver)
     handle = thinwire.attach(model, before)
@@ -82,7 +102,7 @@ def load_another(driver, before, after, strict):
     return dropped, texts, apart, handle.hook.step
 
 
-def load_without_a_name(driver):
+def load_without_a_name(driver: TorchDist) -> bool:
     """A state of before states named their composition."""
     model = ddp_of(driver)
     handle = thinwire.attach(model, EF_TOPK)
@@ -94,7 +114,7 @@ def load_without_a_name(driver):
     return all(torch.equal(a, held(again)[name]) for name, a in held(handle).items())
 
 
-def load_odd_states(driver):
+def load_odd_states(driver: TorchDist) -> dict[str, tuple[str, str]]:
     """What is said of states that are none."""
     handle = thinwire.attach(ddp_of(driver), EF_TOPK)
     good = handle.state_dict()
@@ -113,7 +133,9 @@ def load_odd_states(driver):
     return told
 
 
-def resume_without_the_handle(driver, kind, load, composition=EF_TOPK):
+def resume_without_the_handle(
+    driver: TorchDist, kind: str, load: bool, composition: Composition = EF_TOPK
+) -> list[list[str]]:
     """Warnings of a run whose optimizer has steps, with and without the handle's state; two steps, so told once."""
     make = {"adam": lambda p: torch.optim.AdamW(p, lr=0.01), "sgd": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)}
     model = ddp_of(driver)
@@ -135,7 +157,7 @@ def resume_without_the_handle(driver, kind, load, composition=EF_TOPK):
     return [[str(w.message) for w in some if "memory" in str(w.message)] for some in (first, told)]
 
 
-def save_dcp(driver, composition, folder):
+def save_dcp(driver: TorchDist, composition: Composition, folder: str) -> dict[str, Tensor]:
     model = ddp_of(driver)
     handle = thinwire.attach(model, composition)
     train(model, driver, 3)
@@ -143,7 +165,9 @@ def save_dcp(driver, composition, folder):
     return held(handle)
 
 
-def load_dcp(driver, composition, folder, strict=True, key="thinwire"):
+def load_dcp(
+    driver: TorchDist, composition: Composition, folder: str, strict: bool = True, key: str = "thinwire"
+) -> tuple[str, str] | tuple[dict[str, Tensor], int, list[str]]:
     model = ddp_of(driver)
     handle = thinwire.attach(model, composition)
     try:

@@ -5,10 +5,15 @@ with fixed tensors, the state of every rank, then what the next step gave. So it
 what is in tests/data/stored was written by commit a4a2c34. `tests/unit/test_stored_states.py` reads it.
 """
 
+from __future__ import annotations
+
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from thinwire import Exchanger, TensorSpec, World, checkpoint, lockstep, parse
 from thinwire.sync import Local, LocalRounds, Nesterov
@@ -35,7 +40,7 @@ COMPOSITIONS = {
 STEPS, RANKS = 5, 2
 
 
-def tensors(step, rank):
+def tensors(step: int, rank: int) -> dict[str, Tensor]:
     """Whole eighths that look like nothing in particular: no generator, so that no version of torch changes them."""
     found = {}
     for at, spec in enumerate(LAYERS):
@@ -48,13 +53,13 @@ def tensors(step, rank):
 class Gradients:
     """Two ranks that exchange gradients, as DDP has it."""
 
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         self.workers = [Exchanger(LAYERS, parse(text), seed=3) for _ in range(RANKS)]
         for worker in self.workers:
             if "impk" in text:
                 worker.importance["w"] = torch.arange(120.0).view(12, 10) / 64
 
-    def step(self, step):
+    def step(self, step: int) -> dict[str, Tensor]:
         worlds = [World(rank, RANKS) for rank in range(RANKS)]
         pairs = zip(self.workers, worlds, strict=True)
         return lockstep([worker.run_step(tensors(step, world.rank), step, world) for worker, world in pairs])[0]
@@ -63,12 +68,12 @@ class Gradients:
 class LocalTraining:
     """Two ranks with rounds of two local steps and an outer momentum; a state is taken in the middle of a period."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.weights = [tensors(0, 0) for _ in range(RANKS)]
         settings = Local(2, parse("ef(topk(density=0.2))"), Nesterov(lr=0.5, momentum=0.75))
         self.workers = [LocalRounds(settings, weights, seed=3) for weights in self.weights]
 
-    def step(self, step):
+    def step(self, step: int) -> dict[str, Tensor]:
         for rank, weights in enumerate(self.weights):
             for name, gradient in tensors(step + 1, rank).items():
                 weights[name] -= gradient / 16
@@ -79,45 +84,52 @@ class LocalTraining:
 class Federated:
     """A server with Adam between two rounds, and clients that have just joined."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         weights = tensors(0, 0)
         settings = FederatedConfig(clients=2, rounds=9, round_timeout_s=10.0)
         self.server = FederatedServer(weights, settings, "ef(qsgd(bits=8))", Adam(lr=0.125), expected=2)
         self.workers = [self.server]
 
-    def step(self, step):
+    def step(self, step: int) -> dict[str, Tensor]:
         clients = [FederatedClient(f"c{at}", self.server.layers, "ef(qsgd(bits=8))") for at in range(2)]
         for client in clients:
             client.handle_welcome(self.server.handle(client.join(), 0.0))
         for at, client in enumerate(clients):
             assert client.begin(self.server.handle(client.pull(), 0.0))
             moved = {name: w - tensors(step + 1, at)[name] / 16 for name, w in client.weights.items()}
-            assert client.settle(self.server.handle(client.push(moved, 1 + at), 0.0))
+            update = client.push(moved, 1 + at)
+            assert update is not None and client.settle(self.server.handle(update, 0.0))
         return dict(self.server.weights)
 
 
-def cases():
+Case = Gradients | LocalTraining | Federated
+
+
+def cases() -> dict[str, Callable[[], Case]]:
     found = {name: lambda text=text: Gradients(text) for name, text in COMPOSITIONS.items()}
     return found | {"local-rounds": LocalTraining, "federated-server": Federated}
 
 
-def state_of(case):
+def state_of(case: Case) -> dict[str, Any]:
     """Of all ranks, and weights where the training holds them."""
-    states = {str(rank): worker.state_dict() for rank, worker in enumerate(case.workers)}
+    workers: Sequence[Any] = case.workers
+    states = {str(rank): worker.state_dict() for rank, worker in enumerate(workers)}
     if isinstance(case, LocalTraining):
         states["weights"] = {str(rank): {n: w.clone() for n, w in ws.items()} for rank, ws in enumerate(case.weights)}
     return states
 
 
-def load(case, states):
-    for rank, worker in enumerate(case.workers):
+def load(case: Case, states: dict[str, Any]) -> None:
+    workers: Sequence[Any] = case.workers
+    for rank, worker in enumerate(workers):
         worker.load_state_dict(states[str(rank)])
     for rank, stored in states.get("weights", {}).items():
         for name, tensor in stored.items():
+            assert isinstance(case, LocalTraining)
             case.weights[int(rank)][name].copy_(tensor)
 
 
-def write(folder):
+def write(folder: str) -> None:
     for name, make in cases().items():
         first, second = make(), make()
         for step in range(STEPS):
