@@ -27,7 +27,7 @@ def test_a_thread_keeps_no_connections_alive():
     thread.close()
 
 
-def test_a_thread_whose_owner_is_gone_ends_and_is_forgotten():
+def test_a_thread_ends_when_its_owner_is_gone():
     thread = CommThread("thinwire-test")
     assert thread.submit(lambda: 3).result(5) == 3
     (own,) = [t for t in threading.enumerate() if t.name == "thinwire-test"]

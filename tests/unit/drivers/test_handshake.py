@@ -159,7 +159,7 @@ def test_settings_that_differ_are_named_with_both_values(secret, caplog):
             assert worker.call(Message("push")).kind == "ok"
 
 
-def test_settings_are_told_only_to_those_who_hold_the_secret():
+def test_settings_are_sent_only_to_peers_that_hold_the_secret():
     secret, other = Secret(b"0123456789abcdef" * 4), Secret(b"fedcba9876543210" * 4)
     with (
         Listener(LOCAL, ok, secret=secret, fingerprint=5, settings={"task": "hidden"}) as listener,

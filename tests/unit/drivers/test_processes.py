@@ -68,7 +68,7 @@ def test_time_runs_out():
         run_ranks(1, f"{HERE}:hang", None, timeout_s=6)
 
 
-def test_an_error_of_whoever_is_told_ends_the_run_with_that_error():
+def test_an_error_of_the_callback_ends_the_run_with_that_error():
     def refuse(news):
         raise KeyError(f"cannot make anything of {news}")
 

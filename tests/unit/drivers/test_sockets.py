@@ -60,7 +60,7 @@ def test_handler_calls_never_overlap_and_every_worker_gets_its_own_answer():
             wrong += [
                 n
                 for n in range(20)
-                if worker.call(Message("push", fields={"who": [name, n]})).fields != {"who": [name, n]}
+                if worker.call(Message("push", fields={"call": [name, n]})).fields != {"call": [name, n]}
             ]
 
     with Listener(LOCAL, handle) as listener:

@@ -175,7 +175,7 @@ def long_answer(message):
     return Message("model", payload=Payload((torch.zeros(160 << 10, dtype=torch.uint8),)))
 
 
-def test_who_reads_slowly_but_steadily_is_not_taken_for_lost():
+def test_a_peer_that_reads_slowly_but_steadily_is_not_lost():
     with Listener("127.0.0.1:0", long_answer, **BRISK) as listener:
         listener._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
         with admitted(listener) as sock:
@@ -187,7 +187,7 @@ def test_who_reads_slowly_but_steadily_is_not_taken_for_lost():
         assert len(read) >= 160 << 10 and time.monotonic() - began > 3 * BRISK["idle_timeout_s"]
 
 
-def test_who_reads_nothing_is_lost():
+def test_a_peer_that_reads_nothing_is_lost():
     lost = []
     with Listener("127.0.0.1:0", long_answer, on_lost=lost.append, **BRISK) as listener:
         listener._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)

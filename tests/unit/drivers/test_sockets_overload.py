@@ -39,7 +39,7 @@ def test_a_full_listener_says_so():
         assert workers[2].call(Message("push")).kind == "ok"
 
 
-def test_what_strangers_send_before_they_are_asked_stays_outside():
+def test_data_sent_before_the_challenge_is_not_read_into_memory():
     with Listener(LOCAL, ok, secret=SECRET, handshake_s=3.0) as listener, contextlib.ExitStack() as stack:
         before = resident()
         for _ in range(200):
@@ -67,7 +67,7 @@ def test_the_names_of_messages_cannot_fill_the_memory():
 
 
 @pytest.mark.parametrize("anew", [True, False], ids=["started anew", "called again"])
-def test_who_calls_again_and_again_has_one_message_before_the_handler(anew):
+def test_a_worker_that_reconnects_has_one_message_before_the_handler(anew):
     going, handled = threading.Event(), []
 
     def slow(message):
@@ -82,7 +82,7 @@ def test_who_calls_again_and_again_has_one_message_before_the_handler(anew):
             sock.sendall(hello(generation=generation) + bytes(encode_frame(Message("~proof", "w"))))
             whole_frame(sock), whole_frame(sock)
             sock.sendall(bytes(encode_frame(Message("push", "w", number, 1 if anew else number))))
-        until(lambda: handled and len(listener._tasks) == 1)  # those who were replaced are gone
+        until(lambda: handled and len(listener._tasks) == 1)  # replaced connections are gone
         assert listener._worker._work_queue.qsize() == 0
         going.set()
         assert decode_frame(whole_frame(sock)).round == 8
@@ -96,7 +96,7 @@ def timed(worker, count=200):
     return (time.perf_counter() - began) / count
 
 
-def test_a_thousand_idle_sockets_do_not_keep_anybody_out(record_property):
+def test_a_thousand_idle_sockets_do_not_keep_workers_out(record_property):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 3000:
         pytest.skip(f"needs 3000 open files, this system allows {hard}")
@@ -108,7 +108,7 @@ def test_a_thousand_idle_sockets_do_not_keep_anybody_out(record_property):
         alone = min(timed(worker) for _ in range(3))
         for _ in range(1000):
             stack.enter_context(raw(listener))
-        gone = ("too many", "handshake too slow")  # a busy machine may take longer to come than a stranger is given
+        gone = ("too many", "handshake too slow")  # on a busy machine the handshake deadline may come first
         until(lambda: sum(listener.rejected[why] for why in gone) >= 1000 - listener.max_connections, seconds=30)
         crowded = min(timed(worker) for _ in range(3))
         late = stack.enter_context(Connection(listener.address, "late", secret=SECRET))

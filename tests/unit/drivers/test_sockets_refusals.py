@@ -29,7 +29,7 @@ from thinwire.wire import decode_frame, encode_frame
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"GET / HTTP/1.1\r\nHost: thinwire.example\r\nUser-Agent: someone\r\n\r\n", "magic"),
+        (b"GET / HTTP/1.1\r\nHost: thinwire.example\r\nUser-Agent: a browser\r\n\r\n", "magic"),
         (random.Random(1).randbytes(5000), "magic"),
         (bytes(100), "magic"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(300), "magic"),
@@ -113,7 +113,7 @@ def test_a_known_peer_that_announces_much_and_sends_little_is_lost_and_costs_not
 @pytest.mark.parametrize(
     ("message", "reason", "stays"),
     [
-        (Message("push", "somebody else", 0, 1), "sender", False),
+        (Message("push", "another worker", 0, 1), "sender", False),
         (Message("~ready", "w", 0, 1), "kind", True),
         (Message("push", "w", 0, 0), "old sequence", True),
     ],

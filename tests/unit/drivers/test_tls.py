@@ -9,12 +9,12 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
+from helpers.socket_peers import until
 from thinwire.core import AuthenticationError, ClosedError, CompositionError, Message, Payload
 from thinwire.drivers.sockets import Connection, Listener, Secret, Tls
 
@@ -50,42 +50,35 @@ def made_by(folder, ca, name, days="2", also=""):
 
 
 @pytest.fixture(scope="module")
-def papers(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("papers")
-    for ca in ("ca", "stranger_ca"):
+def certificates(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("certificates")
+    for ca in ("ca", "other_ca"):
         words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={ca}"]
         openssl(folder, *words, "-keyout", f"{ca}.key", "-out", f"{ca}.pem")
     made = {name: made_by(folder, "ca", name, also=also) for name, also in (("server", ""), ("worker", ",DNS:w"))}
     made["pod"] = made_by(folder, "ca", "pod", also=",DNS:pod-1,URI:thinwire:pod-2")
-    made["stranger"] = made_by(folder, "stranger_ca", "stranger")
+    made["foreign"] = made_by(folder, "other_ca", "foreign")
     made[EXPIRED] = made_by(folder, "ca", EXPIRED, days="-1")
     return made
-
-
-def until(true, seconds=5.0):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def ok(message):
     return Message("ok", payload=message.payload)
 
 
-def test_two_sides_with_certificates_understand_each_other(papers):
+def test_two_sides_with_certificates_understand_each_other(certificates):
     big = torch.arange(500_000, dtype=torch.float32)
-    with Listener("0.0.0.0:0", ok, tls=papers["server"], heartbeat_s=0.02, idle_timeout_s=1.0) as listener:
+    with Listener("0.0.0.0:0", ok, tls=certificates["server"], heartbeat_s=0.02, idle_timeout_s=1.0) as listener:
         address = listener.address.replace("0.0.0.0", "127.0.0.1")
         with Connection(
-            address, "w", tls=papers["worker"], heartbeat_s=0.01, idle_timeout_s=1.0
+            address, "w", tls=certificates["worker"], heartbeat_s=0.01, idle_timeout_s=1.0
         ) as worker:  # beats meet answers
             for _ in range(10):
                 assert torch.equal(worker.call(Message("push", payload=Payload((big,)))).payload.parts[0], big)
             assert worker.connects == 1 and not listener.rejected and worker.traffic.rows["~alive"].requests > 3
 
 
-def test_closing_ends_a_call_of_another_thread(papers):
+def test_closing_ends_a_call_of_another_thread(certificates):
     at_work, enough = threading.Event(), threading.Event()
 
     def handle(message):
@@ -93,8 +86,8 @@ def test_closing_ends_a_call_of_another_thread(papers):
         enough.wait(20)
         return Message("ok")
 
-    with Listener("127.0.0.1:0", handle, tls=papers["server"]) as listener, ThreadPoolExecutor(1) as pool:
-        worker = Connection(listener.address, "w", tls=papers["worker"])
+    with Listener("127.0.0.1:0", handle, tls=certificates["server"]) as listener, ThreadPoolExecutor(1) as pool:
+        worker = Connection(listener.address, "w", tls=certificates["worker"])
         called = pool.submit(worker.call, Message("push"))
         assert at_work.wait(10)
         worker.close()
@@ -103,10 +96,10 @@ def test_closing_ends_a_call_of_another_thread(papers):
         enough.set()
 
 
-@pytest.mark.parametrize("who", ["stranger", EXPIRED, "nobody"])
-def test_a_worker_without_a_good_certificate_is_refused(papers, who):
-    tls = Tls(ca=papers["server"].ca) if who == "nobody" else papers[who]
-    with Listener("127.0.0.1:0", ok, tls=papers["server"]) as listener:
+@pytest.mark.parametrize("holder", ["foreign", EXPIRED, "no certificate"])
+def test_a_worker_without_a_good_certificate_is_refused(certificates, holder):
+    tls = Tls(ca=certificates["server"].ca) if holder == "no certificate" else certificates[holder]
+    with Listener("127.0.0.1:0", ok, tls=certificates["server"]) as listener:
         with (
             Connection(listener.address, "w", tls=tls) as worker,
             pytest.raises(AuthenticationError, match="certificate"),
@@ -114,50 +107,50 @@ def test_a_worker_without_a_good_certificate_is_refused(papers, who):
             worker.call(Message("push"))
         until(lambda: listener.rejected["tls"] == worker.connects)
         assert worker.connects <= 3 and not listener.traffic.rows and worker.traffic.received == 0
-        with Connection(listener.address, "w", tls=papers["worker"]) as worker:
+        with Connection(listener.address, "w", tls=certificates["worker"]) as worker:
             assert worker.call(Message("push")).kind == "ok"
 
 
-@pytest.mark.parametrize("who", ["stranger", EXPIRED])
-def test_a_server_without_a_good_certificate_is_told_nothing(papers, who):
-    with Listener("127.0.0.1:0", ok, tls=papers[who]) as listener:
+@pytest.mark.parametrize("holder", ["foreign", EXPIRED])
+def test_a_server_without_a_good_certificate_is_told_nothing(certificates, holder):
+    with Listener("127.0.0.1:0", ok, tls=certificates[holder]) as listener:
         with (
-            Connection(listener.address, "w", tls=papers["worker"]) as worker,
+            Connection(listener.address, "w", tls=certificates["worker"]) as worker,
             pytest.raises(AuthenticationError, match="certificate"),
         ):
             worker.call(Message("push"))
         assert worker.traffic.sent == 0
 
 
-def test_a_certificate_for_another_host_is_refused(papers):
+def test_a_certificate_for_another_host_is_refused(certificates):
     with (
-        Listener("[::1]:0", ok, tls=papers["server"]) as listener,
-        Connection(listener.address, "w", tls=papers["worker"]) as worker,
+        Listener("[::1]:0", ok, tls=certificates["server"]) as listener,
+        Connection(listener.address, "w", tls=certificates["worker"]) as worker,
         pytest.raises(AuthenticationError, match="::1"),
     ):
         worker.call(Message("push"))
 
 
-def test_tls_without_certificates_of_workers_needs_the_secret(papers):
-    one_sided = Tls(papers["server"].certificate, papers["server"].key)
+def test_tls_without_certificates_of_workers_needs_the_secret(certificates):
+    one_sided = Tls(certificates["server"].certificate, certificates["server"].key)
     with pytest.raises(CompositionError, match="accepts every client"):
         Listener("0.0.0.0:0", ok, tls=one_sided)
     secret = Secret(b"0123456789abcdef" * 4)
     with Listener("0.0.0.0:0", ok, tls=one_sided, secret=secret) as listener:
         address = listener.address.replace("0.0.0.0", "127.0.0.1")
-        with Connection(address, "w", tls=Tls(ca=papers["server"].ca), secret=secret) as worker:
+        with Connection(address, "w", tls=Tls(ca=certificates["server"].ca), secret=secret) as worker:
             assert worker.call(Message("push")).kind == "ok"
         with (
-            Connection(address, "w", tls=Tls(ca=papers["server"].ca)) as worker,
+            Connection(address, "w", tls=Tls(ca=certificates["server"].ca)) as worker,
             pytest.raises(AuthenticationError, match="secret"),
         ):
             worker.call(Message("push"))
 
 
-def test_old_versions_and_plain_text_are_refused(papers):
-    assert papers["server"].server_context().minimum_version >= ssl.TLSVersion.TLSv1_2
-    assert papers["worker"].client_context().minimum_version >= ssl.TLSVersion.TLSv1_2
-    with Listener("127.0.0.1:0", ok, tls=papers["server"], handshake_s=1.0) as listener:
+def test_old_versions_and_plain_text_are_refused(certificates):
+    assert certificates["server"].server_context().minimum_version >= ssl.TLSVersion.TLSv1_2
+    assert certificates["worker"].client_context().minimum_version >= ssl.TLSVersion.TLSv1_2
+    with Listener("127.0.0.1:0", ok, tls=certificates["server"], handshake_s=1.0) as listener:
         host, _, port = listener.address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=5) as sock:
             sock.sendall(b"thwf" + bytes(60))
@@ -165,38 +158,38 @@ def test_old_versions_and_plain_text_are_refused(papers):
         until(lambda: listener.rejected["tls"] == 1)
 
 
-def test_files_that_are_no_certificates_are_named(papers, tmp_path):
+def test_files_that_are_no_certificates_are_named(certificates, tmp_path):
     wrong = tmp_path / "wrong.pem"
     wrong.write_text(str(datetime.date.today()))
     for tls in (
         Tls(wrong, wrong, wrong),
-        Tls(tmp_path / "none.pem", papers["server"].key),
-        Tls(papers["server"].certificate, papers["worker"].key),
+        Tls(tmp_path / "none.pem", certificates["server"].key),
+        Tls(certificates["server"].certificate, certificates["worker"].key),
     ):
         with pytest.raises(CompositionError, match="tls: cannot use"):
             Listener("127.0.0.1:0", ok, tls=tls)
     with pytest.raises(CompositionError, match="needs a certificate"):
-        Listener("127.0.0.1:0", ok, tls=Tls(ca=papers["server"].ca))
+        Listener("127.0.0.1:0", ok, tls=Tls(ca=certificates["server"].ca))
 
 
 @pytest.mark.parametrize("name", ["pod", "pod-1", "thinwire:pod-2"], ids=["common name", "DNS", "URI"])
-def test_a_worker_may_speak_under_the_names_in_its_certificate(papers, name):
-    with Listener("127.0.0.1:0", ok, tls=papers["server"]) as listener:
-        with Connection(listener.address, name, tls=papers["pod"]) as worker:
+def test_a_worker_may_speak_under_the_names_in_its_certificate(certificates, name):
+    with Listener("127.0.0.1:0", ok, tls=certificates["server"]) as listener:
+        with Connection(listener.address, name, tls=certificates["pod"]) as worker:
             assert worker.call(Message("push")).kind == "ok"
         assert not listener.rejected
 
 
 @pytest.mark.parametrize("name", ["w", "POD-1", "127.0.0.1", "server", "pod-1.example"])
-def test_a_worker_may_not_speak_under_a_name_that_is_not_in_its_certificate(papers, name, caplog):
+def test_a_worker_may_not_speak_under_a_name_that_is_not_in_its_certificate(certificates, name, caplog):
     with (
-        Listener("127.0.0.1:0", ok, tls=papers["server"]) as listener,
-        Connection(listener.address, "w", tls=papers["worker"]) as honest,
+        Listener("127.0.0.1:0", ok, tls=certificates["server"]) as listener,
+        Connection(listener.address, "w", tls=certificates["worker"]) as honest,
     ):
         honest.call(Message("push"))
         with (
             caplog.at_level(logging.WARNING, "thinwire"),
-            Connection(listener.address, name, tls=papers["pod"]) as worker,
+            Connection(listener.address, name, tls=certificates["pod"]) as worker,
             pytest.raises(AuthenticationError, match=f"'{name}' is not in its certificate, which is for 'pod'"),
         ):
             worker.call(Message("push"))
@@ -205,11 +198,11 @@ def test_a_worker_may_not_speak_under_a_name_that_is_not_in_its_certificate(pape
         assert "push" not in worker.traffic.rows and honest.call(Message("push")).kind == "ok" and honest.connects == 1
 
 
-def test_a_secret_beside_certificates_does_not_open_other_names(papers):
+def test_a_secret_beside_certificates_does_not_open_other_names(certificates):
     secret = Secret(b"0123456789abcdef" * 4)
     with (
-        Listener("127.0.0.1:0", ok, tls=papers["server"], secret=secret) as listener,
-        Connection(listener.address, "w", tls=papers["pod"], secret=secret) as worker,
+        Listener("127.0.0.1:0", ok, tls=certificates["server"], secret=secret) as listener,
+        Connection(listener.address, "w", tls=certificates["pod"], secret=secret) as worker,
         pytest.raises(AuthenticationError, match="certificate"),
     ):
         worker.call(Message("push"))

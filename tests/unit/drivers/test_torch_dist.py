@@ -35,7 +35,7 @@ def test_a_disagreement_is_an_error_on_every_rank_that_names_ranks_and_requests(
         assert words in text and "ranks 0, 2 request AllReduce(sum) of 4 float32, 16 B" in text
 
 
-def test_partners_who_disagree_say_so_and_name_one_another(pool):
+def test_neighbors_that_disagree_raise_and_name_one_another(pool):
     with pytest.raises(RankFailed) as caught:
         pool.run(2, jobs.disagree, "swap")
     (first, text), (second, _) = caught.value.errors

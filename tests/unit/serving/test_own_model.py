@@ -100,7 +100,7 @@ def test_without_batches_the_loop_gives_numbers_of_steps():
 
 @pytest.mark.parametrize("rounds", [0, 9])
 @pytest.mark.parametrize("how", ["break", "error"])
-def test_a_worker_whose_loop_is_cut_short_leaves(how, rounds):
+def test_a_worker_leaves_when_its_loop_is_cut_short(how, rounds):
     """Nothing waits for it until a deadline, and its line is closed."""
     with serve(rounds=rounds, round_timeout_s=60) as server:
         local, before = model(), threads()
@@ -175,7 +175,7 @@ def test_a_last_state_that_cannot_be_stored_is_an_error(monkeypatch, tmp_path):
     server.close()  # told once
 
 
-def test_a_secret_file_lets_in_who_holds_it(tmp_path, monkeypatch):
+def test_a_secret_file_admits_workers_that_hold_it(tmp_path, monkeypatch):
     monkeypatch.delenv("THINWIRE_SECRET", raising=False)
     secret = tmp_path / "secret"
     secret.write_text("ab" * 32)

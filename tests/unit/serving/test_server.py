@@ -54,13 +54,13 @@ def test_the_last_to_leave_is_answered_before_the_server_hangs_up(rounds, monkey
 @pytest.mark.parametrize("rounds", [0, 2])
 def test_a_deadline_passes_although_no_message_comes(rounds, monkeypatch):
     monkeypatch.setattr(serving, "_LEAVE_S", 0.1)
-    party = (FederatedClient if rounds else GradientWorker)("w", LAYERS)
+    client = (FederatedClient if rounds else GradientWorker)("w", LAYERS)
     with (
         serve(rounds=rounds, round_timeout_s=0.3) as server,
         Connection(server.address, "w", **line(rounds)) as connection,
     ):
-        party.handle_welcome(connection.call(party.join()))
-        assert party.begin(connection.call(party.pull()))  # and says nothing more, though its line is alive
+        client.handle_welcome(connection.call(client.join()))
+        assert client.begin(connection.call(client.pull()))  # and says nothing more, though its line is alive
         found = finished(server, 8)
         assert found["updates"] == rounds and found["lost"] == ([] if rounds else ["w"])
 
@@ -100,7 +100,7 @@ class Outage:
 
 
 @pytest.mark.parametrize("kind", ["join", "pull", "push", "leave"])
-def test_a_worker_whose_line_was_down_comes_back_and_goes_on(kind):
+def test_a_worker_reconnects_and_goes_on_after_its_connection_was_lost(kind):
     with serve(composition="ef(topk(k=1))", round_timeout_s=20) as server:
         with FaultyLink(server.address, Outage(kind, 5 if kind in ("pull", "push") else 1)) as link:
             accepted = work(link.address, 20, composition="ef(topk(k=1))")

@@ -140,7 +140,7 @@ def test_a_served_model_that_is_resumed_goes_on_where_it_was(tmp_path):
     assert (second.weight - GOAL).norm() < (first.weight - GOAL).norm() < 0.3 * GOAL.norm()
 
 
-def test_a_federation_whose_clients_all_give_up_ends_and_says_so():
+def test_a_federation_ends_and_says_so_when_all_clients_give_up():
     with served_models.serve("sgd(lr=1)", rounds=50) as server:
         with pytest.raises(NonFiniteError, match="2 rounds in a row"):
             take_part(server.address, 50, lr=1e30, max_bad_rounds=2)

@@ -33,10 +33,10 @@ def federation(clients=3, rounds=5, exchange="dense()", down=None, optimizer=Non
         downlink_compression=down,
         expected=clients,
     )
-    people = [FederatedClient(f"c{i}", server.layers, exchange, down) for i in range(clients)]
-    for client in people:
+    members = [FederatedClient(f"c{i}", server.layers, exchange, down) for i in range(clients)]
+    for client in members:
         client.handle_welcome(server.handle(client.join(), 0.0))
-    return server, people
+    return server, members
 
 
 def work(client, round=0):
@@ -45,9 +45,9 @@ def work(client, round=0):
     return {n: w + 0.1 * (torch.randn(w.shape, generator=generator) - w) for n, w in client.weights.items()}
 
 
-def take_turns(server, people, rounds, now=0.0):
+def take_turns(server, members, rounds, now=0.0):
     for _ in range(rounds):
-        for client in people:
+        for client in members:
             if client.begin(server.handle(client.pull(), now)):
                 client.settle(server.handle(client.push(work(client), 7), now))
 
@@ -57,21 +57,21 @@ def equal(one, other):
 
 
 def test_a_round_is_the_average_by_examples():
-    server, people = federation(3, rounds=1)
+    server, members = federation(3, rounds=1)
     trained, examples = [], (1, 2, 5)
-    for client, count in zip(people, examples, strict=True):
+    for client, count in zip(members, examples, strict=True):
         assert client.begin(server.handle(client.pull(), 0.0))
         trained.append(work(client))
         assert client.settle(server.handle(client.push(trained[-1], count), 0.0))
-    assert server.is_done and server.handle(people[0].pull(), 0.0).kind == "done"
+    assert server.is_done and server.handle(members[0].pull(), 0.0).kind == "done"
     for name in start():
         mean = sum(t[name] * count for t, count in zip(trained, examples, strict=True)) / 8
         assert torch.allclose(server.weights[name], mean, atol=1e-6)
 
 
 def test_no_client_counts_for_more_than_the_cap():
-    server, people = federation(2, rounds=1, max_client_weight=10)
-    for client, count in zip(people, (1_000_000, 10), strict=True):
+    server, members = federation(2, rounds=1, max_client_weight=10)
+    for client, count in zip(members, (1_000_000, 10), strict=True):
         client.begin(server.handle(client.pull(), 0.0))
         client.settle(
             server.handle(
@@ -91,7 +91,7 @@ def test_a_round_samples_clients_by_the_seed():
     assert sample_clients(names[:3], 10, 3, 0) == names[:3]
 
 
-def test_a_round_ends_at_its_deadline_without_those_who_dropped_out():
+def test_a_round_ends_at_its_deadline_without_clients_that_dropped_out():
     server, (one, two, _) = federation(3)
     for client in (one, two):
         client.begin(server.handle(client.pull(), 0.0))
@@ -108,7 +108,7 @@ def test_a_round_ends_at_its_deadline_without_those_who_dropped_out():
     assert server.handle(late, 10.0).kind == "train"
 
 
-def test_a_round_of_nobody_ends_too_and_changes_nothing():
+def test_a_round_without_updates_ends_too_and_changes_nothing():
     server, _ = federation(3, rounds=4, min_updates=2)
     for round in range(4):
         server.expire(10.0 * (round + 1))
@@ -116,11 +116,11 @@ def test_a_round_of_nobody_ends_too_and_changes_nothing():
     assert [counts["stepped"] for counts in server.history] == [0, 0, 0, 0]
 
 
-def test_an_accepted_update_whose_answer_was_lost_is_accepted_again_and_counts_once():
-    server, people = federation(2)
-    for client in people:
+def test_an_accepted_update_sent_again_is_accepted_again_and_counts_once():
+    server, members = federation(2)
+    for client in members:
         client.begin(server.handle(client.pull(), 0.0))
-    messages = [client.push(work(client), 1) for client in people]
+    messages = [client.push(work(client), 1) for client in members]
     assert [server.handle(messages[i], 0.0).kind for i in (0, 0, 1, 1, 0)] == ["accepted"] * 5
     assert server.round == 1 and server.history[0]["accepted"] == 2
 
@@ -156,10 +156,10 @@ def test_each_way_of_spoiling_an_update_is_refused(how):
     assert reply.kind == "rejected" and equal(server.weights, start())
 
 
-def test_who_was_refused_too_often_is_sampled_no_more():
-    server, people = federation(3, rounds=20, max_strikes=2)
+def test_a_client_that_was_refused_too_often_is_sampled_no_more():
+    server, members = federation(3, rounds=20, max_strikes=2)
     for _ in range(2):
-        for client in people:
+        for client in members:
             client.begin(server.handle(client.pull(), 0.0))
             message = client.push(work(client), 0 if client.name == "c1" else 3)
             client.settle(server.handle(message, 0.0))
@@ -167,7 +167,7 @@ def test_who_was_refused_too_often_is_sampled_no_more():
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_the_last_strike_counts_for_the_next_round_and_a_round_of_nobody_waits_for_a_newcomer(most):
+def test_the_last_strike_counts_for_the_next_round_and_a_round_without_clients_waits_for_a_new_one(most):
     server, (bad,) = federation(1, rounds=9, max_strikes=most, round_timeout_s=math.inf)
     for _ in range(most):
         assert bad.begin(server.handle(bad.pull(), 0.0))
@@ -181,7 +181,7 @@ def test_the_last_strike_counts_for_the_next_round_and_a_round_of_nobody_waits_f
     assert server.is_done and sum(counts["accepted"] for counts in server.history) == 9 - most
 
 
-def test_strangers_and_those_not_asked_are_refused():
+def test_unknown_and_unsampled_clients_are_refused():
     server, _ = federation(1)
     other = FederatedClient("late", server.layers)
     assert server.handle(other.pull(), 0.0).fields["reason"] == "unknown"
@@ -217,10 +217,10 @@ def test_a_client_that_missed_too_many_rounds_for_one_frame_gets_the_model_whole
 
 
 def test_the_shared_copy_follows_its_recursion():
-    server, people = federation(2, rounds=6, down="topk(k=1)")
+    server, members = federation(2, rounds=6, down="topk(k=1)")
     copy = start()
     for round in range(1, 6):
-        take_turns(server, people, 1)
+        take_turns(server, members, 1)
         payload = server.copy.codec.encode(server.weights, copy, round)
         copy = server.copy.codec.apply(copy, payload, round)
         assert equal(copy, server.copy.model)
@@ -239,12 +239,12 @@ def test_fedavg_with_one_client_and_rate_one_is_local_training():
 @pytest.mark.parametrize("optimizer", [SGD(1.0, momentum=0.9), Adam(0.01, eps=1e-3, bias_correction=False)])
 @pytest.mark.parametrize("exchange, down", [("ef(topk(k=2))", "sign()"), ("ef21(qsgd())", None)])
 def test_a_stored_federation_goes_on_to_the_bit(tmp_path, optimizer, exchange, down):
-    server, people = federation(3, rounds=20, exchange=exchange, down=down, optimizer=optimizer)
-    take_turns(server, people, 5)
-    people[0].begin(server.handle(people[0].pull(), 0.0))  # and in the middle of a round
-    people[0].settle(server.handle(people[0].push(work(people[0]), 3), 0.0))
-    checkpoint.save(tmp_path, {"server": server.state_dict(), "clients": {c.name: c.state_dict() for c in people}})
-    take_turns(server, people, 5)
+    server, members = federation(3, rounds=20, exchange=exchange, down=down, optimizer=optimizer)
+    take_turns(server, members, 5)
+    members[0].begin(server.handle(members[0].pull(), 0.0))  # and in the middle of a round
+    members[0].settle(server.handle(members[0].push(work(members[0]), 3), 0.0))
+    checkpoint.save(tmp_path, {"server": server.state_dict(), "clients": {c.name: c.state_dict() for c in members}})
+    take_turns(server, members, 5)
     stored = checkpoint.load(tmp_path)
     other, others = federation(3, rounds=20, exchange=exchange, down=down, optimizer=optimizer)
     other.load_state_dict(stored["server"])

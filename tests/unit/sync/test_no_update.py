@@ -1,4 +1,4 @@
-"""A client that has no update to give, and a server whose own decoder fails: the round goes on without either."""
+"""A client that has no update to give, and a server with a decoder that fails: the round goes on without either."""
 
 import logging
 import math
@@ -53,7 +53,7 @@ def in_threads(*loops):
     return [found[place] for place in range(len(loops))]
 
 
-def test_a_round_closes_without_a_client_whose_training_gives_nan(caplog):
+def test_a_round_closes_without_a_client_that_trained_to_nan(caplog):
     server, calls = federation(2, 3), []  # without a deadline
     handle = Handler(server)
     one, two = (FederatedClient(name, server.layers) for name in "ab")
@@ -99,7 +99,7 @@ def test_a_good_round_in_between_begins_the_count_anew():
     assert run_client(InProcess(Handler(server), "a"), client, give, max_bad_rounds=3) == 2
 
 
-def test_who_left_is_sampled_again_when_it_joins_again():
+def test_a_client_that_left_is_sampled_again_when_it_joins_again():
     server = federation(1, 2)
     client = FederatedClient("a", server.layers)
     client.handle_welcome(server.handle(client.join(), 0.0))
@@ -125,7 +125,7 @@ def test_a_round_closes_when_the_last_client_it_waits_for_leaves():
     assert server.round == 1 and torch.equal(server.weights["b"], torch.ones(2))
 
 
-def test_a_skip_is_answered_alike_again_and_late_and_refused_from_strangers():
+def test_a_skip_is_answered_alike_again_and_late_and_refused_from_unknown_clients():
     server = federation(2, 3)
     one, two = (FederatedClient(name, server.layers) for name in "ab")
     for client in (one, two):
@@ -154,7 +154,7 @@ def test_what_a_client_says_cannot_forge_lines_of_the_log(caplog):
     assert "\n" not in caplog.messages[-1] and "\x1b" not in caplog.text and len(caplog.messages[-1]) < 400
 
 
-def test_a_worker_whose_gradients_are_nan_says_so_and_stops(caplog):
+def test_a_worker_with_nan_gradients_says_so_and_stops(caplog):
     server = GradientServer({"w": torch.ones(4)}, SGD(0.1))
     worker, calls = GradientWorker("a", server.layers), []
 
@@ -180,7 +180,7 @@ def test_a_negative_number_of_bad_rounds_is_refused_at_once():
 
 
 class Broken:
-    """A compressor whose decoder has a fault of its own."""
+    """A compressor with a faulty decoder."""
 
     def __init__(self, inner):
         self.inner = inner

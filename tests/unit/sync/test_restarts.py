@@ -20,9 +20,9 @@ EF21 = "ef21(topk(k=1))"
 GRADIENT = torch.tensor([1.0, 2.0, 3.0, 4.0])
 
 
-def welcome(machine, party, now=0.0):
-    party.handle_welcome(machine.handle(party.join(), now))
-    return party
+def welcome(machine, client, now=0.0):
+    client.handle_welcome(machine.handle(client.join(), now))
+    return client
 
 
 def turn(machine, client, by, now=0.0):
@@ -58,7 +58,7 @@ def test_an_update_counts_though_its_client_is_started_anew_in_the_same_round(ex
     assert turn(server, one, 1.0, 2.0)
 
 
-def resuming(make, at, party):
+def resuming(make, at, client):
     """(transport, machines): a server that is stored, goes on for some messages, and is then resumed as it was stored."""
     machines, count = [make()], 0
     stored = None
@@ -73,7 +73,7 @@ def resuming(make, at, party):
             machines[-1].load_state_dict(stored)
         return machines[-1].handle(message, 0.0)
 
-    return InProcess(answer, party), machines
+    return InProcess(answer, client), machines
 
 
 @pytest.mark.parametrize("at", [(5, 9), (5, 10), (4, 10), (4, 9), (2, 9), (3, 8)])
@@ -178,7 +178,7 @@ def test_a_servers_life_is_not_stored_and_is_another_one_after_loading():
         assert machine.server_epoch != life
 
 
-def restarted(make, at, resumed, party):
+def restarted(make, at, resumed, client):
     """(transport, machines): after `at` messages the server is another one, from its stored state or from zero."""
     machines, count = [make()], 0
 
@@ -191,7 +191,7 @@ def restarted(make, at, resumed, party):
                 machines[1].load_state_dict(copy.deepcopy(machines[0].state_dict()))
         return machines[-1].handle(message, 0.0)
 
-    return InProcess(answer, party), machines
+    return InProcess(answer, client), machines
 
 
 @pytest.mark.parametrize("at", [8, 9])  # a pull, a push
@@ -259,7 +259,7 @@ def test_a_resumed_server_counts_its_deadline_by_its_own_clock(boot):
     assert second.version == 1 and worker.begin(second.handle(worker.pull(), boot + 11))
 
 
-def test_who_has_gone_leaves_no_copy_of_the_model_behind_but_its_belief():
+def test_a_worker_that_left_leaves_no_copy_of_the_model_but_its_estimate():
     server = GradientServer(
         {"w": torch.zeros(4)}, SGD(0.1), EF21, downlink_compression="topk(k=1)", worker_timeout_s=10.0
     )

@@ -287,8 +287,8 @@ def test_a_full_average_keeps_the_mean_and_may_come_at_any_time():
         lockstep([worker.train(4) for worker in group])
 
 
-def test_a_full_average_after_a_round_that_all_skipped_keeps_the_work_of_those_who_were_sound():
-    """Only layer b, averaged by all, had a NaN on rank 0: nobody's gossip of layer a took place either."""
+def test_a_full_average_after_a_round_that_all_skipped_keeps_the_work_of_finite_ranks():
+    """Only layer b, averaged by all, had a NaN on rank 0: no rank took part in the gossip of layer a either."""
     gossip, world = Gossip(Identity(), Ring()), [World(rank, 3) for rank in range(3)]
     weights = [{"a": torch.zeros(2), "b": torch.zeros(2)} for _ in world]
     settings = Local(sync_every=1, composition=gossip, full_average_every=1)

@@ -45,7 +45,7 @@ def test_what_was_accepted_is_applied_though_its_worker_goes_and_comes_back():
     assert (server.applied, server.version) == (2, 1) and begin(server, one)
 
 
-def test_what_was_accepted_is_applied_though_everybody_goes():
+def test_what_was_accepted_is_applied_though_all_workers_leave():
     server, (one, two) = team(2, staleness=Staleness(max_lead=0))
     for worker in (one, two):
         welcome(server, worker)
@@ -56,7 +56,7 @@ def test_what_was_accepted_is_applied_though_everybody_goes():
     assert server.applied == 1 and not server.pending_updates
 
 
-def test_who_was_away_comes_back_where_the_slowest_is_and_repeats_nothing():
+def test_a_worker_that_was_away_starts_at_the_slowest_clock_and_repeats_nothing():
     server, (one, two) = team(2, staleness=Staleness(max_lead=1), worker_timeout_s=3.0)
     for worker in (one, two):
         welcome(server, worker)
@@ -71,7 +71,7 @@ def test_who_was_away_comes_back_where_the_slowest_is_and_repeats_nothing():
     assert begin(server, two, 8.0)
 
 
-def test_who_only_waits_is_never_overdue():
+def test_a_worker_that_only_waits_is_never_overdue():
     server, (one, two) = team(2, staleness=Staleness(max_lead=0), worker_timeout_s=3.0)
     welcome(server, one, 0.0)
     welcome(server, two, 100.0)

@@ -85,7 +85,7 @@ def test_a_bad_update_is_refused_with_a_reason_and_training_goes_on():
     assert equal(server.weights, before) and server.members.all["w1"].rejected == cases
     assert good.settle(server.handle(good.push(gradient("w0", 0, good.weights)), 0.0))
     assert server.version == 1
-    for kind, sender in (("push", "nobody"), ("pull", "nobody"), ("leave", "nobody")):
+    for kind, sender in (("push", "unknown"), ("pull", "unknown"), ("leave", "unknown")):
         assert server.handle(Message(kind, sender, 5), 0.0).fields["reason"] == "unknown"
     assert server.handle(Message("dance", "w0"), 0.0).fields["reason"] == "kind"
 
@@ -112,7 +112,10 @@ def test_joining_with_another_model_names_the_difference():
 def test_joining_with_many_layers_fits_into_a_frame(count):
     layers = {f"model.layers.{i}.self_attn.q_proj.weight": torch.zeros(1) for i in range(count)}
     server, rounds = GradientServer(layers, SGD(0.1)), FederatedServer(layers, FederatedConfig(1, 1))
-    for machine, party in ((server, GradientWorker("w", server.layers)), (rounds, FederatedClient("w", server.layers))):
-        frame = encode_frame(party.join())
+    for machine, client in (
+        (server, GradientWorker("w", server.layers)),
+        (rounds, FederatedClient("w", server.layers)),
+    ):
+        frame = encode_frame(client.join())
         assert len(frame) <= frame_limit(server.layers)
-        party.handle_welcome(machine.handle(decode_frame(frame), 0.0))
+        client.handle_welcome(machine.handle(decode_frame(frame), 0.0))

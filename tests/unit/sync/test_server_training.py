@@ -80,7 +80,7 @@ def test_a_bound_of_zero_is_bulk_synchronous_training_to_the_bit(exchange, sched
 
 
 def reference_asynchronous(count, schedule, updates, lr):
-    """Ten lines that know no message: who is ready first pushes first, and every update counts for 1/n."""
+    """Ten lines that know no message: the worker that is ready first pushes first, and every update counts for 1/n."""
     weights = start()
     names, steps = [f"w{i}" for i in range(count)], dict.fromkeys([f"w{i}" for i in range(count)], 0)
     ready = {w: (schedule.seconds(w, 0), i) for i, w in enumerate(names)}

@@ -11,7 +11,7 @@ from thinwire_lab.published.simulated_workers import run_simulation
 
 
 @pytest.mark.parametrize("max_lead", [0, 1, 3, 7])
-def test_nobody_gets_further_ahead_than_the_bound_in_ten_thousand_updates(max_lead):
+def test_no_worker_gets_further_ahead_than_the_bound_in_ten_thousand_updates(max_lead):
     server, workers = team(4, staleness=Staleness(max_lead=max_lead), optimizer=SGD(0.01))
     schedule = straggling(workers, seed=max_lead)
     updates = 10_000 if max_lead == 3 else 500
