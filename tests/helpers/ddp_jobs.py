@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (its usual name)
 
 import thinwire
 from helpers.ddp_training import EF_TOPK, Composition, Net, data, ddp_of, train, weights
@@ -68,7 +68,7 @@ def accumulate(driver: TorchDist, micro: int) -> tuple[str, int]:
 
 
 def leave_unused(driver: TorchDist, composition: Composition) -> tuple[dict[str, bool], str]:
-    """A layer nobody uses in some steps: its residual waits, and nothing of it is lost."""
+    """A layer that is unused in some steps: its residual waits, and nothing of it is lost."""
     model = ddp_of(driver, find_unused_parameters=True)
     handle = thinwire.attach(model, composition)
     train(model, driver, 3)

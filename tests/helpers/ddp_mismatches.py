@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (its usual name)
 
 import thinwire
 from helpers.ddp_training import EF_TOPK, Composition, Net, train

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import GradBucket
 from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (its usual name)
 
 import thinwire
 from helpers.ddp_training import EF_TOPK, Composition, Net, data, ddp_of, train, weights
@@ -211,7 +211,7 @@ def unused_on_one_rank(driver: TorchDist) -> tuple[list[dict[str, Tensor]], str,
 
 
 def leave_unused_slowly(driver: TorchDist) -> list[bool]:
-    """DDP notes who used what after it has called the last hook, here a good while after."""
+    """DDP records which parameters were used after it has called the last hook, here a good while after."""
     model = ddp_of(driver, find_unused_parameters=True)
     handle = thinwire.attach(model, EF_TOPK)
     prompt = handle.hook.hook

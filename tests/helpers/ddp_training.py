@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (its usual name)
 
 from helpers.jobs import digest
 from thinwire import TorchDist

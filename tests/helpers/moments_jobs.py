@@ -162,7 +162,7 @@ def hand_over(
 
 
 def spoiled(driver: TorchDist) -> tuple[str, bool] | None:
-    """A NaN on rank 1: nobody's moments change."""
+    """A NaN on rank 1: no rank's moments change."""
     weights, optimizer = adam(driver.world.rank)
     if driver.world.rank == 1:
         optimizer.state[weights["a"]]["exp_avg"][0, 0] = float("nan")

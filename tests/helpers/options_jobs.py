@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (as everybody calls it)
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 (its usual name)
 
 import thinwire
 from helpers.ddp_training import EF_TOPK, Net, data, ddp_of, train, weights

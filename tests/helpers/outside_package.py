@@ -1,4 +1,4 @@
-"""Somebody else's package on a temporary path, with the entry points of its pyproject.toml, as pip would install it."""
+"""A package of another author on a temporary path, with the entry points of its pyproject.toml, as pip would install it."""
 
 from __future__ import annotations
 

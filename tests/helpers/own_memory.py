@@ -37,7 +37,7 @@ class LateState(NamedTuple):
 
 @dataclass(frozen=True)
 class Late:
-    """Error feedback, written as a stranger would write it."""
+    """Error feedback, written with the public protocol only."""
 
     part: Aggregator[Any]  # nor is what it goes around called inner
 

@@ -1,4 +1,4 @@
-"""A made-up result file with everything a report can show: 3 seeds x 5 methods x 2 groups, on nobody's data."""
+"""A made-up result file with everything a report can show: 3 seeds x 5 methods x 2 groups."""
 
 from __future__ import annotations
 
