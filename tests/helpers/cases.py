@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 from thinwire.catalog import parse, parse_compressor
 from thinwire.core import Aggregator, Compressor, parts_of
@@ -122,5 +123,5 @@ def compressors() -> list[Compressor]:
     return [parse_compressor(text) for text in COMPRESSOR_TEXTS]
 
 
-def compositions() -> list[Aggregator]:
+def compositions() -> list[Aggregator[Any]]:
     return [parse(text) for text in COMPOSITION_TEXTS]
