@@ -8,8 +8,8 @@ INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check 
 demo: $(VENV)/.lab  ## run the main job on the embedded data; ends with a report to open
 	$(VENV)/bin/thinwire run demo
 
-test: check  ## lint, types, and the whole test suite
-	$(VENV)/bin/python -m pytest -n 2 --dist worksteal
+test: check  ## lint, types, and the whole test suite; compiled modules are kept, since tests start many processes
+	PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest -n 2 --dist worksteal
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

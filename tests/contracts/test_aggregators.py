@@ -15,11 +15,19 @@ ESTIMATE = "ef(ef21(topk(density=0.1)))"  # there `sent` is an estimate, not a m
 
 OF_STATES = ("a_bad_step_gives_nan_everywhere_and_changes_no_memory", "a_resumed_run_continues_bit_for_bit")
 OF_PAYLOADS = [law for law in AGGREGATOR_LAWS if law.check.__name__ not in OF_STATES]
+USUAL = ({"size": 2}, {"dtype": torch.float32}, {})  # cases of a law that run over every composition
 
 
 @pytest.mark.parametrize("text", COMPOSITION_TEXTS)
-@pytest.mark.parametrize("law", OF_PAYLOADS, ids=str)
+@pytest.mark.parametrize("law", [law for law in OF_PAYLOADS if law.case in USUAL], ids=str)
 def test_every_composition_keeps(law, text):
+    law(parse(text))
+
+
+@pytest.mark.parametrize("text", one_of_each(COMPOSITION_TEXTS, family_of))
+@pytest.mark.parametrize("law", [law for law in OF_PAYLOADS if law.case not in USUAL], ids=str)
+def test_every_family_keeps(law, text):
+    """Other numbers of ranks and half precision: one compressor of each base class in each structure will do."""
     law(parse(text))
 
 

@@ -83,7 +83,9 @@ class Pool:
         )
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded there
+        context = multiprocessing.get_context("forkserver")  # torch is loaded once, not for every pool and rank
+        context.set_forkserver_preload(["torch", "torch.distributed", "thinwire.api"])
         folder = tempfile.mkdtemp(prefix="thinwire-pool-")
         self.folder = Path(folder)
         for rank in range(SIZE):
@@ -95,7 +97,6 @@ class Pool:
 
 
 def _serve(rank: int, folder: str, pipe: Connection) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded
     errors = (Path(folder) / f"{rank}.err").open("w", buffering=1)
     os.dup2(errors.fileno(), 2)  # each rank's own, whatever pytest does with ours
     sys.stderr = errors

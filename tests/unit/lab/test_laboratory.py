@@ -102,7 +102,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_gives_the_same(tmp_path, monkeypat
     assert progress[0]["step"] >= step and without_times(resumed) == without_times(straight)
 
 
-LONG = {**CONFIG, "steps": 400, "checkpoint_every": 10, "methods": {"EF": "ef(topk(density=0.1))"}}
+LONG = {**CONFIG, "steps": 200, "checkpoint_every": 10, "methods": {"EF": "ef(topk(density=0.1))"}}
 
 
 def started(folder, **changes):

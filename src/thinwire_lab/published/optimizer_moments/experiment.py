@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,21 @@ def build_plan_for(
     return RunPlan("optimizer-moments", {**runs.head, "config": config}, [*offline, *runs.jobs], finish)
 
 
+@contextmanager
+def _hide_sketch_warnings() -> Iterator[None]:
+    """Failures of sketches that are too small are in the tables."""
+    logger = logging.getLogger("thinwire.aggregators.sketch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@_hide_sketch_warnings()
 def measure(driver: object, argument: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
     """Measure one task's moments with every method. Finished hosts and cases are read from the job's folder."""
-    logging.getLogger("thinwire").setLevel(logging.ERROR)  # failures of small sketches are in the tables
     torch.set_num_threads(1)  # times are of one core
     place = Path(argument["folder"]) / "checkpoint"
     counts, steps = list(argument["hosts"]), argument["common"] + argument["own"]
