@@ -54,8 +54,9 @@ class Pool:
             try:
                 answers.append(pipe.recv())
             except (EOFError, ConnectionError):
-                for _, process in self.workers:
-                    process.join(2.0)
+                patience = time.monotonic() + 2.0  # of all together; ranks without a job never end by themselves
+                for _, process in self.workers[:size]:
+                    process.join(max(0.0, patience - time.monotonic()))
                 codes = [process.exitcode for _, process in self.workers]
                 words = self._last_words()
                 self.close()

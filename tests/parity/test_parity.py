@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers.cases import COMPOSITION_TEXTS, STRUCTURE_TEXTS
+from helpers.cases import COMPOSITION_TEXTS, STRUCTURE_TEXTS, family_of, one_of_each
 from helpers.jobs import LAYERS, table, train, train_all
 from thinwire import Exchanger, Meter, World, lockstep, parse
 
@@ -18,7 +18,8 @@ def in_lockstep(text, size):
 
 
 @pytest.mark.parametrize(
-    ("size", "texts"), [(2, COMPOSITION_TEXTS), (3, STRUCTURE_TEXTS[::2]), (4, STRUCTURE_TEXTS[1::2])]
+    ("size", "texts"),
+    [(2, one_of_each(COMPOSITION_TEXTS, family_of)), (3, STRUCTURE_TEXTS[::2]), (4, STRUCTURE_TEXTS[1::2])],
 )
 def test_every_composition_gives_the_same_weights_and_bytes_on_real_processes(pool, size, texts):
     by_rank = pool.run(size, train_all, texts, STEPS, ordered=True, within_s=100.0)

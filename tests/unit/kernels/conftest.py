@@ -1,5 +1,7 @@
 """Builds of the C kernels, and which cases each of them runs."""
 
+import os
+
 import pytest
 
 from thinwire.kernels import native
@@ -30,6 +32,8 @@ def pytest_collection_modifyitems(config, items):
 
 def is_covered(item):
     indices = getattr(getattr(item, "callspec", None), "indices", {})
+    if "numbers" in indices and os.environ.get("THINWIRE_SANITIZED"):  # addresses do not depend on the numbers
+        return indices["numbers"] // SIZES == 0
     if indices.get("library", 0) == 0 or not {"numbers", "bits"} <= indices.keys():
         return True
     kind, size = divmod(indices["numbers"], SIZES)

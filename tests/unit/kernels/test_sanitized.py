@@ -43,6 +43,7 @@ def test_no_kernel_leaves_its_memory_or_does_what_c_leaves_open(request, tmp_pat
         "ASAN_OPTIONS": "detect_leaks=0:alloc_dealloc_mismatch=0:new_delete_type_mismatch=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "OMP_NUM_THREADS": "1",
+        "THINWIRE_SANITIZED": "1",  # one kind of numbers will do, see conftest.py
     }
     tests = sorted(map(str, request.path.parent.glob("test_native*.py")))
     done = subprocess.run(
