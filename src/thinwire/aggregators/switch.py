@@ -62,19 +62,19 @@ class MenuAggregator:
     def reduce(
         self, tensor: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context
     ) -> Program[Reduced[SwitchState]]:
-        option, index = self._chosen(spec, ctx)
+        option, index = self._get_option(spec, ctx)
         out = yield from option.reduce(tensor, spec, state.states[index], ctx)
         return _wrap_state(out, state, index)
 
     def reduce_with_residual(
         self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context
     ) -> Program[tuple[Reduced[SwitchState], Tensor]]:
-        option, index = self._chosen(spec, ctx)
+        option, index = self._get_option(spec, ctx)
         out, rest = yield from reduce_with_residual(option, tensor, residual, spec, state.states[index], ctx)
         return _wrap_state(out, state, index), rest
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context) -> Tensor:
-        option, index = self._chosen(spec, ctx)
+        option, index = self._get_option(spec, ctx)
         return target_of(option, tensor, spec, state.states[index], ctx)
 
     def hand_over(self, state: SwitchState, spec: TensorSpec) -> list[MemoryItem]:
@@ -85,7 +85,7 @@ class MenuAggregator:
         self, state: SwitchState, spec: TensorSpec, held: Sequence[MemoryItem], ctx: Context
     ) -> tuple[SwitchState, list[MemoryItem]]:
         """The option that the plan gives comes first, so that its residual is sent soon; others may use the rest."""
-        _, first = self._chosen(spec, ctx)
+        _, first = self._get_option(spec, ctx)
         states, rest = list(state.states), list(held)
         for index in (first, *(at for at in range(len(states)) if at != first)):
             states[index], rest = adopt_into(self._owner(index), states[index], spec, rest, ctx)
@@ -97,7 +97,7 @@ class MenuAggregator:
 
     def give_back(self, tensor: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context) -> SwitchState:
         """To the option that the plan gives, which has sent it."""
-        option, index = self._chosen(spec, ctx)
+        option, index = self._get_option(spec, ctx)
         return _with_state(state, index, give_back_to(option, tensor, spec, state.states[index], ctx))
 
     def send_form(self) -> SendForm:
@@ -108,7 +108,7 @@ class MenuAggregator:
         options = zip(reversed(self.menu.options), reversed(self.state_index), strict=True)
         return next(option for option, at in options if at == index)
 
-    def _chosen(self, spec: TensorSpec, ctx: Context) -> tuple[Aggregator[Any], int]:
+    def _get_option(self, spec: TensorSpec, ctx: Context) -> tuple[Aggregator[Any], int]:
         """The option that the plan gives a layer, and the index of its state."""
         at = ctx.plan[spec.name]
         if not 0 <= at < len(self.menu.options):

@@ -191,7 +191,7 @@ class Reader:
         if kinds & {Aggregator, Compressor}:
             return self._inner_part(node, Aggregator in kinds)
         try:
-            value = ast.literal_eval(ast.Name("None") if _is_word(node, "none") else _lowered(node))
+            value = ast.literal_eval(ast.Name("None") if _is_word(node, "none") else _replace_constants(node))
         except ValueError:
             value = node
         if float in kinds and type(value) is int:
@@ -227,7 +227,7 @@ def _is_word(node: ast.expr, word: str) -> bool:
     return isinstance(node, ast.Name) and node.id.lower() == word
 
 
-def _lowered(node: ast.expr) -> ast.expr:
+def _replace_constants(node: ast.expr) -> ast.expr:
     """A node with the constants true and false, as well as True and False."""
     for word, value in (("true", True), ("false", False)):
         if _is_word(node, word):

@@ -33,7 +33,7 @@ def to_text(part: Any) -> str:
 
 def part_text(part: Any) -> str:
     """`to_text`; parts outside the catalog are written as class path and settings. For logs and comparisons."""
-    return _text(part, lambda inside: signature_of(inside, _listed))
+    return _text(part, lambda inside: signature_of(inside, _text_if_registered))
 
 
 def _refuse(part: Any) -> str:
@@ -44,7 +44,7 @@ def _refuse(part: Any) -> str:
     )
 
 
-def _listed(part: Any) -> str | None:
+def _text_if_registered(part: Any) -> str | None:
     return part_text(part) if REGISTRY.name_of(type(part)) is not None else None
 
 

@@ -248,7 +248,7 @@ def _newest_intact(folder: Path, names: list[CheckpointName], fallback: bool, ra
     for name in reversed(names):
         path = folder / str(name)
         try:
-            manifest = _checked(path, None if fallback else rank)
+            manifest = _read_verified_manifest(path, None if fallback else rank)
         except CheckpointError as error:
             if not fallback:
                 raise
@@ -259,7 +259,7 @@ def _newest_intact(folder: Path, names: list[CheckpointName], fallback: bool, ra
     raise CheckpointError(f"{folder}: all checkpoints are damaged: {'; '.join(map(str, errors))}", errors[0].errno)
 
 
-def _checked(path: Path, rank: int | None) -> Manifest:
+def _read_verified_manifest(path: Path, rank: int | None) -> Manifest:
     """Its manifest, if all files have their sizes and those of the rank (None: of all ranks) have their digests."""
     manifest = read_manifest(path)
     for name, file_digest in manifest.files.items():

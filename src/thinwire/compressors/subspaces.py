@@ -22,11 +22,11 @@ def leading_singular_vectors(matrix: Tensor, max_rank: int, max_energy_lost: flo
     if matrix.dtype == torch.float64:
         left, values, _ = torch.linalg.svd(matrix, full_matrices=False)
         vectors: Tensor = left.T
-        return vectors[: choose_rank(values.square(), max_rank, max_energy_lost)]
+        return vectors[: choose_matrix_rank(values.square(), max_rank, max_energy_lost)]
     short = matrix if rows <= columns else matrix.T
     energies, eigenvectors = torch.linalg.eigh(gram_matrix(short))  # ascending; vectors are columns
     vectors = eigenvectors.T.flip(0)
-    basis = vectors[: choose_rank(energies.flip(0).clamp(min=0), max_rank, max_energy_lost)]
+    basis = vectors[: choose_matrix_rank(energies.flip(0).clamp(min=0), max_rank, max_energy_lost)]
     if rows <= columns:
         return basis
     images = (
@@ -41,7 +41,7 @@ def orthonormal_rows(rows: Tensor) -> Tensor:
     return columns.T
 
 
-def choose_rank(energies: Tensor, max_rank: int, max_energy_lost: float | None) -> int:
+def choose_matrix_rank(energies: Tensor, max_rank: int, max_energy_lost: float | None) -> int:
     """Return how many of descending energies to keep, so that the others add up to at most the limit; at least one."""
     if max_energy_lost is None:
         return min(max_rank, len(energies))

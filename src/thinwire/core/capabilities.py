@@ -95,14 +95,14 @@ NONE: Capabilities = frozenset()
 
 def capabilities_of(part: object) -> Capabilities:
     """The capabilities that a part declares, as a class attribute or as a property."""
-    declared = _declared(type(part))  # type: ignore[arg-type]  # mypy: a type might have another __hash__
+    declared = _read_declaration(type(part))  # type: ignore[arg-type]  # mypy: a type might have another __hash__
     return part.capabilities if declared is None else declared  # type: ignore[attr-defined]
 
 
 def has(part: object, capability: Capability) -> bool:
     """Whether a part declares this capability."""
     # one call less than through `capabilities_of`: this runs for each layer at each step
-    declared = _declared(type(part))  # type: ignore[arg-type]
+    declared = _read_declaration(type(part))  # type: ignore[arg-type]
     return capability in (part.capabilities if declared is None else declared)  # type: ignore[attr-defined]
 
 
@@ -118,7 +118,7 @@ def labels(capabilities: Iterable[Capability]) -> str:
 
 
 @cache
-def _declared(kind: type) -> Capabilities | None:
+def _read_declaration(kind: type) -> Capabilities | None:
     """The class attribute; None if it is a property, so that the instance decides."""
     declared = getattr_static(kind, "capabilities", NONE)
     if isinstance(declared, frozenset):

@@ -81,7 +81,7 @@ class PairCompressor(PairSettings):
         if self.mask:
             decoded = self._decode_u(of_m.parts, of_u.parts, spec, key)
             signed = v.numel() > 0 and bool(v.amin() < 0)
-            means = compute_block_means(v, _lost(decoded, signed), self.block)
+            means = compute_block_means(v, _find_lost(decoded, signed), self.block)
             short = cast_saturating(saturate(transform_v(means, self.transmit)), _MEANS)
             parts.append(Part("means", short, 16.0 * short.numel()))
             parts.append(Part("means", torch.tensor([signed], dtype=torch.uint8, device=tensor.device), 1.0))
@@ -137,7 +137,7 @@ class PairCompressor(PairSettings):
         means = expect_vector(rest[0], _MEANS, -(-row.numel // self.block), "PairCompressor means")
         signed = expect_vector(rest[1], torch.uint8, 1, "PairCompressor sign")
         fill = expand_block_means(means.to(u.dtype), row.numel, self.block).view(u.shape)
-        return torch.where(_lost(u, bool(signed)), fill, u)
+        return torch.where(_find_lost(u, bool(signed)), fill, u)
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()
@@ -152,6 +152,6 @@ class PairCompressor(PairSettings):
         return own + sparse.values.num_bytes(kept) + means
 
 
-def _lost(u: Tensor, signed: bool) -> Tensor:
+def _find_lost(u: Tensor, signed: bool) -> Tensor:
     """Where v decoded to zero, or to a negative number, unless v had signs before (differences)."""
     return u == 0 if signed else u <= 0

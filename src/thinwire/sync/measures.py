@@ -43,7 +43,7 @@ def drift(parameters: Tensors, anchors: Tensors, step: int = 0) -> Program[float
     return math.sqrt(moved / size) if size > 0 else math.inf if moved > 0 else 0.0
 
 
-def any_rank(flag: bool, step: int = 0) -> Program[bool]:
+def reduce_any(flag: bool, step: int = 0) -> Program[bool]:
     """Whether the flag is set on any rank; the same answer on all."""
     total = yield _reduce(torch.tensor([float(flag)]), "agree", step)
     return bool(total.item() > 0)

@@ -29,7 +29,7 @@ from ..core import (
     topology_of,
 )
 from ..exchange import Exchanger
-from .measures import any_rank, consensus, drift
+from .measures import consensus, drift, reduce_any
 from .optimizers import Average, restore_momentum, store_momentum
 from .pending_rounds import STORED, MergeResult, PendingRound, initial_steps, merge_round_states, split_fragments
 from .policies import Every, StepInfo
@@ -205,7 +205,7 @@ class LocalRounds:
         if has_moved or not self.num_rounds:
             return False
         differs = any(not torch.equal(self.tensors[n], a.to(self.tensors[n].dtype)) for n, a in self.anchor.items())
-        return not (yield from any_rank(differs, step))
+        return not (yield from reduce_any(differs, step))
 
     # What a round reads and writes
 

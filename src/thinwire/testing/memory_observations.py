@@ -19,7 +19,7 @@ def corrects_error(part: Any) -> bool | None:
     made = make_sparse(part, 0.5)
     if made is None:
         return None
-    tensors = [0.05 * _even(16, rank) for rank in range(2)]  # small, so that they are not clipped
+    tensors = [0.05 * _draw_even(16, rank) for rank in range(2)]  # small, so that they are not clipped
     outs = run_steps(made, [tensors] * 64)  # a schedule may end at one coordinate a step
     most = [torch.stack([step[rank].sent.abs() for step in outs]).amax(0) for rank in range(2)]
     return all(bool((m >= 0.9 * x.abs()).all()) for m, x in zip(most, tensors, strict=True))
@@ -32,7 +32,7 @@ def keeps_residual(part: Any) -> bool | None:
         inside_has(part, each) for each in (Capability.KEEPS_RESIDUAL, Capability.SENDS_DIFFERENCES)
     ):
         return None
-    first, second = run_steps(made, [[_even(16, rank) for rank in range(2)], [torch.zeros(16)] * 2])
+    first, second = run_steps(made, [[_draw_even(16, rank) for rank in range(2)], [torch.zeros(16)] * 2])
     return any(bool(((a.sent == 0) & (b.sent != 0)).any()) for a, b in zip(first, second, strict=True))
 
 
@@ -42,7 +42,7 @@ def sends_differences(part: Any) -> bool | None:
     hidden = inside_has(part, Capability.SENDS_DIFFERENCES) or has(part, Capability.TRACKS_PEER_COPIES)
     if made is None or hidden:
         return None
-    tensors = [_even(16, rank) for rank in range(2)]
+    tensors = [_draw_even(16, rank) for rank in range(2)]
     last = run_steps(made, [tensors] * 8)[-1]
     return all(torch.allclose(out.sent, x, rtol=1e-3) for out, x in zip(last, tensors, strict=True))
 
@@ -63,7 +63,7 @@ def accepts_moment_pairs(part: Any) -> bool | None:
     return exact and bool((total.abs() <= 12.5 * tensors[0].abs()).all())
 
 
-def _even(numel: int, seed: int) -> Tensor:
+def _draw_even(numel: int, seed: int) -> Tensor:
     """Numbers of both signs between 0.5 and 1.5 in size."""
     x = gaussian(numel, seed=seed)
     return x.sign() * (0.5 + torch.rand(numel, generator=torch.Generator().manual_seed(seed)))

@@ -15,7 +15,7 @@ from thinwire.catalog import parse_compressor
 from thinwire.compressors.factored import balance_scales
 from thinwire.compressors.projection import draw_directions
 from thinwire.compressors.randomized_svd import draw_normal, randomized_svd
-from thinwire.compressors.subspaces import choose_rank, gram_matrix, leading_singular_vectors
+from thinwire.compressors.subspaces import choose_matrix_rank, gram_matrix, leading_singular_vectors
 from thinwire.compressors.svd import truncated_svd
 from thinwire.core import Payload, derive_key
 from thinwire.wire import as_bytes, from_bytes
@@ -171,11 +171,11 @@ def test_rank_deficient_matrices_have_full_bases():
 
 def test_choose_rank_keeps_as_few_as_the_limit_allows():
     energies = torch.tensor([9.0, 4.0, 1.0, 0.0])
-    assert [choose_rank(energies, 4, spare) for spare in (0.0, 0.9, 1.0, 4.9, 5.0, 14.0)] == [3, 3, 2, 2, 1, 1]
+    assert [choose_matrix_rank(energies, 4, spare) for spare in (0.0, 0.9, 1.0, 4.9, 5.0, 14.0)] == [3, 3, 2, 2, 1, 1]
     assert (
-        choose_rank(energies, 2, 0.0) == 2
-        and choose_rank(energies, 3, None) == 3
-        and choose_rank(energies, 9, None) == 4
+        choose_matrix_rank(energies, 2, 0.0) == 2
+        and choose_matrix_rank(energies, 3, None) == 3
+        and choose_matrix_rank(energies, 9, None) == 4
     )
 
 

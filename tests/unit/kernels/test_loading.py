@@ -19,7 +19,7 @@ BUILT = pytest.mark.skipif(not native.runnable_builds(), reason="no C kernels we
 def afresh():
     """Whatever a test chooses is forgotten after it."""
     yield
-    native._chosen.cache_clear()
+    native._choose_library.cache_clear()
     native.load.cache_clear()
 
 
@@ -27,7 +27,7 @@ def afresh():
 def choose(monkeypatch, afresh):
     def chosen(wanted):
         monkeypatch.setenv(native.VARIABLE, wanted)
-        native._chosen.cache_clear()
+        native._choose_library.cache_clear()
         return native.describe_kernels()
 
     return chosen

@@ -51,7 +51,7 @@ def load(name: str) -> ctypes.CDLL:
 
 
 @lru_cache(maxsize=1)
-def _chosen() -> tuple[ctypes.CDLL | None, str]:
+def _choose_library() -> tuple[ctypes.CDLL | None, str]:
     wanted = os.environ.get(VARIABLE, "")
     if wanted == "reference":
         return None, f"torch reference ({VARIABLE}=reference)"
@@ -75,9 +75,9 @@ def _chosen() -> tuple[ctypes.CDLL | None, str]:
 
 def library() -> ctypes.CDLL | None:
     """The loaded C kernels, or None if the torch expressions are used."""
-    return _chosen()[0]
+    return _choose_library()[0]
 
 
 def describe_kernels() -> str:
     """A short text: which kernels are used."""
-    return _chosen()[1]
+    return _choose_library()[1]

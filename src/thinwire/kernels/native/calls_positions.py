@@ -36,7 +36,7 @@ def _form(count: int, numel: int) -> _Form:
     return _Form(first_parameter(count, numel), width, _HEAD + packed_bytes(count, width))
 
 
-def _coded(data: Tensor, written: int) -> CodedPositions:
+def _make_coded_positions(data: Tensor, written: int) -> CodedPositions:
     """C returns the bytes it wrote, and the coding in the lowest two bits."""
     return CodedPositions(data[: written >> 2], written & 3)
 
@@ -46,7 +46,7 @@ def encode_positions(library: ctypes.CDLL, positions: Tensor, numel: int) -> Cod
     start, width, num_bytes = _form(k, numel)
     data = empty(num_bytes, torch.uint8)
     written = library.tw_encode_positions(_at(positions, k, torch.int64), k, numel, start, width, data.data_ptr())
-    return plain.encode_positions(positions, numel) if written < 0 else _coded(data, written)
+    return plain.encode_positions(positions, numel) if written < 0 else _make_coded_positions(data, written)
 
 
 def decode_positions(library: ctypes.CDLL, data: Tensor, count: int, numel: int) -> Tensor:
@@ -67,7 +67,7 @@ def take_largest(library: ctypes.CDLL, flat: Tensor, other: Tensor, k: int) -> T
         _at(flat, n), _at(other, n), n, k, start, width,
         rest.data_ptr(), kept.data_ptr(), positions.data_ptr(), data.data_ptr(),
     )  # fmt: skip
-    return TakenValues(rest, kept, positions, _coded(data, written))
+    return TakenValues(rest, kept, positions, _make_coded_positions(data, written))
 
 
 def sparse_mean(

@@ -55,7 +55,7 @@ def peel(library: ctypes.CDLL, table: Tensor, order: PeelingOrder) -> PeeledValu
     whole, cells, n = not table.is_floating_point(), table.numel(), order.left.numel()
     rest = table.to(torch.int32 if whole else torch.float64, copy=True).flatten()
     values = torch.zeros(n, dtype=rest.dtype)
-    found, read = (_joined([pair[side] for pair in order.rounds]) for side in range(2))
+    found, read = (_concatenate([pair[side] for pair in order.rounds]) for side in range(2))
     places = [_at(torch.from_numpy(part), ROWS * n, torch.int64) for part in (order.at, order.signs)]
     steps = found.numel()
     run = library.tw_peel_whole if whole else library.tw_peel
@@ -64,5 +64,5 @@ def peel(library: ctypes.CDLL, table: Tensor, order: PeelingOrder) -> PeeledValu
     return PeeledValues(values, rest)
 
 
-def _joined(parts: Sequence[NDArray[np.int64]]) -> Tensor:
+def _concatenate(parts: Sequence[NDArray[np.int64]]) -> Tensor:
     return torch.from_numpy(np.concatenate(parts))

@@ -22,7 +22,7 @@ def measure_bitsandbytes(host: Pairs, steps: int) -> dict[str, Any]:
     try:
         maps = [functional.create_dynamic_map(signed=signed) for signed in (True, False)]
         began = now()
-        coded = {name: [_coded(functional, pair[row], maps[row]) for row in (0, 1)] for name, pair in host.items()}
+        coded = {name: [_quantize(functional, pair[row], maps[row]) for row in (0, 1)] for name, pair in host.items()}
         encoded = now()
         found = {
             name: torch.stack(
@@ -37,5 +37,5 @@ def measure_bitsandbytes(host: Pairs, steps: int) -> dict[str, Any]:
     return {"note": "bitsandbytes, 8 bits by blocks, one host:", "figures": figures}
 
 
-def _coded(functional: Any, tensor: Tensor, code: Tensor) -> Any:
+def _quantize(functional: Any, tensor: Tensor, code: Tensor) -> Any:
     return functional.quantize_blockwise(tensor.flatten().contiguous(), code=code)

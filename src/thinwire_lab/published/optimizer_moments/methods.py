@@ -57,7 +57,7 @@ def choose_density(form: str) -> Setting:
     return setting
 
 
-def choose_rank(form: str, modes: int) -> Setting:
+def fit_rank(form: str, modes: int) -> Setting:
     """Choose the largest rank with the saving; 2 `modes` are the matrix, 4 split rows and columns into two factors."""
 
     def setting(spec: TensorSpec, saving: float) -> str:
@@ -107,13 +107,13 @@ METHODS = (
         (8, 16, 32, 100)),
     MomentMethod("sketch", "homomorphic", sketch_of_all, (2, 8, 32)),
     MomentMethod("sketch of Top-k", "homomorphic", sketch_of_topk),
-    MomentMethod("tensor train, 2 modes", "factorisation", choose_rank("tensor_train(rank={rank})", 2), general=False),
+    MomentMethod("tensor train, 2 modes", "factorisation", fit_rank("tensor_train(rank={rank})", 2), general=False),
     MomentMethod("tensor train, 4 modes", "factorisation",
-        choose_rank("tensor_train(rank={rank}, dims={dims})", 4), general=False),
+        fit_rank("tensor_train(rank={rank}, dims={dims})", 4), general=False),
     fixed_method("tensor train, error 0.5", "factorisation", "tensor_train(max_error=0.5)"),
     fixed_method("tensor train, error 0.3", "factorisation", "tensor_train(max_error=0.3)"),
     fixed_method("tensor train, error 0.1", "factorisation", "tensor_train(max_error=0.1)"),
-    MomentMethod("ST-HOSVD, 4 modes", "factorisation", choose_rank("st_hosvd(rank={rank}, dims={dims})", 4),
+    MomentMethod("ST-HOSVD, 4 modes", "factorisation", fit_rank("st_hosvd(rank={rank}, dims={dims})", 4),
         (8, 32, 100),
         general=False),
 )  # fmt: skip
