@@ -1,20 +1,30 @@
 """Kernels: C on the CPU if built, else numpy or torch (see `dispatch`); all give the same bits."""
 
+from .batches import TakenBatch
 from .bloom import bloom_bits, bloom_form, bloom_positions
+from .code_batches import CodedBatch, CodeForm, Coding
 from .codes import as_blocks
 from .dispatch import (
     add_and_project,
+    add_many,
     add_saturated,
+    add_sparse_many,
     block_peaks,
+    combine_many,
     combine_rows,
     count_below,
     decode_positions,
+    encode_codes_many,
     encode_positions,
     exponents_decode,
     exponents_feedback,
     exponents_mean,
+    framed_length,
+    kth_magnitudes,
     largest_magnitudes,
     low_rank,
+    low_rank_many,
+    mean_codes_many,
     mean_magnitude,
     natural_decode_signed,
     natural_encode,
@@ -24,10 +34,13 @@ from .dispatch import (
     noise16,
     orthonormalize,
     pack,
+    pack_parts,
     pack_signs,
     peel,
     peeling_order,
     positions_reaching,
+    positions_reaching_many,
+    project_many,
     qsgd_decode,
     qsgd_encode,
     qsgd_feedback,
@@ -40,16 +53,23 @@ from .dispatch import (
     sketch,
     solve_allocation,
     sparse_mean,
+    sparse_mean_many,
     subtract_at,
     subtract_low_rank,
+    subtract_many,
     take,
+    take_at_many,
+    take_changes_many,
     take_largest,
+    take_largest_many,
     uniform_decode,
     uniform_encode,
     uniform_feedback,
     uniform_mean,
     unpack,
+    unpack_parts,
 )
+from .factor_batches import MatrixForm
 from .matrices import noise_matrix, reproducible_matmul
 from .packing import packed_bytes
 from .positions import CodedPositions, TakenValues, read_count
@@ -71,5 +91,10 @@ __all__ = [
     "add_and_project", "reproducible_matmul", "combine_rows", "low_rank", "subtract_low_rank", "noise_matrix",
     "orthonormalize",
     "solve_allocation",
+    "framed_length", "pack_parts", "unpack_parts", "take_largest_many", "sparse_mean_many", "TakenBatch",
+    "add_sparse_many", "subtract_many", "add_many", "take_at_many", "take_changes_many", "positions_reaching_many",
+    "kth_magnitudes",
+    "MatrixForm", "project_many", "combine_many", "low_rank_many",
+    "CodedBatch", "CodeForm", "Coding", "encode_codes_many", "mean_codes_many",
     "distinct_positions", "largest", "largest_magnitudes", "mean_magnitude", "mix32", "noise16", "noise32", "tree_sum",
 ]  # fmt: skip

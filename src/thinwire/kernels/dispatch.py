@@ -10,10 +10,26 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from . import allocation, chunked, codes, matrices, packing, positions, reference
+from . import (
+    allocation,
+    batches,
+    chunked,
+    code_batches,
+    codes,
+    factor_batches,
+    framing,
+    matrices,
+    packing,
+    positions,
+    reference,
+)
 from .native import (
     calls,
     calls_allocation,
+    calls_batches,
+    calls_code_batches,
+    calls_factor_batches,
+    calls_framing,
     calls_matrices,
     calls_natural,
     calls_positions,
@@ -24,6 +40,7 @@ from .native import (
 from .sketch import peel as _peel
 from .sketch import peeling_order as _peeling_order
 from .sketch import sketch as _sketch
+from .threads import apply_num_threads
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,7 +94,20 @@ def _dispatch(
         if not _can_run_native(args, kwargs, dtypes, bits_at):
             return plain(*args, **kwargs)
         loaded = library()
-        return (without_c or plain)(*args, **kwargs) if loaded is None else native(loaded, *args, **kwargs)
+        if loaded is None:
+            return (without_c or plain)(*args, **kwargs)
+        return native(apply_num_threads(loaded), *args, **kwargs)
+
+    return kernel
+
+
+def _dispatch_always(plain: Callable[P, R], native: Callable[Concatenate[ctypes.CDLL, P], R]) -> Callable[P, R]:
+    """A kernel that calls `native` whenever C is loaded: its arguments are tables, or `native` checks them."""
+
+    @wraps(plain)
+    def kernel(*args: P.args, **kwargs: P.kwargs) -> R:
+        loaded = library()
+        return plain(*args, **kwargs) if loaded is None else native(apply_num_threads(loaded), *args, **kwargs)
 
     return kernel
 
@@ -96,7 +126,7 @@ def _dispatch_into(
         if loaded is None or not _can_run_native(args, kwargs, (dtype,), bits_at):
             return plain(*args, **kwargs)
         target = out if out is not None and out.dtype == torch.float32 and _is_supported((out,)) else None
-        return native(loaded, target, *args, **kwargs)
+        return native(apply_num_threads(loaded), target, *args, **kwargs)
 
     return kernel
 
@@ -153,6 +183,23 @@ sketch = _dispatch(_sketch, calls_sketch.sketch, (torch.float64, torch.int32))
 peeling_order = _dispatch(_peeling_order, calls_sketch.peeling_order, torch.int64)
 peel = _dispatch(_peel, calls_sketch.peel, (torch.float32, torch.float64, torch.int32))
 solve_allocation = _dispatch(allocation.solve_allocation, calls_allocation.solve_allocation, torch.float64)
+framed_length = _dispatch_always(framing.framed_length, calls_framing.framed_length)
+pack_parts = _dispatch_always(framing.pack_parts, calls_framing.pack_parts)
+unpack_parts = _dispatch_always(framing.unpack_parts, calls_framing.unpack_parts)
+take_largest_many = _dispatch_always(batches.take_largest_many, calls_batches.take_largest_many)
+add_many = _dispatch_always(batches.add_many, calls_batches.add_many)
+take_at_many = _dispatch_always(batches.take_at_many, calls_batches.take_at_many)
+positions_reaching_many = _dispatch_always(batches.positions_reaching_many, calls_batches.positions_reaching_many)
+kth_magnitudes = _dispatch_always(batches.kth_magnitudes, calls_batches.kth_magnitudes)
+project_many = _dispatch_always(factor_batches.project_many, calls_factor_batches.project_many)
+combine_many = _dispatch_always(factor_batches.combine_many, calls_factor_batches.combine_many)
+low_rank_many = _dispatch_always(factor_batches.low_rank_many, calls_factor_batches.low_rank_many)
+take_changes_many = _dispatch_always(batches.take_changes_many, calls_batches.take_changes_many)
+add_sparse_many = _dispatch_always(batches.add_sparse_many, calls_batches.add_sparse_many)
+subtract_many = _dispatch_always(batches.subtract_many, calls_batches.subtract_many)
+sparse_mean_many = _dispatch_always(batches.sparse_mean_many, calls_batches.sparse_mean_many)
+encode_codes_many = _dispatch_always(code_batches.encode_codes_many, calls_code_batches.encode_codes_many)
+mean_codes_many = _dispatch_always(code_batches.mean_codes_many, calls_code_batches.mean_codes_many)
 _pack_wide = _dispatch(packing.pack, calls.pack, torch.int64)
 _unpack_wide = _dispatch(packing.unpack, calls.unpack, torch.uint8)
 

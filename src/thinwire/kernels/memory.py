@@ -26,12 +26,17 @@ class Pool:
         self._blocks: OrderedDict[int, list[bytearray]] = OrderedDict()
         self._lock = threading.RLock()  # reentrant: the garbage collector may return a block while one is taken
 
-    def empty(self, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """As torch.empty on the CPU. The memory returns to the pool when the last tensor that views it is gone."""
+    def empty(self, count: int, dtype: torch.dtype = torch.float32, varies: bool = False) -> Tensor:
+        """As torch.empty on the CPU. The memory returns to the pool when the last tensor that views it is gone.
+
+        varies: the next step will need another size, as of a message; blocks are then up to a sixteenth longer, so that
+        they fit again.
+        """
         num_bytes = count * dtype.itemsize
         if num_bytes < _MIN_BYTES:
             return torch.empty(count, dtype=dtype)
-        block = self._take(num_bytes + _LINE) or bytearray(num_bytes + _LINE)
+        size = (_round_up(num_bytes) if varies else num_bytes) + _LINE
+        block = self._take(size) or bytearray(size)
         handle = (ctypes.c_ubyte * len(block)).from_buffer(block)
         weakref.finalize(handle, self._give_back, block).atexit = False
         return torch.frombuffer(handle, dtype=dtype, count=count, offset=-ctypes.addressof(handle) % _LINE)
@@ -55,6 +60,12 @@ class Pool:
                 del blocks[:1]
                 if not blocks:
                     del self._blocks[size]
+
+
+def _round_up(num_bytes: int) -> int:
+    """The next of sixteen sizes between two powers of two."""
+    unit = max(1, 1 << (num_bytes.bit_length() - 5))
+    return -(-num_bytes // unit) * unit
 
 
 empty = Pool().empty

@@ -15,7 +15,7 @@ from ..kernels import CodedPositions, decode_positions, encode_positions, packed
 from ..kernels.positions import width_of
 from ..kernels.varint import varint
 
-_KINDS = ("indices:explicit", "indices:bitmap", "indices:rice")
+INDEX_KINDS = ("indices:explicit", "indices:bitmap", "indices:rice")
 
 
 def encode_indices(positions: Tensor, numel: int) -> Part:
@@ -25,7 +25,7 @@ def encode_indices(positions: Tensor, numel: int) -> Part:
 
 def index_part(coded: CodedPositions, count: int, numel: int) -> Part:
     """Coded positions as a part of a payload; its kind names the coding."""
-    return Part(_KINDS[coded.coding], coded.data, model_index_bits(count, numel))
+    return Part(INDEX_KINDS[coded.coding], coded.data, model_index_bits(count, numel))
 
 
 def decode_indices(blob: Tensor, numel: int, max_count: int | None = None) -> Tensor:

@@ -45,7 +45,8 @@ def test_no_kernel_leaves_its_memory_or_does_what_c_leaves_open(request, tmp_pat
         "OMP_NUM_THREADS": "1",
         "THINWIRE_SANITIZED": "1",  # one kind of numbers will do, see conftest.py
     }
-    tests = sorted(map(str, request.path.parent.glob("test_native*.py")))
+    here = request.path.parent
+    tests = sorted(map(str, (*here.glob("test_native*.py"), here / "test_allocation.py")))
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(tmp_path), *tests],
         env=environment,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCE = HERE / "kernels.c"
+SOURCE = HERE / "kernels.c"  # includes the other files
 
 # The best first. No fast-math and no contraction: all builds give the same bits.
 INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
@@ -20,7 +20,7 @@ INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
     "avx2": ("-mavx2",),
     "baseline": (),
 }
-_FLAGS = ("-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-shared", "-fPIC")
+_FLAGS = ("-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread")
 
 
 def library_file(name: str, folder: Path = HERE) -> Path:
@@ -34,8 +34,8 @@ def supported_builds() -> list[str]:
 
 
 def source_checksum() -> int:
-    """The checksum of kernels.c; a library returns that of the source it was compiled from."""
-    return zlib.crc32(SOURCE.read_bytes())
+    """The checksum of all C files; a library returns that of the source it was compiled from."""
+    return zlib.crc32(b"".join(file.read_bytes() for file in sorted(HERE.glob("*.c"))))
 
 
 def compiler() -> str | None:

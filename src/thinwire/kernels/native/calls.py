@@ -201,7 +201,7 @@ def sign_mean(
 def largest_magnitudes(library: ctypes.CDLL, flat: Tensor, k: int) -> Tensor:
     if k >= flat.numel():
         return torch.arange(flat.numel())
-    out = torch.empty(k, dtype=torch.int64)
+    out = empty(k, torch.int64)
     library.tw_largest(_at(flat, flat.numel()), flat.numel(), k, out.data_ptr())
     return out
 
@@ -210,7 +210,7 @@ def positions_reaching(library: ctypes.CDLL, flat: Tensor, level: float) -> Tens
     """Found once and kept as bits, because how many there are must be known first."""
     n = flat.numel()
     bits = _bytes(4 * _blocks(n, 32))
-    out = torch.empty(library.tw_reaching(_at(flat, n), n, level, bits.data_ptr()), dtype=torch.int64)
+    out = empty(library.tw_reaching(_at(flat, n), n, level, bits.data_ptr()), torch.int64)
     library.tw_ones(bits.data_ptr(), bits.numel(), out.data_ptr())
     return out
 

@@ -30,7 +30,7 @@ class _Form(NamedTuple):
     num_bytes: int  # none of the codings that C chooses from is longer than explicit positions
 
 
-@lru_cache  # the same for a layer at every step
+@lru_cache(maxsize=4096)  # the same for a layer at every step, unless the count varies
 def _form(count: int, numel: int) -> _Form:
     width = width_of(numel)
     return _Form(first_parameter(count, numel), width, _HEAD + packed_bytes(count, width))

@@ -2,8 +2,9 @@
  * definition in kernels/: no fast-math, no contraction, sums along the same trees. Two say that they need not.
  *
  * One text, compiled once for each instruction set (build.py); plain C ABI, called through ctypes on data_ptr().
- * Nothing is kept between calls, nothing but small scratch is allocated. Sizes and pointers are the caller's promise,
- * positions are not: those that come off a wire are tested here.
+ * Nothing but the number of threads is kept between calls, nothing but small scratch is allocated. Sizes and pointers are
+ * the caller's promise, positions are not: those that come off a wire are tested here. Functions `..._range` are jobs of
+ * run_parallel: the same bits for any ranges.
  *
  * Loops are written so that compilers vectorise them: whole chunks through small buffers that stay in the first cache,
  * magnitudes compared as whole numbers (a floating-point maximum does not vectorise without fast-math).
@@ -27,6 +28,7 @@ typedef uint16_t u16;
 typedef uint8_t u8;
 typedef u32 __attribute__((may_alias)) any32; /* floats, read as words */
 typedef u16 __attribute__((may_alias)) half16; /* words, read by halves */
+typedef float __attribute__((may_alias, aligned(1))) wire_float; /* of a message, at any address */
 
 #define MAGNITUDE 0x7FFFFFFFu
 #define INFINITE 0x7F800000u
@@ -36,6 +38,7 @@ typedef u16 __attribute__((may_alias)) half16; /* words, read by halves */
 static inline u32 bits_of(float x) { u32 u; memcpy(&u, &x, 4); return u; }
 static inline float float_of(u32 u) { float x; memcpy(&x, &u, 4); return x; }
 static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
+static inline u32 largest_of(u32 a, u32 b) { return a > b ? a : b; }
 
 /* core.saturate: what overflowed becomes the largest number, NaN becomes 0 */
 static inline float saturated(float x) {
@@ -55,8 +58,9 @@ static u32 peak_bits(const float *x, i64 n) {
   return peak;
 }
 
-/* out = x + y, saturated; returns the largest magnitude as bits. What overflows is rare, so it is mended afterwards. */
-static u32 add_saturated(const float *x, const float *y, float *out, i64 n) {
+/* out = x + y, saturated; returns the largest magnitude before that as bits: INFINITE or more if something overflowed or
+ * was not finite. That is rare, so it is mended afterwards. */
+static u32 add_mended(const float *x, const float *y, float *out, i64 n) {
   u32 peak = 0;
   for (i64 i = 0; i < n; i++) {
     float sum = x[i] + y[i];
@@ -64,17 +68,96 @@ static u32 add_saturated(const float *x, const float *y, float *out, i64 n) {
     out[i] = sum;
     peak = a > peak ? a : peak;
   }
-  if (peak < INFINITE) return peak;
-  for (i64 i = 0; i < n; i++) out[i] = saturated(out[i]);
-  return peak_bits(out, n);
+  if (peak >= INFINITE) for (i64 i = 0; i < n; i++) out[i] = saturated(out[i]);
+  return peak;
 }
+
+/* out = x - y; else as add_mended */
+static u32 subtract_mended(const float *x, const float *y, float *out, i64 n) {
+  u32 peak = 0;
+  for (i64 i = 0; i < n; i++) {
+    float difference = x[i] - y[i];
+    u32 a = bits_of(difference) & MAGNITUDE;
+    out[i] = difference;
+    peak = a > peak ? a : peak;
+  }
+  if (peak >= INFINITE) for (i64 i = 0; i < n; i++) out[i] = saturated(out[i]);
+  return peak;
+}
+
+/* out = y + 0, saturated: the sum with zeros, so -0 becomes 0. x is not read; else as add_mended. */
+static u32 copy_mended(const float *x, const float *y, float *out, i64 n) {
+  u32 peak = 0;
+  (void)x;
+  for (i64 i = 0; i < n; i++) {
+    float sum = y[i] + 0.0f;
+    u32 a = bits_of(sum) & MAGNITUDE;
+    out[i] = sum;
+    peak = a > peak ? a : peak;
+  }
+  if (peak >= INFINITE) for (i64 i = 0; i < n; i++) out[i] = saturated(out[i]);
+  return peak;
+}
+
+typedef u32 (*Combine)(const float *x, const float *y, float *out, i64 n); /* one of the three above */
 
 /* Loops that compute more than they read leave the memory idle; so they ask for what comes next. */
 static inline void ask_for(const float *x, i64 n) {
   for (i64 i = 0; i < n; i += 16) __builtin_prefetch(x + i);
 }
 
+/* ---- long outputs, by stores that bypass the cache: what is not read soon need not push out what is ---- */
+enum { LONG = 1 << 16 }; /* elements */
+
+/* A chunk of a long output. */
+static void put_chunk(float *out, const float *chunk, i64 n) {
+  i64 i = 0;
+#if defined(__AVX512F__)
+  if (((uintptr_t)out & 63) == 0) for (; i + 16 <= n; i += 16) _mm512_stream_ps(out + i, _mm512_loadu_ps(chunk + i));
+#elif defined(__AVX2__)
+  if (((uintptr_t)out & 31) == 0) for (; i + 8 <= n; i += 8) _mm256_stream_ps(out + i, _mm256_loadu_ps(chunk + i));
+#elif defined(__SSE2__)
+  if (((uintptr_t)out & 15) == 0) for (; i + 4 <= n; i += 4) _mm_stream_ps(out + i, _mm_loadu_ps(chunk + i));
+#endif
+  memcpy(out + i, chunk + i, (size_t)(n - i) * sizeof *out);
+}
+
+/* After the last chunk, before another thread may read them. */
+static inline void end_chunks(void) {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+static void fill_zeros(float *out, i64 n) {
+  static const float zeros[CHUNK];
+  if (n < LONG) { memset(out, 0, (size_t)n * sizeof *out); return; }
+  i64 first = (i64)(-(uintptr_t)out & 63) / 4; /* up to a cache line */
+  memset(out, 0, (size_t)first * sizeof *out);
+  for (i64 at = first; at < n; at += CHUNK) put_chunk(out + at, zeros, least(CHUNK, n - at));
+  end_chunks();
+}
+
 u32 tw_mark(void) { return TW_MARK; } /* of this text, from build.py */
+
+#include "threads.c"
+
+typedef struct { Combine combine; const float *x, *y; float *out; u32 peak; } Combined;
+
+static void combined_range(void *state, i64 from, i64 to) {
+  Combined *a = state;
+  raise_to(&a->peak, a->combine(a->x + from, a->y + from, a->out + from, to - from));
+}
+
+static u32 combine_all(Combine combine, const float *x, const float *y, i64 n, float *out) {
+  Combined a = {combine, x, y, out, 0};
+  run_parallel(combined_range, &a, n, CHUNK, n);
+  return a.peak;
+}
+
+static u32 add_all(const float *x, const float *y, i64 n, float *out) { return combine_all(add_mended, x, y, n, out); }
+
+void tw_add_saturated(const float *x, const float *y, i64 n, float *out) { add_all(x, y, n, out); }
 
 /* ---- noise ---- */
 static inline u32 mix32(u32 x) {
@@ -94,13 +177,21 @@ static const half16 *fill_noise(Noise *noise, u32 start, u32 stride, i64 first, 
   return (const half16 *)noise->words + (first & 1);
 }
 
-void tw_noise16(u32 start, u32 stride, i64 n, i32 *out) {
+typedef struct { u32 start, stride; i32 *out; } Draws;
+
+static void noise_range(void *state, i64 from, i64 to) {
+  const Draws *a = state;
   Noise noise;
-  for (i64 at = 0; at < n; at += PIECE) {
-    i64 m = least(PIECE, n - at);
-    const half16 *draws = fill_noise(&noise, start, stride, at, m);
-    for (i64 i = 0; i < m; i++) out[at + i] = draws[i];
+  for (i64 at = from; at < to; at += PIECE) {
+    i64 m = least(PIECE, to - at);
+    const half16 *draws = fill_noise(&noise, a->start, a->stride, at, m);
+    for (i64 i = 0; i < m; i++) a->out[at + i] = draws[i];
   }
+}
+
+void tw_noise16(u32 start, u32 stride, i64 n, i32 *out) {
+  Draws a = {start, stride, out};
+  run_parallel(noise_range, &a, n, PIECE, n);
 }
 
 /* ---- bits: eight numbers of b bits in b bytes ---- */
@@ -182,26 +273,42 @@ static void unpack_codes(const u8 *in, i64 nbytes, const Squeeze *s, u8 *codes, 
   }
 }
 
-/* wire.pack_bits and unpack_bits for numbers of 1 to 56 bits */
-void tw_pack_bits(const i64 *values, i64 n, int bits, u8 *out) {
-  u64 held = 0, mask = (1ull << bits) - 1;
-  int have = 0;
-  for (i64 i = 0; i < n; i++) {
-    held |= ((u64)values[i] & mask) << have;
+/* wire.pack_bits and unpack_bits for numbers of 1 to 56 bits; eight of them fill whole bytes */
+typedef struct { const i64 *values; i64 *read; const u8 *in; u8 *out; int bits; } Wide;
+
+static void pack_range(void *state, i64 from, i64 to) {
+  const Wide *a = state;
+  u64 held = 0, mask = (1ull << a->bits) - 1;
+  u8 *out = a->out + from / 8 * a->bits;
+  int have = 0, bits = a->bits;
+  for (i64 i = from; i < to; i++) {
+    held |= ((u64)a->values[i] & mask) << have;
     for (have += bits; have >= 8; have -= 8, held >>= 8) *out++ = (u8)held;
   }
   if (have) *out = (u8)held;
 }
 
-void tw_unpack_bits(const u8 *in, i64 n, int bits, i64 *values) {
-  u64 held = 0, mask = (1ull << bits) - 1;
-  int have = 0;
-  for (i64 i = 0; i < n; i++) {
+static void unpack_range(void *state, i64 from, i64 to) {
+  const Wide *a = state;
+  u64 held = 0, mask = (1ull << a->bits) - 1;
+  const u8 *in = a->in + from / 8 * a->bits;
+  int have = 0, bits = a->bits;
+  for (i64 i = from; i < to; i++) {
     for (; have < bits; have += 8) held |= (u64)*in++ << have;
-    values[i] = (i64)(held & mask);
+    a->read[i] = (i64)(held & mask);
     held >>= bits;
     have -= bits;
   }
+}
+
+void tw_pack_bits(const i64 *values, i64 n, int bits, u8 *out) {
+  Wide a = {.values = values, .out = out, .bits = bits};
+  run_parallel(pack_range, &a, n, 8, n);
+}
+
+void tw_unpack_bits(const u8 *in, i64 n, int bits, i64 *values) {
+  Wide a = {.in = in, .read = values, .bits = bits};
+  run_parallel(unpack_range, &a, n, 8, n);
 }
 
 /* ---- masks of 32 elements: one bit each ---- */
@@ -261,7 +368,27 @@ static void pack_signs(const float *x, i64 n, u8 *out) {
   }
 }
 
-void tw_pack_signs(const float *x, i64 n, u8 *out) { pack_signs(x, n, out); }
+/* Of the kernels for signs: x, or x + y in rest; payloads of ranks for means. */
+typedef struct {
+  const float *x, *y;
+  float *rest, share, *sums;
+  u8 *signs;
+  const u8 *const *all;
+  const float *scales;
+  i64 ranks;
+  float weight, *out;
+  u32 peak;
+} Signs;
+
+static void signs_range(void *state, i64 from, i64 to) {
+  const Signs *a = state;
+  pack_signs(a->x + from, to - from, a->signs + from / 8);
+}
+
+void tw_pack_signs(const float *x, i64 n, u8 *out) {
+  Signs a = {.x = x, .signs = out};
+  run_parallel(signs_range, &a, n, CHUNK, n);
+}
 
 /* ---- the mean of magnitudes, along the trees of reference.mean_magnitude ---- */
 static float halved(float *row, i64 width) { /* a power of two */
@@ -295,30 +422,48 @@ static float mean_of(float *sums, i64 rows, i64 width, float back) { /* sums has
 }
 
 /* n > 0; share = 1/2^p, back = 2^p/n; sums: a power of two of numbers, at least one a row. signs may be missing. */
-float tw_sign_encode(const float *x, i64 n, float share, float back, float *sums, i64 width, u8 *signs) {
-  i64 rows = 0;
-  for (i64 at = 0; at < n; at += CHUNK) {
-    i64 m = least(CHUNK, n - at);
-    if (signs) pack_signs(x + at, m, signs + at / 8);
-    sums[rows++] = row_sum(x + at, m, share);
+static void sign_range(void *state, i64 from, i64 to) {
+  Signs *a = state;
+  u32 peak = 0;
+  for (i64 at = from; at < to; at += CHUNK) {
+    i64 m = least(CHUNK, to - at);
+    const float *x = (a->rest ? a->rest : a->x) + at;
+    if (a->rest) peak = largest_of(peak, add_mended(a->x + at, a->y + at, a->rest + at, m));
+    if (a->signs) pack_signs(x, m, a->signs + at / 8);
+    a->sums[at / CHUNK] = row_sum(x, m, a->share);
   }
-  return mean_of(sums, rows, width, back);
+  raise_to(&a->peak, peak);
+}
+
+float tw_sign_encode(const float *x, i64 n, float share, float back, float *sums, i64 width, u8 *signs) {
+  Signs a = {.x = x, .share = share, .sums = sums, .signs = signs};
+  run_parallel(sign_range, &a, n, CHUNK, n);
+  return mean_of(sums, (n + CHUNK - 1) / CHUNK, width, back);
 }
 
 static inline float signed_by(u32 scale, u32 word, int i) { return float_of(scale ^ ((word << (31 - i)) & ~MAGNITUDE)); }
 
+static void sign_rest_range(void *state, i64 from, i64 to) { /* towards the other sign: cannot overflow */
+  const Signs *a = state;
+  float *rest = a->rest, scale = a->weight;
+  for (i64 i = from; i < to; i++) rest[i] -= rest[i] < 0 ? -scale : scale;
+}
+
+/* Also notes the largest magnitude of x + before, as add_mended returns it. */
+static float sign_feedback(const float *x, const float *before, float *rest, i64 n, float share, float back, float *sums,
+                           i64 width, u8 *signs, u32 *peak) {
+  Signs a = {.x = x, .y = before, .rest = rest, .share = share, .sums = sums, .signs = signs};
+  run_parallel(sign_range, &a, n, CHUNK, n);
+  *peak = a.peak;
+  a.weight = mean_of(sums, (n + CHUNK - 1) / CHUNK, width, back);
+  run_parallel(sign_rest_range, &a, n, CHUNK, n);
+  return a.weight;
+}
+
 float tw_sign_feedback(const float *x, const float *before, float *rest, i64 n, float share, float back, float *sums,
                        i64 width, u8 *signs) {
-  i64 rows = 0;
-  for (i64 at = 0; at < n; at += CHUNK) {
-    i64 m = least(CHUNK, n - at);
-    add_saturated(x + at, before + at, rest + at, m);
-    pack_signs(rest + at, m, signs + at / 8);
-    sums[rows++] = row_sum(rest + at, m, share);
-  }
-  float scale = mean_of(sums, rows, width, back);
-  for (i64 i = 0; i < n; i++) rest[i] -= rest[i] < 0 ? -scale : scale; /* towards the other sign: cannot overflow */
-  return scale;
+  u32 peak = 0;
+  return sign_feedback(x, before, rest, n, share, back, sums, width, signs, &peak);
 }
 
 static void sign_chunk(const u8 *signs, i64 n, float scale, float *out, int add) {
@@ -336,12 +481,29 @@ static void sign_chunk(const u8 *signs, i64 n, float scale, float *out, int add)
   }
 }
 
-void tw_sign_decode(const u8 *signs, i64 n, float scale, float *out) { sign_chunk(signs, n, scale, out, 0); }
+static void sign_decode_range(void *state, i64 from, i64 to) {
+  const Signs *a = state;
+  sign_chunk(a->signs + from / 8, to - from, a->weight, a->out + from, 0);
+}
+
+void tw_sign_decode(const u8 *signs, i64 n, float scale, float *out) {
+  Signs a = {.signs = (u8 *)signs, .weight = scale, .out = out};
+  run_parallel(sign_decode_range, &a, n, CHUNK, n);
+}
+
+static void sign_mean_range(void *state, i64 from, i64 to) {
+  const Signs *a = state;
+  for (i64 at = from; at < to; at += CHUNK) {
+    i64 m = least(CHUNK, to - at);
+    memset(a->out + at, 0, (size_t)m * 4);
+    for (i64 r = 0; r < a->ranks; r++)
+      sign_chunk(a->all[r] + at / 8, m, a->scales[r] * a->weight, a->out + at, 1);
+  }
+}
 
 void tw_sign_mean(const u8 *const *signs, const float *scales, i64 ranks, i64 n, float weight, float *out) {
-  memset(out, 0, (size_t)n * 4);
-  for (i64 at = 0; at < n; at += CHUNK)
-    for (i64 r = 0; r < ranks; r++) sign_chunk(signs[r] + at / 8, least(CHUNK, n - at), scales[r] * weight, out + at, 1);
+  Signs a = {.all = signs, .scales = scales, .ranks = ranks, .weight = weight, .out = out};
+  run_parallel(sign_mean_range, &a, n, CHUNK, n);
 }
 
 /* ---- QSGD and uniform: levels of blocks ---- */
@@ -420,7 +582,7 @@ static void code_steps(const float *x, const half16 *noise, i64 n, float scale, 
   for (; i < n; i++) {
     float place = x[i] * scale + draw_of(noise[i]);
     i32 step = (i32)place;
-    codes[i] = step_code(step - ((float)step > place), levels);
+    codes[i] = step_code((i32)((u32)step - ((float)step > place)), levels); /* a NaN is the smallest number here */
   }
 }
 
@@ -433,48 +595,100 @@ static inline float step_value(u8 code, i32 levels, float unit, float norm) {
   return (float)(code - levels) * unit * norm;
 }
 
-/* x alone, or x + before with what is not sent in rest. norms are worked out (at least `smallest`) unless given. */
-static void blocks_encode(Rounding how, const float *x, const float *before, float *rest, i64 n, i64 block, int bits,
-                          u32 start, u32 stride, int given, float smallest, float *norms, u8 *out) {
-  u8 stage[CHUNK + PIECE + 8];
+/* x alone, or x + before with what is not sent in rest. norms are worked out (at least `smallest`) unless given; if they
+ * are, and there is a rest, it holds the sums. */
+typedef struct {
+  Rounding how;
+  const float *x, *before;
+  float *rest;
+  i64 block;
+  int bits;
+  u32 start, stride;
+  int given;
+  float smallest, *norms;
+  u8 *out;
+  u32 largest; /* magnitude as bits: INFINITE or more if something overflowed or was not finite; 0 if norms are given */
+} Blocks;
+
+/* Whole blocks, unless their norms are given; from a multiple of 8. */
+static void blocks_range(void *state, i64 from, i64 to) {
+  Blocks *a = state;
+  u8 stage[CHUNK + PIECE + 8], *out = a->out + from / 8 * a->bits;
   Noise noise;
-  Squeeze s = squeeze_of(bits);
-  i32 levels = (1 << (bits - 1)) - 1;
+  Squeeze s = squeeze_of(a->bits);
+  i32 levels = (1 << (a->bits - 1)) - 1;
   float unit = (float)(1.0 / levels);
-  i64 fill = 0;
-  for (i64 begin = 0; begin < n; begin += block, norms++) {
-    i64 m = least(block, n - begin);
-    const float *p = (before ? rest : x) + begin;
-    if (before || !given) {
-      float peak = float_of(before ? add_saturated(x + begin, before + begin, rest + begin, m) : peak_bits(p, m));
-      *norms = peak > smallest ? peak : smallest;
+  i64 fill = 0, m;
+  u32 largest = 0;
+  float *norms = a->norms + from / a->block;
+  for (i64 begin = from; begin < to; begin += m, norms++) {
+    m = least(a->block - (begin == from ? from % a->block : 0), to - begin);
+    const float *p = (a->rest ? a->rest : a->x) + begin;
+    if (!a->given) {
+      u32 found = a->rest ? add_mended(a->x + begin, a->before + begin, a->rest + begin, m) : peak_bits(p, m);
+      float peak = float_of(a->rest && found >= INFINITE ? peak_bits(p, m) : found);
+      largest = largest_of(largest, found);
+      *norms = peak > a->smallest ? peak : a->smallest;
     }
     float norm = *norms, scale = (1.0f / norm) * (float)levels;
     for (i64 at = 0; at < m; at += PIECE) {
       i64 part = least(PIECE, m - at);
-      i64 next = least(PIECE, n - begin - at - part);
-      ask_for(x + begin + at + part, next);
-      if (before) ask_for(before + begin + at + part, next);
-      const half16 *draws = how == NEAREST ? NULL : fill_noise(&noise, start, stride, begin + at, part);
+      i64 next = least(PIECE, to - begin - at - part);
+      ask_for((a->given ? p - begin : a->x) + begin + at + part, next);
+      if (a->rest && !a->given) ask_for(a->before + begin + at + part, next);
+      const half16 *draws = a->how == NEAREST ? NULL : fill_noise(&noise, a->start, a->stride, begin + at, part);
       u8 *codes = stage + fill;
-      if (how == SIGNED) code_levels(p + at, draws, part, scale, levels, bits - 1, codes);
+      if (a->how == SIGNED) code_levels(p + at, draws, part, scale, levels, a->bits - 1, codes);
       else code_steps(p + at, draws, part, scale, levels, codes);
-      if (before) {
-        float *r = rest + begin + at;
-        if (how == SIGNED) for (i64 i = 0; i < part; i++) r[i] -= level_value(codes[i], levels, unit, norm);
+      if (a->rest) {
+        float *r = a->rest + begin + at;
+        if (a->how == SIGNED) for (i64 i = 0; i < part; i++) r[i] -= level_value(codes[i], levels, unit, norm);
         else for (i64 i = 0; i < part; i++) r[i] -= step_value(codes[i], levels, unit, norm);
         if (norm > 0x1p126f) /* else nothing can overflow */
           for (i64 i = 0; i < part; i++) r[i] = saturated(r[i]);
       }
       fill += part;
       if (fill >= CHUNK) {
-        pack_codes(stage, CHUNK, &s, out, CHUNK / 8 * bits);
-        out += CHUNK / 8 * bits;
+        pack_codes(stage, CHUNK, &s, out, CHUNK / 8 * a->bits);
+        out += CHUNK / 8 * a->bits;
         memcpy(stage, stage + CHUNK, (size_t)(fill -= CHUNK));
       }
     }
   }
-  pack_codes(stage, fill, &s, out, (fill * bits + 7) / 8);
+  pack_codes(stage, fill, &s, out, (fill * a->bits + 7) / 8);
+  raise_to(&a->largest, largest);
+}
+
+/* Peaks of blocks of which several threads have a part each. */
+static void wide_peaks_range(void *state, i64 from, i64 to) {
+  Blocks *a = state;
+  for (i64 at = from, m; at < to; at += m) {
+    m = least(a->block - at % a->block, to - at);
+    const float *p = (a->rest ? a->rest : a->x) + at;
+    u32 found = a->rest ? add_mended(a->x + at, a->before + at, a->rest + at, m) : peak_bits(p, m);
+    raise_to(&a->largest, found);
+    raise_to((any32 *)a->norms + at / a->block, a->rest && found >= INFINITE ? peak_bits(p, m) : found);
+  }
+}
+
+static void wide_peaks(Blocks *a, i64 n) {
+  memset(a->norms, 0, (size_t)((n + a->block - 1) / a->block) * 4);
+  run_parallel(wide_peaks_range, a, n, CHUNK, n);
+}
+
+static int is_wide(i64 block) { return block > 8 * grain; } /* a block is more than a thread takes at a time */
+
+static u32 blocks_encode(Rounding how, const float *x, const float *before, float *rest, i64 n, i64 block, int bits,
+                         u32 start, u32 stride, int given, float smallest, float *norms, u8 *out) {
+  Blocks a = {how, x, before, rest, block, bits, start, stride, given, smallest, norms, out, 0};
+  if (!divides(n)) { blocks_range(&a, 0, n); return a.largest; }
+  if (!given && is_wide(block)) {
+    wide_peaks(&a, n);
+    for (i64 b = 0; b < (n + block - 1) / block; b++) norms[b] = norms[b] > smallest ? norms[b] : smallest;
+    a.given = 1;
+  }
+  run_parallel(blocks_range, &a, n, a.given ? CHUNK : block % 8 ? 8 * block : block, n);
+  return a.largest;
 }
 
 void tw_qsgd_encode(const float *x, i64 n, i64 block, int bits, u32 start, u32 stride, int given, float smallest,
@@ -500,7 +714,7 @@ void tw_uniform_feedback(const float *x, const float *before, float *rest, i64 n
 }
 
 /* One or more payloads: their levels times norms, or the sum of those times `weight`. Returns the largest code. */
-static u8 blocks_chunk(int steps, const u8 *in, const float *norms, i64 at, i64 m, i64 block, const Squeeze *s,
+static u8 blocks_chunk(int steps, const u8 *in, const wire_float *norms, i64 at, i64 m, i64 block, const Squeeze *s,
                        float weight, float *out, int add) {
   u8 codes[CHUNK];
   u8 top = 0;
@@ -519,35 +733,52 @@ static u8 blocks_chunk(int steps, const u8 *in, const float *norms, i64 at, i64 
   return top;
 }
 
-static int blocks_decode(int steps, const u8 *in, const float *norms, i64 n, i64 block, int bits, float *out) {
-  Squeeze s = squeeze_of(bits);
-  u8 top = 0;
-  for (i64 at = 0; at < n; at += CHUNK) {
-    u8 code = blocks_chunk(steps, in, norms, at, least(CHUNK, n - at), block, &s, 1.0f, out + at, 0);
-    top = code > top ? code : top;
-  }
-  return top;
-}
+typedef struct {
+  int steps, add;
+  const u8 *const *in;
+  const wire_float *const *norms;
+  i64 ranks, block;
+  int bits;
+  float weight, *out;
+  u32 top;
+} Levels;
 
-static int blocks_mean(int steps, const u8 *const *in, const float *const *norms, i64 ranks, i64 n, i64 block, int bits,
-                       float weight, float *out) {
-  Squeeze s = squeeze_of(bits);
+static void levels_range(void *state, i64 from, i64 to) {
+  Levels *a = state;
+  Squeeze s = squeeze_of(a->bits);
   u8 top = 0;
-  memset(out, 0, (size_t)n * 4);
-  for (i64 at = 0; at < n; at += CHUNK)
-    for (i64 r = 0; r < ranks; r++) {
-      u8 code = blocks_chunk(steps, in[r], norms[r], at, least(CHUNK, n - at), block, &s, weight, out + at, 1);
+  for (i64 at = from; at < to; at += CHUNK) {
+    i64 m = least(CHUNK, to - at);
+    float *out = a->out + at;
+    if (a->add) memset(out, 0, (size_t)m * 4);
+    for (i64 r = 0; r < a->ranks; r++) {
+      u8 code = blocks_chunk(a->steps, a->in[r], a->norms[r], at, m, a->block, &s, a->weight, out, a->add);
       top = code > top ? code : top;
     }
-  return top;
+  }
+  raise_to(&a->top, top);
+}
+
+static int blocks_decode(int steps, const u8 *in, const float *norms, i64 n, i64 block, int bits, float *out) {
+  const wire_float *scales = norms;
+  Levels a = {steps, 0, &in, &scales, 1, block, bits, 1.0f, out, 0};
+  run_parallel(levels_range, &a, n, CHUNK, n);
+  return (int)a.top;
+}
+
+static int blocks_mean(int steps, const u8 *const *in, const wire_float *const *norms, i64 ranks, i64 n, i64 block,
+                       int bits, float weight, float *out) {
+  Levels a = {steps, 1, in, norms, ranks, block, bits, weight, out, 0};
+  run_parallel(levels_range, &a, n, CHUNK, n);
+  return (int)a.top;
 }
 
 void tw_qsgd_decode(const u8 *in, const float *norms, i64 n, i64 block, int bits, float *out) {
   blocks_decode(0, in, norms, n, block, bits, out);
 }
 
-void tw_qsgd_mean(const u8 *const *in, const float *const *norms, i64 ranks, i64 n, i64 block, int bits, float weight,
-                  float *out) {
+void tw_qsgd_mean(const u8 *const *in, const wire_float *const *norms, i64 ranks, i64 n, i64 block, int bits,
+                  float weight, float *out) {
   blocks_mean(0, in, norms, ranks, n, block, bits, weight, out);
 }
 
@@ -556,8 +787,8 @@ int tw_uniform_decode(const u8 *in, const float *norms, i64 n, i64 block, int bi
   return blocks_decode(1, in, norms, n, block, bits, out);
 }
 
-int tw_uniform_mean(const u8 *const *in, const float *const *norms, i64 ranks, i64 n, i64 block, int bits, float weight,
-                    float *out) {
+int tw_uniform_mean(const u8 *const *in, const wire_float *const *norms, i64 ranks, i64 n, i64 block, int bits,
+                    float weight, float *out) {
   return blocks_mean(1, in, norms, ranks, n, block, bits, weight, out);
 }
 
@@ -573,12 +804,33 @@ static void natural_piece(const float *x, const half16 *draws, i64 n, i32 window
   }
 }
 
-void tw_natural_encode(const float *x, i64 n, u32 start, u32 stride, i32 window, i32 most, u32 sign_bit, u8 *codes) {
+/* Of the kernels for powers of two: x, or x + y in rest; codes have signs, or these are in a plane of their own. */
+typedef struct {
+  const float *x, *y;
+  float *rest;
+  u32 start, stride;
+  i32 window, most;
+  u32 sign_bit;
+  u8 *codes, *signs;
+  const u8 *const *all, *const *all_signs;
+  i64 ranks;
+  float weight, *out;
+  u32 peak; /* with feedback, as add_mended returns it */
+} Powers;
+
+static void natural_range(void *state, i64 from, i64 to) {
+  const Powers *a = state;
   Noise noise;
-  for (i64 at = 0; at < n; at += PIECE) {
-    i64 m = least(PIECE, n - at);
-    natural_piece(x + at, fill_noise(&noise, start, stride, at, m), m, window, most, sign_bit, codes + at);
+  for (i64 at = from; at < to; at += PIECE) {
+    i64 m = least(PIECE, to - at);
+    const half16 *draws = fill_noise(&noise, a->start, a->stride, at, m);
+    natural_piece(a->x + at, draws, m, a->window, a->most, a->sign_bit, a->codes + at);
   }
+}
+
+void tw_natural_encode(const float *x, i64 n, u32 start, u32 stride, i32 window, i32 most, u32 sign_bit, u8 *codes) {
+  Powers a = {.x = x, .start = start, .stride = stride, .window = window, .most = most, .sign_bit = sign_bit, .codes = codes};
+  run_parallel(natural_range, &a, n, CHUNK, n);
 }
 
 static inline float power_of(u32 code, i32 window) { /* of 7 bits for the exponent and one for the sign */
@@ -586,31 +838,66 @@ static inline float power_of(u32 code, i32 window) { /* of 7 bits for the expone
   return float_of(e ? bits : 0);
 }
 
+static void natural_decode_range(void *state, i64 from, i64 to) {
+  const Powers *a = state;
+  const u8 *codes = a->codes;
+  float *out = a->out;
+  i32 window = a->window;
+  for (i64 i = from; i < to; i++) out[i] = power_of(codes[i], window);
+}
+
 void tw_natural_decode(const u8 *codes, i64 n, i32 window, float *out) {
-  for (i64 i = 0; i < n; i++) out[i] = power_of(codes[i], window);
+  Powers a = {.codes = (u8 *)codes, .window = window, .out = out};
+  run_parallel(natural_decode_range, &a, n, CHUNK, n);
+}
+
+static void natural_mean_range(void *state, i64 from, i64 to) {
+  const Powers *a = state;
+  float weight = a->weight;
+  i32 window = a->window;
+  for (i64 at = from; at < to; at += CHUNK) {
+    i64 m = least(CHUNK, to - at);
+    float *out = a->out + at;
+    memset(out, 0, (size_t)m * 4);
+    for (i64 r = 0; r < a->ranks; r++) {
+      const u8 *codes = a->all[r] + at;
+      for (i64 i = 0; i < m; i++) out[i] += power_of(codes[i], window) * weight;
+    }
+  }
 }
 
 void tw_natural_mean(const u8 *const *codes, i64 ranks, i64 n, i32 window, float weight, float *out) {
-  memset(out, 0, (size_t)n * 4);
-  for (i64 at = 0; at < n; at += CHUNK)
-    for (i64 r = 0; r < ranks; r++) {
-      i64 end = least(n, at + CHUNK);
-      for (i64 i = at; i < end; i++) out[i] += power_of(codes[r][i], window) * weight;
-    }
+  Powers a = {.all = codes, .ranks = ranks, .window = window, .weight = weight, .out = out};
+  run_parallel(natural_mean_range, &a, n, CHUNK, n);
 }
 
 /* With feedback: x + before is sent, rest is what that leaves. A power of two has the number's sign and is at most twice
  * as large (or 2^-126), so nothing can overflow. */
+static void natural_feedback_range(void *state, i64 from, i64 to) {
+  Powers *a = state;
+  Noise noise;
+  u32 peak = 0;
+  for (i64 at = from; at < to; at += PIECE) {
+    i64 m = least(PIECE, to - at);
+    float *r = a->rest + at;
+    u8 *codes = a->codes + at;
+    peak = largest_of(peak, add_mended(a->x + at, a->y + at, r, m));
+    natural_piece(r, fill_noise(&noise, a->start, a->stride, at, m), m, a->window, 127, 128, codes);
+    for (i64 i = 0; i < m; i++) r[i] -= power_of(codes[i], a->window);
+  }
+  raise_to(&a->peak, peak);
+}
+
+static u32 natural_feedback(const float *x, const float *before, float *rest, i64 n, u32 start, u32 stride, i32 window,
+                            u8 *codes) {
+  Powers a = {.x = x, .y = before, .rest = rest, .start = start, .stride = stride, .window = window, .codes = codes};
+  run_parallel(natural_feedback_range, &a, n, CHUNK, n);
+  return a.peak;
+}
+
 void tw_natural_feedback(const float *x, const float *before, float *rest, i64 n, u32 start, u32 stride, i32 window,
                          u8 *codes) {
-  Noise noise;
-  for (i64 at = 0; at < n; at += PIECE) {
-    i64 m = least(PIECE, n - at);
-    float *r = rest + at;
-    add_saturated(x + at, before + at, r, m);
-    natural_piece(r, fill_noise(&noise, start, stride, at, m), m, window, 127, 128, codes + at);
-    for (i64 i = 0; i < m; i++) r[i] -= power_of(codes[at + i], window);
-  }
+  natural_feedback(x, before, rest, n, start, stride, window, codes);
 }
 
 /* The same with eight bits for the exponent, and signs in a plane of their own. */
@@ -633,50 +920,98 @@ static void exponents_piece(const u8 *exponents, const u8 *signs, i64 n, float w
   }
 }
 
+static void exponents_decode_range(void *state, i64 from, i64 to) {
+  const Powers *a = state;
+  exponents_piece(a->codes + from, a->signs + from / 8, to - from, 1.0f, a->out + from, PUT);
+}
+
 void tw_exponents_decode(const u8 *exponents, const u8 *signs, i64 n, float *out) {
-  exponents_piece(exponents, signs, n, 1.0f, out, PUT);
+  Powers a = {.codes = (u8 *)exponents, .signs = (u8 *)signs, .out = out};
+  run_parallel(exponents_decode_range, &a, n, CHUNK, n);
+}
+
+static void exponents_mean_range(void *state, i64 from, i64 to) {
+  const Powers *a = state;
+  for (i64 at = from; at < to; at += CHUNK) {
+    i64 m = least(CHUNK, to - at);
+    memset(a->out + at, 0, (size_t)m * 4);
+    for (i64 r = 0; r < a->ranks; r++)
+      exponents_piece(a->all[r] + at, a->all_signs[r] + at / 8, m, a->weight, a->out + at, ADD);
+  }
 }
 
 void tw_exponents_mean(const u8 *const *exponents, const u8 *const *signs, i64 ranks, i64 n, float weight, float *out) {
-  memset(out, 0, (size_t)n * 4);
-  for (i64 at = 0; at < n; at += CHUNK)
-    for (i64 r = 0; r < ranks; r++)
-      exponents_piece(exponents[r] + at, signs[r] + at / 8, least(CHUNK, n - at), weight, out + at, ADD);
+  Powers a = {.all = exponents, .all_signs = signs, .ranks = ranks, .weight = weight, .out = out};
+  run_parallel(exponents_mean_range, &a, n, CHUNK, n);
+}
+
+static void exponents_feedback_range(void *state, i64 from, i64 to) {
+  Powers *a = state;
+  Noise noise;
+  u32 peak = 0;
+  for (i64 at = from; at < to; at += PIECE) {
+    i64 m = least(PIECE, to - at);
+    float *r = a->rest + at;
+    peak = largest_of(peak, add_mended(a->x + at, a->y + at, r, m));
+    natural_piece(r, fill_noise(&noise, a->start, a->stride, at, m), m, 0, a->most, 0, a->codes + at);
+    pack_signs(r, m, a->signs + at / 8);
+    exponents_piece(a->codes + at, a->signs + at / 8, m, 1.0f, r, SUBTRACT);
+  }
+  raise_to(&a->peak, peak);
+}
+
+static u32 exponents_feedback(const float *x, const float *before, float *rest, i64 n, u32 start, u32 stride, i32 most,
+                              u8 *exponents, u8 *signs) {
+  Powers a = {.x = x, .y = before, .rest = rest, .start = start, .stride = stride, .most = most, .codes = exponents};
+  a.signs = signs;
+  run_parallel(exponents_feedback_range, &a, n, CHUNK, n);
+  return a.peak;
 }
 
 void tw_exponents_feedback(const float *x, const float *before, float *rest, i64 n, u32 start, u32 stride, i32 most,
                            u8 *exponents, u8 *signs) {
-  Noise noise;
-  for (i64 at = 0; at < n; at += PIECE) {
-    i64 m = least(PIECE, n - at);
-    float *r = rest + at;
-    add_saturated(x + at, before + at, r, m);
-    natural_piece(r, fill_noise(&noise, start, stride, at, m), m, 0, most, 0, exponents + at);
-    pack_signs(r, m, signs + at / 8);
-    exponents_piece(exponents + at, signs + at / 8, m, 1.0f, r, SUBTRACT);
-  }
+  exponents_feedback(x, before, rest, n, start, stride, most, exponents, signs);
 }
 
 /* ---- the k largest magnitudes ---- */
+/* Counts the digits at `shift` of those magnitudes whose digits before it are the `settled` ones of `found`. */
+typedef struct { const any32 *x; u32 found, settled, mask; int shift; i64 *counts; } Digits;
+
+static void count_digits(const Digits *a, i64 from, i64 to, i64 *counts) {
+  const any32 *x = a->x;
+  u32 found = a->found, settled = a->settled, mask = a->mask;
+  for (i64 i = from; i < to; i++) {
+    u32 m = x[i] & MAGNITUDE;
+    if (((m ^ found) & settled) == 0) counts[m >> a->shift & mask]++;
+  }
+}
+
+static void digits_range(void *state, i64 from, i64 to) {
+  const Digits *a = state;
+  i64 counts[2048] = {0};
+  count_digits(a, from, to, counts);
+  for (u32 digit = 0; digit <= a->mask; digit++)
+    if (counts[digit]) add_to(a->counts + digit, counts[digit]);
+}
+
 /* The k-th largest of n magnitudes (1 <= k <= n) as bits: 11, 10 and 10 of them at a time, each settled by counting. */
 static u32 kth_magnitude(const any32 *x, i64 n, i64 k, i64 *above) {
   static const int shifts[3] = {20, 10, 0}, widths[3] = {11, 10, 10};
-  u32 found = 0, settled = 0;
   i64 counts[2048], more = 0;
+  Digits a = {x, 0, 0, 0, 0, counts};
   for (int pass = 0; pass < 3; pass++) {
-    u32 mask = (1u << widths[pass]) - 1;
+    a.mask = (1u << widths[pass]) - 1;
+    a.shift = shifts[pass];
     memset(counts, 0, sizeof counts);
-    for (i64 i = 0; i < n; i++) {
-      u32 a = x[i] & MAGNITUDE;
-      if (((a ^ found) & settled) == 0) counts[a >> shifts[pass] & mask]++;
-    }
-    u32 digit = mask;
+    if (divides(n)) run_parallel(digits_range, &a, n, 1, n);
+    else count_digits(&a, 0, n, counts);
+    u32 digit = a.mask;
     while (more + counts[digit] < k) more += counts[digit--];
-    found |= digit << shifts[pass];
-    settled |= mask << shifts[pass];
+    a.found |= digit << a.shift;
+    a.settled |= a.mask << a.shift;
   }
   *above = more;
-  return found;
+  return a.found;
 }
 
 /* Positions of those above `level`, and of the first `ties` at it; ascending. */
@@ -714,83 +1049,232 @@ static void collect(Few *few, const float *x, i64 first, i64 n, u32 level) {
   }
 }
 
-/* From a level set four deviations low on a sample: among few candidates the k largest are counted out. 0 if that did
- * not work (no memory, too few, too many), which costs time alone. With y it is the largest of x + y, saturated, which
- * is worked out on the way and left in `sums`, whatever is returned. */
-static int largest_of_few(const float *x, const float *y, float *sums, i64 n, i64 k, i64 *out) {
-  i64 samples = n / 64 < 16384 ? n / 64 : 16384, stride = n / samples, above;
+/* Candidates of one range after another; with y, of combine(x, y), and left(x, y) is written to `out` on the way. If
+ * several threads do so, ranges are in any order, and `runs` has the first candidate of each chunk, with how many there
+ * are. */
+typedef struct { i64 first, count; } Run;
+typedef struct { Combine combine, left; const float *x, *y; float *out; } Pair;
+typedef struct { Pair pair; i64 n; u32 level; Few *few; Run *runs; u32 *peak; } Search;
+
+/* Short parts: memory is read ahead while candidates are collected. Parts of 4096 elements take 1.5 times as long. */
+enum { PART = 128, PARTS_AHEAD = 4 };
+
+static void collect_chunk(const Search *a, i64 at, i64 m, Few *few) {
+  const Pair *p = &a->pair;
+  if (!p->y) { collect(few, p->x + at, at, m, a->level); return; }
+  float part[PART]; /* looked through while the first cache has it */
+  for (i64 end = at + m, count; at < end; at += count) {
+    count = least(PART, end - at);
+    i64 ahead = at + PARTS_AHEAD * PART;
+    ask_for(p->x + ahead, least(PART, a->n - ahead));
+    ask_for(p->y + ahead, least(PART, a->n - ahead));
+    raise_to(a->peak, p->combine(p->x + at, p->y + at, part, count));
+    collect(few, part, at, count, a->level);
+    if (p->left != p->combine) p->left(p->x + at, p->y + at, part, count);
+    if (a->n < LONG) memcpy(p->out + at, part, (size_t)count * sizeof *part);
+    else put_chunk(p->out + at, part, count);
+  }
+}
+
+static void collect_range(void *state, i64 from, i64 to) {
+  const Search *a = state;
+  i64 places[CHUNK + 32];
+  u32 bits[CHUNK + 32];
+  for (i64 at = from; at < to; at += CHUNK) {
+    Few some = {places, bits, CHUNK + 32, a->level ? 0 : -1};
+    collect_chunk(a, at, least(CHUNK, to - at), &some);
+    if (some.found < 1) continue;
+    Run run = {__atomic_fetch_add(&a->few->found, some.found, __ATOMIC_RELAXED), some.found};
+    a->runs[at / CHUNK] = run;
+    if (run.first + run.count > a->few->room) continue;
+    memcpy(a->few->at + run.first, places, (size_t)run.count * sizeof *places);
+    memcpy(a->few->bits + run.first, bits, (size_t)run.count * sizeof *bits);
+  }
+  end_chunks();
+}
+
+/* All candidates. Returns the runs in which they ascend, `count` of them, or NULL if they all do. */
+static Run *collect_all(const Search *a, i64 *count) {
+  Run *runs = NULL;
+  i64 n = a->n;
+  *count = (n + CHUNK - 1) / CHUNK;
+  if (divides(n)) runs = calloc((size_t)*count, sizeof *runs);
+  if (!runs) {
+    for (i64 at = 0; at < n; at += CHUNK) collect_chunk(a, at, least(CHUNK, n - at), a->few);
+    end_chunks();
+    return NULL;
+  }
+  Search shared = *a;
+  shared.runs = runs;
+  run_parallel(collect_range, &shared, n, CHUNK, n);
+  if (a->few->found > a->few->room) a->few->found = -1;
+  return runs;
+}
+
+/* The candidates of one run above `level`, and the first `ties` at it; returns where the next one goes, before `end`. No
+ * branch but the last, because no other could be predicted. */
+static i64 *take_run(const Few *few, Run run, u32 level, i64 *ties, i64 *out, const i64 *end) {
+  for (i64 i = run.first; i < run.first + run.count && out < end; i++) {
+    i64 tie = (few->bits[i] == level) & (*ties > 0);
+    *out = few->at[i];
+    out += (few->bits[i] > level) | tie;
+    *ties -= tie;
+  }
+  return out;
+}
+
+/* Collect those that reach search->level, and among them count out the k largest. 0 if that did not work (no level, too
+ * few, too many), else *kth is the k-th magnitude. With y, pair.out is filled in any case. */
+static int largest_from(Search *search, i64 k, i64 *out, u32 *kth) {
+  i64 count, above;
+  Few *few = search->few;
+  few->found = search->level ? 0 : -1;
+  Run *runs = search->level || search->pair.y ? collect_all(search, &count) : NULL, all = {0, few->found};
+  if (few->found >= k) {
+    u32 level = *kth = kth_magnitude(few->bits, few->found, k, &above);
+    i64 ties = k - above, *end = out + k;
+    if (!runs) take_run(few, all, level, &ties, out, end);
+    else for (i64 r = 0; r < count; r++) out = take_run(few, runs[r], level, &ties, out, end);
+  }
+  free(runs);
+  return few->found >= k;
+}
+
+/* The k-th magnitude of the last search in a layer, and how far below it the next one begins, as a fraction: it shrinks
+ * slowly while enough are found, doubles if they are too few and halves if they are too many. A guess saves the sample;
+ * whatever it is, the result is the same. */
+typedef struct { float level, margin; } Guess;
+enum { ENOUGH, TOO_FEW, TOO_MANY };
+#define FIRST_MARGIN 0.1f
+#define WIDEST_MARGIN 0.2f /* beyond it levels change too much from step to step: a sample is better */
+
+static u32 guessed_level(const Guess *guess) {
+  return guess && guess->level > 0 && guess->margin <= WIDEST_MARGIN ? bits_of(guess->level * (1 - guess->margin)) : 0;
+}
+
+static void note_guess(Guess *guess, int outcome, u32 kth) {
+  static const float factors[3] = {0.98f, 2, 0.5f};
+  if (!guess) return;
+  if (!(guess->margin > 0)) guess->margin = FIRST_MARGIN;
+  guess->margin *= factors[outcome];
+  guess->level = float_of(kth);
+}
+
+/* A level four deviations low, from a sample of which `keep` are above it. */
+static u32 sampled_level(const Search *a, i64 samples, i64 keep) {
+  i64 stride = a->n / samples, above;
+  const Pair *p = &a->pair;
+  u32 *bits = a->few->bits;
+  float sign = p->combine == subtract_mended ? -1 : 1; /* x + -1 * y is x - y to the bit */
+  for (i64 i = 0; i < samples; i++) {
+    float sample = p->x[i * stride];
+    bits[i] = bits_of(p->y ? saturated(sample + sign * p->y[i * stride]) : sample);
+  }
+  return kth_magnitude(bits, samples, keep, &above);
+}
+
+/* From a level that was guessed or sampled: among few candidates the k largest are counted out. 0 if that did not work
+ * (no memory, too few, too many), which costs time alone. With y it is the largest of combine(x, y), and left(x, y) is in
+ * pair.out, whatever is returned. */
+static int largest_of_few(Pair pair, i64 n, i64 k, i64 *out, u32 *peak, Guess *guess) {
+  i64 samples = n / 64 < 16384 ? n / 64 : 16384;
   double expected = (double)k * (double)samples / (double)n;
-  i64 keep = (i64)(expected + 4 * sqrt(expected)) + 8, room = 2 * keep * stride + 64;
-  u32 level = 0;
+  i64 keep = (i64)(expected + 4 * sqrt(expected)) + 8, room = 2 * keep * (n / samples) + 64;
   Few few = {NULL, NULL, room, -1};
+  Search search = {pair, n, 0, &few, NULL, peak};
+  u32 kth = 0;
+  int outcome = ENOUGH, done = 0;
   if (keep < samples && room <= n) {
     few.at = malloc((size_t)room * sizeof *few.at);
     few.bits = malloc((size_t)(room > samples ? room : samples) * sizeof *few.bits);
   }
-  if (few.at && few.bits) {
-    for (i64 i = 0; i < samples; i++) few.bits[i] = bits_of(y ? saturated(x[i * stride] + y[i * stride]) : x[i * stride]);
-    level = kth_magnitude(few.bits, samples, keep, &above);
+  if (few.at && few.bits && (search.level = guessed_level(guess))) {
+    done = largest_from(&search, k, out, &kth);
+    if (!done) outcome = few.found < 0 ? TOO_MANY : TOO_FEW;
   }
-  if (level) few.found = 0;
-  if (!y) collect(&few, x, 0, n, level);
-  else for (i64 at = 0; at < n; at += CHUNK) { /* each chunk is looked through while the first cache has it */
-    i64 m = least(CHUNK, n - at);
-    add_saturated(x + at, y + at, sums + at, m);
-    collect(&few, sums + at, at, m, level);
+  if (!done) {
+    search.level = few.at && few.bits ? sampled_level(&search, samples, keep) : 0;
+    done = largest_from(&search, k, out, &kth);
   }
-  if (few.found >= k) {
-    level = kth_magnitude(few.bits, few.found, k, &above);
-    i64 ties = k - above, taken = 0;
-    for (i64 i = 0; i < few.found; i++)
-      if (few.bits[i] > level || (few.bits[i] == level && ties-- > 0)) out[taken++] = few.at[i];
-  }
+  note_guess(guess, outcome, kth);
   free(few.at);
   free(few.bits);
-  return few.found >= k;
+  return done;
 }
 
 static int worth_a_sample(i64 n, i64 k) { return n >= 4096 && k <= n / 8; }
 
 /* 1 <= k <= n: positions of the k largest |x|, ascending; among equals the first. */
-void tw_largest(const float *x, i64 n, i64 k, i64 *out) {
+static void largest_guessed(const float *x, i64 n, i64 k, i64 *out, Guess *guess) {
   i64 above;
-  if (worth_a_sample(n, k) && largest_of_few(x, NULL, NULL, n, k, out)) return;
+  u32 peak = 0;
+  if (worth_a_sample(n, k) && largest_of_few((Pair){.x = x}, n, k, out, &peak, guess)) return;
   u32 level = kth_magnitude((const any32 *)x, n, k, &above);
   take_level(x, n, level, k - above, out);
 }
 
-/* sums = x + y, saturated, and of these the k largest */
-static void add_largest(const float *x, const float *y, i64 n, i64 k, float *sums, i64 *out) {
-  if (!worth_a_sample(n, k)) add_saturated(x, y, sums, n);
-  else if (largest_of_few(x, y, sums, n, k, out)) return;
+void tw_largest(const float *x, i64 n, i64 k, i64 *out) { largest_guessed(x, n, k, out, NULL); }
+
+/* The k largest of combine(x, y); left(x, y) is in pair.out. Returns the largest magnitude before saturation, as bits. */
+static u32 combine_largest(Pair pair, i64 n, i64 k, i64 *positions, Guess *guess) {
+  u32 peak = 0;
   i64 above;
-  u32 level = kth_magnitude((const any32 *)sums, n, k, &above);
-  take_level(sums, n, level, k - above, out);
+  int is_sampled = worth_a_sample(n, k);
+  if (is_sampled && largest_of_few(pair, n, k, positions, &peak, guess)) return peak;
+  if (!is_sampled || pair.left != pair.combine) peak = combine_all(pair.combine, pair.x, pair.y, n, pair.out);
+  u32 level = kth_magnitude((const any32 *)pair.out, n, k, &above);
+  take_level(pair.out, n, level, k - above, positions);
+  if (pair.left != pair.combine) combine_all(pair.left, pair.x, pair.y, n, pair.out);
+  return peak;
+}
+
+/* sums = x + y, saturated, and of these the k largest; returns the largest magnitude before saturation, as bits */
+static u32 add_largest(const float *x, const float *y, i64 n, i64 k, float *sums, i64 *positions, Guess *guess) {
+  return combine_largest((Pair){add_mended, add_mended, x, y, sums}, n, k, positions, guess);
 }
 
 /* ---- levels that are given ---- */
-/* A bit for each |x| >= level, in whole words; returns how many there are. */
-i64 tw_reaching(const float *x, i64 n, float level, u8 *bits) {
+typedef struct { const float *x; float level; u8 *bits; i64 found; } Reach;
+
+static void reaching_range(void *state, i64 from, i64 to) {
+  Reach *a = state;
+  const float *x = a->x;
   i64 found = 0;
-  for (i64 at = 0; at < n; at += 32) {
+  for (i64 at = from; at < to; at += 32) {
     u32 mask = 0;
-    if (at + 32 <= n) mask = at_least32(x + at, level);
-    else for (i64 i = at; i < n; i++) mask |= (u32)(fabsf(x[i]) >= level) << (i - at);
-    memcpy(bits + at / 8, &mask, 4);
+    if (at + 32 <= to) mask = at_least32(x + at, a->level);
+    else for (i64 i = at; i < to; i++) mask |= (u32)(fabsf(x[i]) >= a->level) << (i - at);
+    memcpy(a->bits + at / 8, &mask, 4);
     found += __builtin_popcount(mask);
   }
-  return found;
+  add_to(&a->found, found);
+}
+
+/* A bit for each |x| >= level, in whole words; returns how many there are. */
+i64 tw_reaching(const float *x, i64 n, float level, u8 *bits) {
+  Reach a = {x, level, bits, 0};
+  run_parallel(reaching_range, &a, n, CHUNK, n);
+  return a.found;
+}
+
+static void below_range(void *state, i64 from, i64 to) {
+  Reach *a = state;
+  float level = a->level;
+  i64 below = 0;
+  for (i64 at = from; at < to; at += CHUNK) {
+    i64 m = least(CHUNK, to - at);
+    const float *x = a->x + at;
+    i32 few = 0; /* as wide as what is compared, so that it vectorises */
+    for (i64 i = 0; i < m; i++) few += fabsf(x[i]) < level;
+    below += few;
+  }
+  add_to(&a->found, below);
 }
 
 i64 tw_count_below(const float *x, i64 n, float level) {
-  i64 below = 0;
-  for (i64 at = 0; at < n; at += CHUNK) {
-    i64 m = least(CHUNK, n - at);
-    i32 few = 0; /* as wide as what is compared, so that it vectorises */
-    for (i64 i = 0; i < m; i++) few += fabsf(x[at + i]) < level;
-    below += few;
-  }
-  return below;
+  Reach a = {x, level, NULL, 0};
+  run_parallel(below_range, &a, n, CHUNK, n);
+  return a.found;
 }
 
 /* ---- products of few columns and rows ---- */
@@ -813,21 +1297,30 @@ static void add_rows(const float *l, const float *rows, i64 stride, i64 count, f
 }
 
 /* out = the sum over i of left[i, row] * right[i, column], in this order; `subtract`: taken from out instead. */
-static void low_rank(const float *left, const float *right, i64 rank, i64 rows, i64 columns, float *out, int subtract) {
-  enum { WIDTH = 1024 };
+typedef struct { const float *left, *right; i64 rank, rows, columns; float *out; int subtract; } Product;
+enum { WIDTH = 1024 };
+
+static void product_range(void *state, i64 from, i64 to) { /* of pieces of rows */
+  const Product *a = state;
+  i64 pieces = (a->columns + WIDTH - 1) / WIDTH, row = from / pieces, at = from % pieces * WIDTH;
   float part[WIDTH], l[4];
-  for (i64 row = 0; row < rows; row++)
-    for (i64 at = 0; at < columns; at += WIDTH) {
-      i64 m = least(WIDTH, columns - at);
-      float *o = out + row * columns + at, *sum = subtract ? part : o;
-      for (i64 i = 0; i < rank; i += 4) {
-        i64 count = least(4, rank - i);
-        for (i64 k = 0; k < count; k++) l[k] = left[(i + k) * rows + row];
-        add_rows(l, right + i * columns + at, columns, count, sum, m, i == 0);
-      }
-      if (subtract) for (i64 j = 0; j < m; j++) o[j] -= part[j];
-      if (peak_bits(o, m) >= INFINITE) for (i64 j = 0; j < m; j++) o[j] = saturated(o[j]);
+  for (; from < to; from++) {
+    i64 m = least(WIDTH, a->columns - at);
+    float *o = a->out + row * a->columns + at, *sum = a->subtract ? part : o;
+    for (i64 i = 0; i < a->rank; i += 4) {
+      i64 count = least(4, a->rank - i);
+      for (i64 k = 0; k < count; k++) l[k] = a->left[(i + k) * a->rows + row];
+      add_rows(l, a->right + i * a->columns + at, a->columns, count, sum, m, i == 0);
     }
+    if (a->subtract) for (i64 j = 0; j < m; j++) o[j] -= part[j];
+    if (peak_bits(o, m) >= INFINITE) for (i64 j = 0; j < m; j++) o[j] = saturated(o[j]);
+    if ((at += WIDTH) >= a->columns) { at = 0; row++; }
+  }
+}
+
+static void low_rank(const float *left, const float *right, i64 rank, i64 rows, i64 columns, float *out, int subtract) {
+  Product a = {left, right, rank, rows, columns, out, subtract};
+  run_parallel(product_range, &a, rows * ((columns + WIDTH - 1) / WIDTH), 1, rows * columns);
 }
 
 void tw_low_rank(const float *left, const float *right, i64 rank, i64 rows, i64 columns, float *out) {
@@ -873,37 +1366,65 @@ static void add_products(const float *x, const float *rows, i64 stride, i64 coun
   for (i64 i = 0; i < count; i++) sums[i] += found[i];
 }
 
-/* out = x + y, saturated; seen[i, row] = the product of basis[i] and that row of out, while it is in the cache. */
-void tw_add_and_project(const float *x, const float *y, const float *basis, i64 rank, i64 rows, i64 columns, float *out,
-                        float *seen) {
-  for (i64 row = 0; row < rows; row++) {
-    for (i64 i = 0; i < rank; i++) seen[i * rows + row] = 0;
+typedef struct { const float *x, *y, *basis; i64 rank, rows, columns; float *out, *seen; u32 peak; } Projection;
+
+static void project_range(void *state, i64 from, i64 to) { /* of rows */
+  Projection *a = state;
+  i64 rank = a->rank, rows = a->rows, columns = a->columns;
+  u32 peak = 0;
+  for (i64 row = from; row < to; row++) {
+    for (i64 i = 0; i < rank; i++) a->seen[i * rows + row] = 0;
     for (i64 at = 0; at < columns; at += STRIP) {
       i64 m = least(STRIP, columns - at), here = row * columns + at;
-      add_saturated(x + here, y + here, out + here, m);
+      u32 strip = add_mended(a->x + here, a->y + here, a->out + here, m);
+      peak = strip > peak ? strip : peak;
       for (i64 i = 0; i < rank; i += 4) {
         i64 count = least(4, rank - i);
         float sums[4] = {0};
-        add_products(out + here, basis + i * columns + at, columns, count, sums, m);
-        for (i64 k = 0; k < count; k++) seen[(i + k) * rows + row] += sums[k];
+        add_products(a->out + here, a->basis + i * columns + at, columns, count, sums, m);
+        for (i64 k = 0; k < count; k++) a->seen[(i + k) * rows + row] += sums[k];
+      }
+    }
+  }
+  raise_to(&a->peak, peak);
+}
+
+/* out = x + y, saturated; seen[i, row] = the product of basis[i] and that row of out, while it is in the cache. Returns
+ * the largest magnitude before saturation. */
+static u32 add_and_project(const float *x, const float *y, const float *basis, i64 rank, i64 rows, i64 columns,
+                           float *out, float *seen) {
+  Projection a = {x, y, basis, rank, rows, columns, out, seen, 0};
+  run_parallel(project_range, &a, rows, 1, rows * columns);
+  return a.peak;
+}
+
+void tw_add_and_project(const float *x, const float *y, const float *basis, i64 rank, i64 rows, i64 columns, float *out,
+                        float *seen) {
+  add_and_project(x, y, basis, rank, rows, columns, out, seen);
+}
+
+/* out[i] = the sum over rows of basis[i, row] * matrix[row]. */
+static void combine_range(void *state, i64 from, i64 to) { /* of columns */
+  const Projection *a = state;
+  i64 rank = a->rank, rows = a->rows, columns = a->columns;
+  float l[4];
+  for (i64 at = from; at < to; at += STRIP) {
+    i64 m = least(STRIP, to - at);
+    for (i64 row = 0; row < rows; row += 4) {
+      i64 count = least(4, rows - row);
+      for (i64 i = 0; i < rank; i++) {
+        for (i64 k = 0; k < count; k++) l[k] = a->basis[i * rows + row + k];
+        add_rows(l, a->x + row * columns + at, columns, count, a->out + i * columns + at, m, row == 0);
       }
     }
   }
 }
 
-/* out[i] = the sum over rows of basis[i, row] * matrix[row]. */
+/* Columns are divided evenly: a thread that takes few of them at a time would read little of each row. */
 void tw_combine_rows(const float *basis, const float *matrix, i64 rank, i64 rows, i64 columns, float *out) {
-  float l[4];
-  for (i64 at = 0; at < columns; at += STRIP) {
-    i64 m = least(STRIP, columns - at);
-    for (i64 row = 0; row < rows; row += 4) {
-      i64 count = least(4, rows - row);
-      for (i64 i = 0; i < rank; i++) {
-        for (i64 k = 0; k < count; k++) l[k] = basis[i * rows + row + k];
-        add_rows(l, matrix + row * columns + at, columns, count, out + i * columns + at, m, row == 0);
-      }
-    }
-  }
+  Projection a = {.x = matrix, .basis = basis, .rank = rank, .rows = rows, .columns = columns, .out = out};
+  i64 share = (columns + num_threads - 1) / num_threads;
+  run_parallel(combine_range, &a, columns, least(STRIP, (share + 15) / 16 * 16), rows * columns);
 }
 
 /* The sum of a[i] * b[i] along the tree of reference.tree_sum; `sums` has room for a power of two, at least n. */
@@ -936,34 +1457,71 @@ void tw_orthonormal(double *basis, i64 rows, i64 n, double nothing, double *befo
 }
 
 /* ---- sparse vectors ---- */
-/* out[positions] = values. Returns how many positions are outside; those are left alone. */
-i64 tw_scatter(const float *values, const i64 *positions, i64 k, float *out, i64 n) {
+enum { POSITION = 8 }; /* as much work as so many numbers in a row */
+
+/* Threads may share the positions of a vector if these differ, as they do where they ascend. */
+typedef struct { const float *x; float *out, *kept; const i64 *positions; const float *values; i64 n, outside; } Sparse;
+
+static int ascends(const i64 *positions, i64 k) {
+  int wrong = 0;
+  for (i64 i = 1; i < k; i++) wrong |= positions[i] <= positions[i - 1];
+  return !wrong;
+}
+
+static i64 run_sparse(Job job, Sparse *a, i64 k) {
+  if (divides(POSITION * k) && ascends(a->positions, k)) run_parallel(job, a, k, 1, POSITION * k);
+  else job(a, 0, k);
+  return a->outside;
+}
+
+static void scatter_range(void *state, i64 from, i64 to) {
+  Sparse *a = state;
   i64 outside = 0;
-  for (i64 i = 0; i < k; i++) {
-    if ((u64)positions[i] < (u64)n) out[positions[i]] = values[i];
+  for (i64 i = from; i < to; i++) {
+    if ((u64)a->positions[i] < (u64)a->n) a->out[a->positions[i]] = a->values[i];
     else outside++;
   }
-  return outside;
+  add_to(&a->outside, outside);
+}
+
+static void take_range(void *state, i64 from, i64 to) {
+  Sparse *a = state;
+  i64 outside = 0;
+  for (i64 i = from; i < to; i++) {
+    if ((u64)a->positions[i] < (u64)a->n) a->kept[i] = a->x[a->positions[i]];
+    else outside++;
+  }
+  add_to(&a->outside, outside);
+}
+
+static void subtract_range(void *state, i64 from, i64 to) {
+  Sparse *a = state;
+  float *x = a->out;
+  i64 outside = 0;
+  for (i64 i = from; i < to; i++) {
+    i64 at = a->positions[i];
+    if ((u64)at < (u64)a->n) x[at] = saturated(x[at] - a->values[i]);
+    else outside++;
+  }
+  add_to(&a->outside, outside);
+}
+
+/* out[positions] = values. Returns how many positions are outside; those are left alone. */
+i64 tw_scatter(const float *values, const i64 *positions, i64 k, float *out, i64 n) {
+  Sparse a = {.values = values, .positions = positions, .out = out, .n = n};
+  return run_sparse(scatter_range, &a, k);
 }
 
 /* out = x[positions]; the same return. */
 i64 tw_take(const float *x, i64 n, const i64 *positions, i64 k, float *out) {
-  i64 outside = 0;
-  for (i64 i = 0; i < k; i++) {
-    if ((u64)positions[i] < (u64)n) out[i] = x[positions[i]];
-    else outside++;
-  }
-  return outside;
+  Sparse a = {.x = x, .positions = positions, .kept = out, .n = n};
+  return run_sparse(take_range, &a, k);
 }
 
 /* x[positions] -= values, saturated; the same return. */
 i64 tw_subtract_at(float *x, i64 n, const i64 *positions, const float *values, i64 k) {
-  i64 outside = 0;
-  for (i64 i = 0; i < k; i++) {
-    if ((u64)positions[i] < (u64)n) x[positions[i]] = saturated(x[positions[i]] - values[i]);
-    else outside++;
-  }
-  return outside;
+  Sparse a = {.values = values, .positions = positions, .out = x, .n = n};
+  return run_sparse(subtract_range, &a, k);
 }
 
 /* ---- gaps between ascending positions ---- */
@@ -1028,10 +1586,41 @@ static i64 count_ones(const u8 *in, i64 nbytes) {
   return ones;
 }
 
+/* Parts of a bitmap, of whole words: how many ones each has, then where the first of them goes. */
+enum { PARTS = 64 };
+typedef struct { const u8 *in; i64 nbytes, part, ones[PARTS], *out; } Bitmap;
+
+static i64 *find_ones(const u8 *in, i64 nbytes, i64 from, i64 to, i64 *out) {
+  for (i64 at = from; at < to; at += 8)
+    for (u64 word = word_at(in, nbytes, at); word; word &= word - 1) *out++ = 8 * at + __builtin_ctzll(word);
+  return out;
+}
+
+static void count_parts_range(void *state, i64 from, i64 to) {
+  Bitmap *a = state;
+  for (i64 i = from; i < to; i++) {
+    i64 first = least(i * a->part, a->nbytes);
+    a->ones[i] = count_ones(a->in + first, least(a->part, a->nbytes - first));
+  }
+}
+
+static void find_parts_range(void *state, i64 from, i64 to) {
+  const Bitmap *a = state;
+  for (i64 i = from; i < to; i++)
+    find_ones(a->in, a->nbytes, i * a->part, least((i + 1) * a->part, a->nbytes), a->out + a->ones[i]);
+}
+
 /* Positions of the ones; room for all of them. */
 void tw_ones(const u8 *in, i64 nbytes, i64 *out) {
-  for (i64 at = 0; at < nbytes; at += 8)
-    for (u64 word = word_at(in, nbytes, at); word; word &= word - 1) *out++ = 8 * at + __builtin_ctzll(word);
+  if (!divides(8 * nbytes)) { find_ones(in, nbytes, 0, nbytes, out); return; }
+  Bitmap a = {.in = in, .nbytes = nbytes, .part = (nbytes / PARTS / 8 + 1) * 8, .out = out};
+  run_parallel(count_parts_range, &a, PARTS, 1, 8 * nbytes);
+  for (i64 i = 0, before = 0; i < PARTS; i++) {
+    i64 here = a.ones[i];
+    a.ones[i] = before;
+    before += here;
+  }
+  run_parallel(find_parts_range, &a, PARTS, 1, 8 * nbytes);
 }
 
 /* What rice_encode wrote, for k positions below n: how many ones the unary part has (-1: more than k), with the
@@ -1089,9 +1678,11 @@ static int fills_up(const u8 *in, i64 nbytes, i64 bits) { /* so many bits take t
   return nbytes == (bits + 7) / 8 && (bits % 8 == 0 || in[nbytes - 1] >> bits % 8 == 0);
 }
 
-/* 0 if the bytes hold exactly k positions (some), which are then in `out`: ascending and below n. */
+/* 0 if the bytes hold exactly k positions, which are then in `out`: ascending and below n. Of none, only the form that
+ * encoders write. */
 int tw_decode_positions(const u8 *in, i64 nbytes, i64 k, i64 n, int width, i64 *out) {
-  if (nbytes < 2 || k < 1) return 1;
+  if (nbytes < 2 || k < 0) return 1;
+  if (k == 0) return nbytes != 2 || in[0] != EXPLICIT || in[1];
   int coding = in[0] & 3, r = in[0] >> 2, shift = 0;
   u64 announced = 0;
   i64 at = 1;
@@ -1121,15 +1712,113 @@ int tw_decode_positions(const u8 *in, i64 nbytes, i64 k, i64 n, int width, i64 *
   return rice_decode(in, nbytes, k, r, n, out) != k;
 }
 
+enum { AHEAD = 16 }; /* positions whose places are asked for in advance */
+
+static void take_out_range(void *state, i64 from, i64 to) {
+  const Sparse *a = state;
+  const i64 *positions = a->positions;
+  for (i64 i = from; i < to; i++) {
+    if (i + AHEAD < to) __builtin_prefetch(a->out + positions[i + AHEAD], 1);
+    a->kept[i] = a->out[positions[i]];
+    a->out[positions[i]] = 0;
+  }
+}
+
+/* Move the numbers at k positions, which ascend, to `kept`; that leaves zeros. */
+static void take_out(float *x, const i64 *positions, i64 k, float *kept) {
+  Sparse a = {.out = x, .kept = kept, .positions = positions};
+  run_parallel(take_out_range, &a, k, 1, POSITION * k);
+}
+
 /* rest = x + y, saturated, but zero at its k largest magnitudes: these are in `kept`. The return is that of coding. */
 i64 tw_take_largest(const float *x, const float *y, i64 n, i64 k, int start, int width, float *rest, float *kept,
                     i64 *positions, u8 *coded) {
-  add_largest(x, y, n, k, rest, positions);
-  for (i64 i = 0; i < k; i++) {
-    kept[i] = rest[positions[i]];
-    rest[positions[i]] = 0;
-  }
+  add_largest(x, y, n, k, rest, positions, NULL);
+  take_out(rest, positions, k, kept);
   return tw_encode_positions(positions, k, n, start, width, coded);
+}
+
+/* out += values * weight at coded positions; 0 if these are what was promised. `at` has room for them. */
+static int add_sparse(const wire_float *values, i64 count, const u8 *coded, i64 nbytes, i64 n, int width, float weight,
+                      i64 *at, float *out) {
+  if (tw_decode_positions(coded, nbytes, count, n, width, at)) return 1;
+  for (i64 i = 0; i < count; i++) {
+    if (i + AHEAD < count) __builtin_prefetch(out + at[i + AHEAD], 1);
+    out[at[i]] += values[i] * weight;
+  }
+  return 0;
+}
+
+/* A few ranks' positions are decoded side by side, into `at` + most * rank; then each thread adds all of their values to its
+ * own ranges of `out`, so that each sum is taken in the order of ranks. The first ranks begin with zeros. */
+typedef struct {
+  const wire_float *const *values;
+  const i64 *counts;
+  const u8 *const *coded;
+  const i64 *nbytes;
+  i64 n, most, *at, ranks;
+  int width, zero;
+  float weight, *out;
+  u32 wrong;
+} Sum;
+
+static void decode_ranks_range(void *state, i64 from, i64 to) {
+  Sum *a = state;
+  for (i64 r = from; r < to; r++)
+    if (tw_decode_positions(a->coded[r], a->nbytes[r], a->counts[r], a->n, a->width, a->at + r * a->most))
+      raise_to(&a->wrong, 1);
+}
+
+static i64 first_from(const i64 *positions, i64 k, i64 least_position) { /* the first that is not below */
+  i64 low = 0, high = k;
+  while (low < high) {
+    i64 middle = (low + high) / 2;
+    if (positions[middle] < least_position) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+static void sparse_sum_range(void *state, i64 from, i64 to) {
+  const Sum *a = state;
+  float weight = a->weight, *out = a->out;
+  if (a->zero) memset(out + from, 0, (size_t)(to - from) * sizeof *out);
+  for (i64 r = 0; r < a->ranks; r++) {
+    const i64 *at = a->at + r * a->most, k = a->counts[r];
+    const wire_float *values = a->values[r];
+    for (i64 i = from ? first_from(at, k, from) : 0; i < k && at[i] < to; i++) out[at[i]] += values[i] * weight;
+  }
+}
+
+/* tw_sparse_mean, if a few threads share it. */
+static int sum_together(Sum a, i64 ranks) {
+  i64 together = least(num_threads, ranks);
+  a.at = malloc((size_t)(a.most * together) * sizeof *a.at);
+  if (!a.at) return 1;
+  a.zero = 1;
+  for (i64 r = 0; r < ranks && !a.wrong; r += together) {
+    a.ranks = least(together, ranks - r);
+    run_parallel(decode_ranks_range, &a, a.ranks, 1, a.n);
+    if (!a.wrong) run_parallel(sparse_sum_range, &a, a.n, CHUNK, a.n);
+    a.values += together, a.counts += together, a.coded += together, a.nbytes += together;
+    a.zero = 0;
+  }
+  free(a.at);
+  return (int)a.wrong;
+}
+
+/* tw_sparse_mean; `at` has room for the positions of a rank. */
+static int sum_sparse(const wire_float *const *values, const i64 *counts, const u8 *const *coded, const i64 *nbytes,
+                      i64 ranks, i64 n, int width, float weight, i64 *at, float *out) {
+  if (divides(n)) {
+    Sum a = {values, counts, coded, nbytes, .n = n, .most = 1, .width = width, .weight = weight, .out = out};
+    for (i64 r = 0; r < ranks; r++) a.most = counts[r] > a.most ? counts[r] : a.most;
+    return sum_together(a, ranks);
+  }
+  fill_zeros(out, n);
+  for (i64 r = 0; r < ranks; r++)
+    if (add_sparse(values[r], counts[r], coded[r], nbytes[r], n, width, weight, at, out)) return 1;
+  return 0;
 }
 
 /* out = the sum of values * weight at positions that are coded. 0 if they all are what was promised. */
@@ -1141,20 +1830,21 @@ int tw_sparse_mean(const float *const *values, const i64 *counts, const u8 *cons
     most = counts[r] > most ? counts[r] : most;
   }
   i64 *at = malloc((size_t)most * sizeof *at);
-  int wrong = !at;
-  memset(out, 0, (size_t)n * sizeof *out);
-  for (i64 r = 0; r < ranks && !wrong; r++) {
-    wrong = tw_decode_positions(coded[r], nbytes[r], counts[r], n, width, at);
-    for (i64 i = 0; i < counts[r] && !wrong; i++) out[at[i]] += values[r][i] * weight;
-  }
+  int wrong = !at || sum_sparse(values, counts, coded, nbytes, ranks, n, width, weight, at, out);
   free(at);
   return wrong;
 }
 
-void tw_add_saturated(const float *x, const float *y, i64 n, float *out) { add_saturated(x, y, out, n); }
+static void block_peaks_range(void *state, i64 from, i64 to) {
+  const Blocks *a = state;
+  float *out = a->norms + from / a->block;
+  for (i64 at = from; at < to; at += a->block) *out++ = float_of(peak_bits(a->x + at, least(a->block, to - at)));
+}
 
 void tw_block_peaks(const float *x, i64 n, i64 block, float *out) {
-  for (i64 at = 0; at < n; at += block) *out++ = float_of(peak_bits(x + at, least(block, n - at)));
+  Blocks a = {.x = x, .block = block, .norms = out};
+  if (divides(n) && is_wide(block)) wide_peaks(&a, n);
+  else run_parallel(block_peaks_range, &a, n, block, n);
 }
 
 /* ---- count sketches: three rows of cells, see kernels/sketch.py ---- */
@@ -1273,24 +1963,118 @@ i64 tw_peeling_order(const i64 *items, i64 n, i64 cells, i64 lanes, const u32 *c
   return rounds;
 }
 
-/* ---- allocation: tables[l, e] = what the first l layers cost at least if their errors are e together ---- */
-void tw_cheapest(const double *costs, const i64 *errors, i64 layers, i64 candidates, i64 budget, double *tables) {
-  i64 width = budget + 1;
-  for (i64 e = 0; e < (layers + 1) * width; e++) tables[e] = INFINITY;
-  tables[0] = 0;
-  for (i64 layer = 0; layer < layers; layer++, costs += candidates, errors += candidates) {
-    const double *before = tables + layer * width;
-    double *after = tables + (layer + 1) * width;
-    for (i64 at = 0; at < width; at += CHUNK / 4) { /* so that sums stay in the first cache for all candidates */
-      i64 end = least(at + CHUNK / 4, width);
-      for (i64 c = 0; c < candidates; c++) {
-        if (errors[c] > budget) continue;
-        const double cost = costs[c];
-        for (i64 e = errors[c] > at ? errors[c] : at; e < end; e++) {
-          double sum = before[e - errors[c]] + cost;
-          after[e] = sum < after[e] ? sum : after[e];
-        }
-      }
+/* ---- allocation, see kernels/allocation.py ---- */
+#define SPAN 32 /* sums worked at a time, which stay in registers for all options; rows are whole spans */
+typedef struct { i64 error; double cost; i64 index; } Option;
+
+static i64 row_length(i64 width) { return (width + SPAN - 1) / SPAN * SPAN + SPAN; }
+
+static int compare_options(const void *a, const void *b) { /* by error, then cost, then index */
+  const Option *x = a, *y = b;
+  if (x->error != y->error) return x->error < y->error ? -1 : 1;
+  if (x->cost != y->cost) return x->cost < y->cost ? -1 : 1;
+  return x->index < y->index ? -1 : 1;
+}
+
+/* The options of a layer that no other beats, by ascending errors; returns how many. */
+static i64 keep_options(const double *costs, const i64 *errors, i64 candidates, i64 budget, Option *kept) {
+  i64 n = 0, count = 0;
+  for (i64 c = 0; c < candidates; c++)
+    if (errors[c] <= budget) kept[n++] = (Option){errors[c], costs[c], c};
+  qsort(kept, (size_t)n, sizeof(Option), compare_options);
+  for (i64 c = 0; c < n; c++)
+    if (!count || kept[c].cost < kept[count - 1].cost) kept[count++] = kept[c];
+  return count;
+}
+
+/* Keeps counts[l] options of each layer, with their errors above the least one of the layer. widths[l]: the first l layers
+ * have sums of such errors below it. Returns how many sums `tw_cheapest` stores; 0 if the least errors exceed the budget. */
+i64 tw_keep_options(const double *costs, const i64 *errors, i64 layers, i64 candidates, i64 budget, Option *kept,
+                    i64 *counts, i64 *widths) {
+  i64 left = budget, cells = SPAN;
+  for (i64 layer = 0; layer < layers; layer++) {
+    Option *own = kept + layer * candidates;
+    counts[layer] = keep_options(costs + layer * candidates, errors + layer * candidates, candidates, budget, own);
+    if (!counts[layer] || own->error > left) return 0;
+    left -= own->error;
+    for (i64 c = counts[layer] - 1; c >= 0; c--) own[c].error -= own->error;
+  }
+  widths[0] = 1;
+  for (i64 layer = 0; layer < layers; layer++) {
+    Option *own = kept + layer * candidates;
+    while (own[counts[layer] - 1].error > left) counts[layer]--;
+    cells += row_length(widths[layer]);
+    widths[layer + 1] = least(left + 1, widths[layer] + own[counts[layer] - 1].error);
+  }
+  return cells + row_length(widths[layers]);
+}
+
+/* The least costs of SPAN sums of errors from `at` on, from those of one layer less. */
+static void add_layer(const double *before, i64 at, const Option *from, const Option *end, double *after) {
+#if defined(__AVX2__)
+  __m256d best[SPAN / 4]; /* by hand: from the text below, the compiler shuffles options of several rounds together */
+  for (int i = 0; i < SPAN / 4; i++) best[i] = _mm256_set1_pd(INFINITY);
+  for (; from < end; from++) {
+    const double *sums = before + (at - from->error);
+    const __m256d cost = _mm256_set1_pd(from->cost);
+    for (int i = 0; i < SPAN / 4; i++) best[i] = _mm256_min_pd(_mm256_add_pd(_mm256_loadu_pd(sums + 4 * i), cost), best[i]);
+  }
+  for (int i = 0; i < SPAN / 4; i++) _mm256_storeu_pd(after + at + 4 * i, best[i]);
+#else
+  double best[SPAN];
+  for (int i = 0; i < SPAN; i++) best[i] = INFINITY;
+  for (; from < end; from++) {
+    const double *sums = before + (at - from->error), cost = from->cost;
+    for (int i = 0; i < SPAN; i++) {
+      double sum = sums[i] + cost;
+      best[i] = sum < best[i] ? sum : best[i];
     }
   }
+  memcpy(after + at, best, sizeof best);
+#endif
 }
+
+/* The first of the options that lead to `sum`; row: of one layer less. */
+static const Option *find_option(const Option *kept, i64 count, const double *row, i64 width, i64 error, double sum) {
+  const Option *found = NULL;
+  for (const Option *own = kept; own < kept + count && own->error <= error; own++)
+    if (error - own->error < width && row[error - own->error] + own->cost == sum && (!found || own->index < found->index))
+      found = own;
+  return found;
+}
+
+/* What `tw_keep_options` has kept -> the option of each layer. tables: for each number of layers a row, the least cost for
+ * each sum of errors, with a span of infinities before and behind it. The last span of a row may have sums beyond the
+ * budget; none within it is made of them. */
+void tw_cheapest(const Option *kept, const i64 *counts, const i64 *widths, i64 layers, i64 candidates, double *tables,
+                 i64 *chosen) {
+  double *row = tables + SPAN;
+  for (i64 i = 0; i < 3 * SPAN; i++) tables[i] = INFINITY;
+  row[0] = 0;
+  for (i64 layer = 0; layer < layers; layer++, kept += candidates) {
+    const double *before = row;
+    const Option *from = kept, *end = kept, *last = kept + counts[layer];
+    row += row_length(widths[layer]);
+    i64 at = 0;
+    for (; at < widths[layer + 1]; at += SPAN) { /* all other options have infinities for this span */
+      while (end < last && end->error < at + SPAN) end++;
+      while (from < end && from->error <= at - widths[layer]) from++;
+      add_layer(before, at, from, end, row);
+    }
+    for (i64 i = 0; i < SPAN; i++) row[at + i] = INFINITY;
+  }
+  i64 error = 0;
+  for (i64 e = 1; e < widths[layers]; e++) if (row[e] < row[error]) error = e;
+  double sum = row[error];
+  for (i64 layer = layers - 1; layer >= 0; layer--) {
+    kept -= candidates;
+    row -= row_length(widths[layer]);
+    const Option *own = find_option(kept, counts[layer], row, widths[layer], error, sum);
+    chosen[layer] = own->index;
+    error -= own->error;
+    sum = row[error];
+  }
+}
+
+#include "batched.c"
+#include "batched_codes.c"

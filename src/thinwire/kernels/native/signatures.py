@@ -9,6 +9,8 @@ _P, _L, _I, _W, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_uin
 # in the order of kernels.c: result, arguments
 _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "tw_mark": (_W, ()),
+    "tw_set_threads": (None, (_I, _L)),
+    "tw_started_threads": (_L, ()),
     "tw_noise16": (None, (_W, _W, _L, _P)),
     "tw_pack_bits": (None, (_P, _L, _I, _P)),
     "tw_unpack_bits": (None, (_P, _L, _I, _P)),
@@ -54,8 +56,29 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "tw_sketch_whole": (None, (_P, _P, _L, _L, _L, _P, _P)),
     "tw_peel": (_L, (_P, _L, _P, _P, _L, _P, _P, _L, _P)),
     "tw_peel_whole": (_L, (_P, _L, _P, _P, _L, _P, _P, _L, _P)),
-    "tw_cheapest": (None, (_P, _P, _L, _L, _L, _P)),
+    "tw_keep_options": (_L, (_P, _P, _L, _L, _L, _P, _P, _P)),
+    "tw_cheapest": (None, (_P, _P, _P, _L, _L, _P, _P)),
     "tw_peeling_order": (_L, (_P, _L, _L, _L, _P, _P, _P, _P, _P, _P, _P)),
+    # batched.c
+    "tw_take_largest_many": (_L, (_L, *(_P,) * 11)),
+    "tw_add_many": (_L, (_L, *(_P,) * 4)),
+    "tw_kth_magnitudes": (_I, (_L, *(_P,) * 4)),
+    "tw_reaching_many": (None, (_L, *(_P,) * 5)),
+    "tw_ones_many": (None, (_L, *(_P,) * 4)),
+    "tw_take_at_many": (_I, (_L, *(_P,) * 6, _I, *(_P,) * 3)),
+    "tw_sparse_mean_many": (_L, (_L, _L, *(_P,) * 6, _F, _P)),
+    "tw_subtract_many": (_L, (_L, *(_P,) * 4)),
+    "tw_take_changes_many": (_L, (_L, *(_P,) * 11)),
+    "tw_add_sparse_many": (_L, (_L, _L, *(_P,) * 6, _F, *(_P,) * 3)),
+    "tw_project_many": (_L, (_L, *(_P,) * 8)),
+    "tw_combine_many": (_I, (_L, *(_P,) * 5, ctypes.c_double, _P, _P)),
+    "tw_low_rank_many": (None, (_L, *(_P,) * 5, _I, _P)),
+    "tw_framed_bytes": (_L, (_P, _L)),
+    "tw_pack_parts": (None, (_P, _P, _L, _P)),
+    "tw_unpack_parts": (_I, (_P, _L, _L, _P, _P)),
+    # batched_codes.c
+    "tw_encode_codes_many": (_L, (_P, _L, _F, *(_P,) * 8)),
+    "tw_mean_codes_many": (_L, (_P, _L, _L, _P, _P, _P, _F, _P)),
 }
 
 
