@@ -22,7 +22,8 @@ from .drivers.lockstep import lockstep
 from .drivers.processes import run_ranks
 from .drivers.rendezvous import gloo_is_available
 from .exchange import Exchanger
-from .integrations.comparison import compare_settings, fingerprint
+from .integrations.comparison import compare_settings
+from .integrations.fingerprints import fingerprint
 from .kernels.native import describe_kernels
 from .planner.link import LinkMeasurement, LinkRate, describe_link, measure_link
 

@@ -15,12 +15,14 @@ from thinwire.core import (
     Payload,
     ReduceScatter,
     Request,
+    RequestGroup,
     Work,
     fuse,
     fuse_flagged,
 )
 from thinwire.core.programs import drive
 from thinwire.testing import REQUEST_LAWS
+from thinwire.testing.requests import ask, plain
 
 
 def numbers(rank, place, count):
@@ -55,7 +57,27 @@ def test_every_kind_is_listed():
 
     listed = {type(make(0, 2, 0)) for make in KINDS.values()}
     driven = {kind for kind in kinds_below(Request) - {Request} if kind.__module__.startswith("thinwire.core.requests")}
-    assert listed == driven
+    assert listed == driven - {RequestGroup}  # which `fuse` makes of others
+
+
+@pytest.mark.parametrize("size", (1, 2, 3))
+def test_a_group_is_answered_as_its_members_would_be_alone(size):
+    makers = [KINDS["AllGather"], KINDS["AllReduce"], KINDS["AllReduce(max)"]]
+    meters, apart = ([Meter() for _ in range(size)] for _ in range(2))
+
+    def together(rank):
+        return (yield from fuse_flagged([ask(make(rank, size, 0)) for make in makers], False))[0]
+
+    outs = lockstep([together(rank) for rank in range(size)], meters)
+    for i, make in enumerate(makers):
+        alone = lockstep([ask(make(rank, size, 0)) for rank in range(size)], apart)
+        assert [plain(out[i]) for out in outs] == [plain(answer) for answer in alone]
+    for one, other in zip(meters, apart, strict=True):
+        headers = [meter.sum_by("kind")["header"].sent_bytes for meter in (one, other)]
+        data = [meter.total().sent_bytes - header for meter, header in zip((one, other), headers, strict=True)]
+        assert data[0] == data[1] + (size - 1)  # the flag
+        if size == 2:  # one header instead of three
+            assert headers[0] < headers[1]
 
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)

@@ -70,14 +70,14 @@ def test_the_rank_at_fault_says_so(caplog):
     assert "step 9: rank 0 has NaN or Inf in w" in caplog.text
 
 
-def test_one_small_layer_and_one_of_another_type_travel_in_one_request_per_type():
+def test_one_small_layer_and_one_of_another_type_travel_in_one_message_with_one_request_per_type():
     layers = [W, TensorSpec("v", (4,)), TensorSpec("h", (4,), torch.bfloat16)]
     exchanger = Exchanger(layers, parse("dense()"))
     program = exchanger.run_step({s.name: draw("gaussian", s.shape, s.dtype) for s in layers}, 3, ALONE)
-    first = program.send(None)
-    second = program.send(first.tensor)
+    group = program.send(None)
+    first, second = group.members()
     assert {str(first.tensor.dtype), str(second.tensor.dtype)} == {"torch.float32", "torch.bfloat16"}
-    assert first.step == second.step == 3
+    assert group.step == first.step == second.step == 3
 
 
 def test_exchange_does_nothing_before_it_is_driven():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -17,19 +18,26 @@ from ..core import (
     Context,
     Dims,
     Key,
+    LayerBatch,
     Program,
     Reduced,
+    ReducedBatch,
     TensorSpec,
     all_reduce_bytes,
     cast_saturating,
     derive_key,
     fold,
+    fuse,
+    join_reduced,
     matrix_dims,
     reduce_and_subtract,
+    reduce_singly,
+    reduce_tested,
     saturate,
     unfold,
 )
 from ..kernels import (
+    MatrixForm,
     add_and_project,
     add_saturated,
     combine_rows,
@@ -39,6 +47,7 @@ from ..kernels import (
     subtract_low_rank,
 )
 from .dense import all_reduce_mean
+from .powersgd_batch import reduce_matrices
 
 SUBTRACT = ("own", "mean")
 _OVERSAMPLING, _POWER_ITERATIONS = 8, 2  # of a randomized SVD: enough for errors within about one percent
@@ -70,7 +79,13 @@ class PowerSGD:
 
     tunable = RANK
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.FUSES_RESIDUAL, Capability.ESTIMATES_ERRORS, Capability.EXPECTS_BYTES, Capability.UNBOUNDED_BIAS}
+        {
+            Capability.FUSES_RESIDUAL,
+            Capability.BATCHES_LAYERS,
+            Capability.ESTIMATES_ERRORS,
+            Capability.EXPECTS_BYTES,
+            Capability.UNBOUNDED_BIAS,
+        }
     )
 
     rank: int = 4
@@ -129,9 +144,12 @@ class PowerSGD:
             return [None if form == () else 0.0 for form in forms]
         matrix = fold(tensor, next(form[1:] for form in forms if form))
         matrix = matrix.double() if exact else matrix.to(spec.work_dtype)
+        exponent = math.frexp(float(matrix.abs().amax()))[1]
+        scale = 2.0 ** max(-126, min(126, -exponent))  # a power of two, so that no product overflows
+        matrix = matrix * scale
         values = torch.linalg.svdvals(matrix) if exact else leading_singular_values(matrix, max(ranks), key)
         norm = torch.linalg.vector_norm(matrix, dtype=torch.float64)
-        errors = (norm.square() - values.double().square().cumsum(0)).clamp(min=0).sqrt()
+        errors = (norm.square() - values.double().square().cumsum(0)).clamp(min=0).sqrt() / scale
         return [None if form == () else float(errors[form[0] - 1]) if form else 0.0 for form in forms]
 
     def reduce(
@@ -143,6 +161,24 @@ class PowerSGD:
         matrix = fold(tensor, form[1:]).to(spec.work_dtype)
         out, _, _ = yield from self._average(matrix, None, spec, state, ctx)
         return out
+
+    def reduce_many(self, batch: LayerBatch, ctx: Context) -> Program[ReducedBatch]:
+        """All matrices together, if there are residuals; other layers one by one."""
+        forms = {i: form for i, spec in enumerate(batch.specs) if (form := self.form(spec)) is not None}
+        matrices = list(forms) if batch.residuals is not None and not self.alternate else []
+        groups = [matrices] * bool(matrices) + [[i] for i in range(len(batch.specs)) if i not in matrices]
+        programs = [
+            self._reduce_matrices(batch.select(group), [forms[i] for i in group], ctx)
+            if group is matrices
+            else reduce_tested(self, batch.select(group), ctx)
+            for group in groups
+        ]
+        return join_reduced(list(zip(groups, (yield from fuse(programs)), strict=True)))
+
+    def _reduce_matrices(self, batch: LayerBatch, forms: Sequence[MatrixForm], ctx: Context) -> Program[ReducedBatch]:
+        out = yield from reduce_matrices(batch, forms, self.subtract == "mean", ctx)
+        # a start of zeros is replaced by random numbers in the plain form
+        return out if out is not None else (yield from reduce_singly(self, batch, ctx))
 
     def reduce_with_residual(
         self, tensor: Tensor, residual: Tensor, spec: TensorSpec, state: PowerSGDState, ctx: Context

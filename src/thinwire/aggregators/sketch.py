@@ -141,7 +141,7 @@ class SketchSum:
 
     def estimate_errors(
         self, tensor: Tensor, spec: TensorSpec, options: Sequence[Any], key: Key, exact: bool
-    ) -> Sequence[float | None]:
+    ) -> Sequence[float | None] | Tensor:
         return estimate_compressor_errors(self, tensor, spec, options, key, exact)
 
     def reduce(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
@@ -21,19 +21,25 @@ from ..core import (
     Context,
     Controller,
     Key,
+    LayerBatch,
     MemoryItem,
     Menu,
     Program,
     ProtocolError,
     Reduced,
+    ReducedBatch,
     SendForm,
     TensorSpec,
     adopt_into,
+    can_batch,
     flatten_state,
+    fuse,
     give_back_to,
+    join_reduced,
     memory_items,
     merge_memories,
     needs_all_ranks_error,
+    reduce_tested,
     reduce_with_residual,
     target_of,
 )
@@ -50,7 +56,7 @@ class MenuAggregator:
     """Base of `switch` and `adapt`: delegates each layer to one option of the menu."""
 
     capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.LOSSLESS, Capability.FUSES_RESIDUAL, Capability.HAS_MENU}
+        {Capability.LOSSLESS, Capability.FUSES_RESIDUAL, Capability.HAS_MENU, Capability.BATCHES_LAYERS}
     )
 
     menu: Menu
@@ -72,6 +78,24 @@ class MenuAggregator:
         option, index = self._get_option(spec, ctx)
         out, rest = yield from reduce_with_residual(option, tensor, residual, spec, state.states[index], ctx)
         return _wrap_state(out, state, index), rest
+
+    def reduce_many(self, batch: LayerBatch, ctx: Context) -> Program[ReducedBatch]:
+        """Layers with the same option are a batch of it, if it can handle them in one call."""
+        chosen = [(ctx.plan[spec.name], *self._get_option(spec, ctx)) for spec in batch.specs]
+        inner = batch._replace(states=[s.states[i] for s, (_, _, i) in zip(batch.states, chosen, strict=True)])
+        groups: dict[tuple[int, int], list[int]] = {}  # by option; those that it cannot batch each by themselves
+        for i, (at, option, _) in enumerate(chosen):
+            groups.setdefault((at, -1 if can_batch(option, batch.specs[i]) else i), []).append(i)
+        programs = [
+            (chosen[layers[0]][1].reduce_many if alone < 0 else partial(reduce_tested, chosen[layers[0]][1]))(  # type: ignore[attr-defined]
+                inner.select(layers), ctx
+            )
+            for (_, alone), layers in groups.items()
+        ]
+        out = join_reduced(list(zip(groups.values(), (yield from fuse(programs)), strict=True)))
+        triples = zip(batch.states, chosen, out.states, strict=True)
+        states = [_with_state(state, index, new) for state, (_, _, index), new in triples]
+        return out._replace(states=states, layer=lambda i: _wrap_state(out.layer(i), batch.states[i], chosen[i][2]))
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: SwitchState, ctx: Context) -> Tensor:
         option, index = self._get_option(spec, ctx)

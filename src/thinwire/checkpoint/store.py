@@ -67,7 +67,7 @@ def save(
     Example:
         ```python
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "thinwire": handle.state_dict()}
-        checkpoint.save("checkpoints", state, step=step)
+        checkpoint.save("checkpoints", state, step=step, rank=rank, world_size=size, barrier=dist.barrier)
         ```
     """
     if world_size > 1 and barrier is None:

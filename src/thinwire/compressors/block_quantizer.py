@@ -7,9 +7,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ..core import Key, Part, Payload, TensorSpec, cast_saturating
+from ..core import Contract, EncodedBatch, Key, LayerBatch, Payload, TensorSpec, cast_saturating
+from ..kernels import CodeForm
 from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
 from .blocks import count_blocks, estimate_errors_by_blocks
+from .coded import decode_mean_layers, encode_layers
 
 
 class BlockQuantizer:
@@ -23,6 +25,23 @@ class BlockQuantizer:
     def levels(self) -> int:
         """Number of levels above zero; as many are below."""
         return (1 << (self.bits - 1)) - 1
+
+    @property
+    def code_form(self) -> CodeForm:
+        """How a layer is coded."""
+        raise NotImplementedError
+
+    def encode(self, tensor: Tensor, key: Key) -> Payload:
+        """See `Compressor`."""
+        raise NotImplementedError
+
+    def contract(self, spec: TensorSpec) -> Contract:
+        """See `Compressor`."""
+        raise NotImplementedError
+
+    def encode_with_residual(self, tensor: Tensor, residual: Tensor, key: Key) -> tuple[Payload, Tensor]:
+        """Encode the sum, and return the next residual."""
+        raise NotImplementedError
 
     def decode_flat(self, packed: Tensor, magnitudes: Tensor, count: int) -> Tensor:
         """Decode `count` values to float32."""
@@ -46,6 +65,18 @@ class BlockQuantizer:
         packed, magnitudes = [part for part, _ in parts], [part for _, part in parts]
         return self.mean_flat(out, packed, magnitudes, spec.numel).view(spec.shape)
 
+    def encode_many(self, batch: LayerBatch, keys: Sequence[Key]) -> EncodedBatch:
+        return encode_layers(self, batch, keys)
+
+    def decode_mean_many(
+        self,
+        payloads: Sequence[Payload],
+        specs: Sequence[TensorSpec],
+        keys: Sequence[Sequence[Key]],
+        outs: Sequence[Tensor],
+    ) -> None:
+        decode_mean_layers(self, payloads, specs, keys, outs)
+
     def num_bytes(self, spec: TensorSpec) -> float:
         return packed_bytes(spec.numel, self.bits) + 4 * count_blocks(spec.numel, self.block)
 
@@ -57,8 +88,12 @@ class BlockQuantizer:
         return estimate_errors_by_blocks(tensor, self.block, own, key, exact)
 
     def _payload(self, packed: Tensor, magnitudes: Tensor, numel: int) -> Payload:
-        codes = Part("levels", packed, float(self.bits * numel))
-        return Payload.of([codes, Part(self.magnitudes, magnitudes, 32.0 * magnitudes.numel())])
+        return Payload((packed, magnitudes), *zip(*self.part_labels(numel), strict=True))
+
+    def part_labels(self, numel: int) -> tuple[tuple[str, float], ...]:
+        """Kind and model bits of each part."""
+        blocks = count_blocks(numel, self.block)
+        return ("levels", float(self.bits * numel)), (self.magnitudes, 32.0 * blocks)
 
     def _parts(self, payload: Payload, spec: TensorSpec) -> tuple[Tensor, Tensor]:
         name = type(self).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..core import DecodeError, Part, Payload, TensorSpec, cast_saturating
+from ..core import DecodeError, Payload, TensorSpec, cast_saturating
 from ..kernels import exponents_decode, pack_signs
 from ..wire import expect_packed, expect_parts, expect_vector, packed_bytes
 
@@ -20,8 +20,12 @@ def encode_exponents(biased: Tensor, numbers: Tensor) -> Payload:
 
 def exponent_payload(exponents: Tensor, signs: Tensor) -> Payload:
     """Return a payload of exponents (uint8) and packed signs."""
-    numel = exponents.numel()
-    return Payload.of([Part("exponents", exponents, 8.0 * numel), Part("signs", signs, float(numel))])
+    return Payload((exponents, signs), *zip(*exponent_labels(exponents.numel()), strict=True))
+
+
+def exponent_labels(numel: int) -> tuple[tuple[str, float], ...]:
+    """Return kind and model bits of both parts."""
+    return ("exponents", 8.0 * numel), ("signs", float(numel))
 
 
 def decode_exponents(payload: Payload, spec: TensorSpec, part: str) -> Tensor:

@@ -35,9 +35,14 @@ MAX_WEIGHT = 2.0  # sending more than 2x is further from x than sending nothing
 class ImportanceCompressor(FixedCountCompressor):
     """Base of compressors with an importance w. It is not a setting: compressors compare equal whatever their w."""
 
-    capabilities: ClassVar[Capabilities] = FixedCountCompressor.capabilities | {Capability.TAKES_IMPORTANCE}
+    declared: ClassVar[Capabilities] = FixedCountCompressor.declared | {Capability.TAKES_IMPORTANCE}
 
     importance: Tensor | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """With an importance, layers are not batched: it has one number for each coordinate of one layer."""
+        return super().capabilities if self.importance is None else self.declared
 
     def with_importance(self, importance: Tensor) -> Compressor:
         return replace(self, importance=importance.detach().flatten())
@@ -59,7 +64,7 @@ class ImportanceCompressor(FixedCountCompressor):
         return self.importance
 
 
-SCALES_BY_IMPORTANCE = ImportanceCompressor.capabilities | {Capability.SCALES_KEPT}
+SCALES_BY_IMPORTANCE = ImportanceCompressor.declared | {Capability.SCALES_KEPT}
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,9 @@ class ScaledImportanceCompressor(ImportanceCompressor):
             )
 
     @cached_property
-    def capabilities(self) -> Capabilities:  # type: ignore[override]
+    def capabilities(self) -> Capabilities:
         scales = self.importance is not None and self.weights != "none"
-        return SCALES_BY_IMPORTANCE if scales else ImportanceCompressor.capabilities
+        return SCALES_BY_IMPORTANCE if scales else super().capabilities
 
     def take(self, flat: Tensor, positions: Tensor) -> Tensor:
         importance = self.importance_for(flat)

@@ -41,8 +41,8 @@ class ImportanceSampling(ImportanceCompressor):
             )
 
     @cached_property
-    def capabilities(self) -> Capabilities:  # type: ignore[override]
-        return SCALES_BY_IMPORTANCE | {Capability.VARIABLE_SIZE} if self.poisson else ImportanceCompressor.capabilities
+    def capabilities(self) -> Capabilities:
+        return SCALES_BY_IMPORTANCE | {Capability.VARIABLE_SIZE} if self.poisson else super().capabilities
 
     def bounds(self, numel: int) -> tuple[int, int]:
         return (0, numel) if self.poisson else super().bounds(numel)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from ..core import Capabilities, Capability, CompositionError, Compressor, Contract, Key, TensorSpec
-from ..kernels import count_below, positions_reaching
+from ..kernels import count_below, positions_reaching, positions_reaching_many
 from .identity import Identity
 from .sparse import SparseCompressor, estimate_num_bytes
 
@@ -28,7 +29,7 @@ class LevelThreshold(SparseCompressor):
         values: compressor of the kept values.
     """
 
-    capabilities: ClassVar[Capabilities] = SparseCompressor.capabilities | {Capability.VARIABLE_SIZE}
+    declared: ClassVar[Capabilities] = SparseCompressor.declared | {Capability.VARIABLE_SIZE}
 
     sparsity: float = 0.8
     values: Compressor = Identity()
@@ -51,6 +52,11 @@ class LevelThreshold(SparseCompressor):
             else:
                 high = middle
         return LEVELS[low]
+
+    def select_many(self, flats: Sequence[Tensor], keys: Sequence[Key]) -> tuple[Tensor, Sequence[int]]:
+        del keys
+        levels = [self.find_level(flat) for flat in flats]  # all passes over one layer while it is in the cache
+        return positions_reaching_many(flats, levels)
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()

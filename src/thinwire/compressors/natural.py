@@ -15,13 +15,17 @@ from ..core import (
     Capability,
     CompositionError,
     Contract,
+    EncodedBatch,
     Key,
+    LayerBatch,
     Part,
     Payload,
     TensorSpec,
     cast_saturating,
 )
 from ..kernels import (
+    CodeForm,
+    Coding,
     exponents_feedback,
     exponents_mean,
     natural_decode_signed,
@@ -31,10 +35,20 @@ from ..kernels import (
     natural_mean,
 )
 from ..wire import expect_parts, expect_vector
-from .exponents import LARGEST, decode_exponents, encode_exponents, expect_planes, exponent_payload, exponents_num_bytes
+from .coded import decode_mean_layers, encode_layers
+from .exponents import (
+    LARGEST,
+    decode_exponents,
+    encode_exponents,
+    expect_planes,
+    exponent_labels,
+    exponent_payload,
+    exponents_num_bytes,
+)
 from .residual import encode_and_subtract
 
 _TOP = 16  # largest exponent with bits=8: seven bits hold the exponent: 2^-110 ... 2^16 and zero
+_POWERS, _EXPONENTS = CodeForm(Coding.POWERS, limit=_TOP), CodeForm(Coding.EXPONENTS, limit=LARGEST)
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,7 @@ class Natural:
             Capability.EXPECTS_BYTES,
             Capability.FUSES_RESIDUAL,
             Capability.DECODES_MEAN,
+            Capability.BATCHES_LAYERS,
         }
     )
 
@@ -81,6 +96,18 @@ class Natural:
         codes, new_residual = natural_feedback(flat, old_residual, key, _TOP)
         return self._payload(codes), new_residual.view(tensor.shape)
 
+    def encode_many(self, batch: LayerBatch, keys: Sequence[Key]) -> EncodedBatch:
+        return encode_layers(self, batch, keys)
+
+    @property
+    def code_form(self) -> CodeForm:
+        """How a layer is coded."""
+        return _EXPONENTS if self.bits == 9 else _POWERS
+
+    def part_labels(self, numel: int) -> tuple[tuple[str, float], ...]:
+        """Kind and model bits of each part."""
+        return exponent_labels(numel) if self.bits == 9 else (("codes", 8.0 * numel),)
+
     def _payload(self, codes: Tensor) -> Payload:
         return Payload.of([Part("codes", codes, 8.0 * codes.numel())])
 
@@ -98,6 +125,15 @@ class Natural:
             planes = [expect_planes(payload, spec, "Natural") for payload in payloads]
             return exponents_mean(out, [part for part, _ in planes], [part for _, part in planes]).view(spec.shape)
         return natural_mean(out, [self._codes(payload, spec) for payload in payloads], _TOP).view(spec.shape)
+
+    def decode_mean_many(
+        self,
+        payloads: Sequence[Payload],
+        specs: Sequence[TensorSpec],
+        keys: Sequence[Sequence[Key]],
+        outs: Sequence[Tensor],
+    ) -> None:
+        decode_mean_layers(self, payloads, specs, keys, outs)
 
     def _codes(self, payload: Payload, spec: TensorSpec) -> Tensor:
         (part,) = expect_parts(payload, 1, "Natural")

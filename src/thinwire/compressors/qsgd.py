@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 
 from ..core import BITS, Capabilities, Capability, CompositionError, Contract, Key, Payload, TensorSpec, cast_saturating
-from ..kernels import block_peaks, qsgd_decode, qsgd_encode, qsgd_feedback, qsgd_mean, tree_sum
+from ..kernels import (
+    CodeForm,
+    Coding,
+    block_peaks,
+    qsgd_decode,
+    qsgd_encode,
+    qsgd_feedback,
+    qsgd_mean,
+    tree_sum,
+)
 from ..kernels.codes import SMALLEST_NORM
 from .block_quantizer import BlockQuantizer
 from .blocks import QUANTIZER, as_blocks, check_block
@@ -50,7 +59,12 @@ class QSGD(BlockQuantizer):
     @cached_property
     def capabilities(self) -> Capabilities:
         makes_zeros = self.levels < (3 if self.norm == "max" else math.sqrt(self.block))  # of most coordinates
-        return QUANTIZER if makes_zeros else QUANTIZER | {Capability.SENDS_EVERY_COORDINATE}
+        batches = {Capability.BATCHES_LAYERS} if self.norm == "max" else set[Capability]()
+        return QUANTIZER | batches | (set() if makes_zeros else {Capability.SENDS_EVERY_COORDINATE})
+
+    @cached_property
+    def code_form(self) -> CodeForm:
+        return CodeForm(Coding.LEVELS, self.bits, self.block)
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = cast_saturating(tensor.flatten(), torch.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +11,14 @@ import torch
 from torch import Tensor
 
 from ..core import DENSITY, Capabilities, Capability, CompositionError, Compressor, Contract, Key, TensorSpec
-from ..kernels import distinct_positions, largest_magnitudes, positions_reaching, take
+from ..kernels import (
+    distinct_positions,
+    kth_magnitudes,
+    largest_magnitudes,
+    positions_reaching,
+    positions_reaching_many,
+    take,
+)
 from .identity import Identity
 from .sparse import SparseCompressor, combine_contracts, count_kept, estimate_num_bytes, values_spec
 
@@ -29,7 +37,7 @@ class QuantileThreshold(SparseCompressor):
     """
 
     tunable = DENSITY
-    capabilities: ClassVar[Capabilities] = SparseCompressor.capabilities | {
+    declared: ClassVar[Capabilities] = SparseCompressor.declared | {
         Capability.VARIABLE_SIZE,
         Capability.EXPECTS_BYTES,
     }
@@ -54,6 +62,12 @@ class QuantileThreshold(SparseCompressor):
         if self.sample_fraction == 1:
             return count_kept(self.density, None, numel), numel
         return count_kept(self.density / 2, None, numel), count_kept(min(1.0, 2 * self.density), None, numel)
+
+    def select_many(self, flats: Sequence[Tensor], keys: Sequence[Key]) -> tuple[Tensor, Sequence[int]]:
+        if self.sample_fraction < 1:
+            return super().select_many(flats, keys)
+        counts = [count_kept(self.density, None, flat.numel()) for flat in flats]
+        return positions_reaching_many(flats, kth_magnitudes(flats, counts))
 
     def select(self, scores: Tensor, key: Key) -> Tensor:
         numel = scores.numel()

@@ -9,9 +9,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import Capabilities, Capability, Contract, Key, Part, Payload, TensorSpec, cast_saturating
-from ..kernels import sign_decode, sign_encode, sign_feedback, sign_mean
+from ..core import (
+    Capabilities,
+    Capability,
+    Contract,
+    EncodedBatch,
+    Key,
+    LayerBatch,
+    Payload,
+    TensorSpec,
+    cast_saturating,
+)
+from ..kernels import CodeForm, Coding, sign_decode, sign_encode, sign_feedback, sign_mean
 from ..wire import expect_magnitudes, expect_packed, expect_parts, packed_bytes
+from .coded import decode_mean_layers, encode_layers
 from .residual import encode_and_subtract
 
 
@@ -25,8 +36,10 @@ class ScaledSign:
             Capability.EXPECTS_BYTES,
             Capability.FUSES_RESIDUAL,
             Capability.DECODES_MEAN,
+            Capability.BATCHES_LAYERS,
         }
     )
+    code_form: ClassVar[CodeForm] = CodeForm(Coding.SIGNS)
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         del key  # deterministic
@@ -40,7 +53,14 @@ class ScaledSign:
         return self._payload(signs, scale, tensor.numel()), new_residual.view(tensor.shape)
 
     def _payload(self, signs: Tensor, scale: Tensor, numel: int) -> Payload:
-        return Payload.of([Part("signs", signs, float(numel)), Part("scale", scale.reshape(1), 32.0)])
+        return Payload((signs, scale.reshape(1)), *zip(*self.part_labels(numel), strict=True))
+
+    def part_labels(self, numel: int) -> tuple[tuple[str, float], ...]:
+        """Kind and model bits of each part."""
+        return ("signs", float(numel)), ("scale", 32.0)
+
+    def encode_many(self, batch: LayerBatch, keys: Sequence[Key]) -> EncodedBatch:
+        return encode_layers(self, batch, keys)
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         del key
@@ -52,6 +72,15 @@ class ScaledSign:
         del keys
         parts = [self._parts(payload, spec) for payload in payloads]
         return sign_mean(out, [signs for signs, _ in parts], [scale for _, scale in parts], spec.numel).view(spec.shape)
+
+    def decode_mean_many(
+        self,
+        payloads: Sequence[Payload],
+        specs: Sequence[TensorSpec],
+        keys: Sequence[Sequence[Key]],
+        outs: Sequence[Tensor],
+    ) -> None:
+        decode_mean_layers(self, payloads, specs, keys, outs)
 
     def _parts(self, payload: Payload, spec: TensorSpec) -> tuple[Tensor, Tensor]:
         signs, scale = expect_parts(payload, 2, "ScaledSign")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from ..core import (
@@ -18,7 +19,9 @@ from ..core import (
     Compressor,
     Contract,
     DecodeError,
+    EncodedBatch,
     Key,
+    LayerBatch,
     Part,
     Payload,
     TensorSpec,
@@ -27,6 +30,7 @@ from ..core import (
 from ..kernels import add_saturated, decode_positions, scatter, sparse_mean, subtract_at, take
 from ..wire import encode_indices, expect_count, expected_index_bytes
 from .identity import Identity
+from .sparse_batches import decode_mean_selected, encode_selected
 
 _VALUES = "values"  # frozen: makes the random bits of the second stage
 
@@ -65,13 +69,20 @@ def values_key(key: Key) -> Key:
 
 
 class SparseCompressor:
-    """Base of compressors that select coordinates by value: positions in the shortest coding, then the values."""
+    """Base of compressors that select coordinates by value: positions in the shortest coding, then the values.
 
-    capabilities: ClassVar[Capabilities] = frozenset(
+    Subclasses list in `declared` what they can do. Layers are batched as well, if values are sent as they are.
+    """
+
+    declared: ClassVar[Capabilities] = frozenset(
         {Capability.SELECTS_COORDINATES, Capability.CODES_POSITIONS, Capability.FUSES_RESIDUAL, Capability.DECODES_MEAN}
     )
 
     values: Compressor
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        return self.declared | {Capability.BATCHES_LAYERS} if isinstance(self.values, Identity) else self.declared
 
     def select(self, scores: Tensor, key: Key) -> Tensor:
         raise NotImplementedError
@@ -105,6 +116,24 @@ class SparseCompressor:
         sent = self._values(payload, TensorSpec.of("", target), positions.numel(), key)
         subtract_at(target, positions, sent)  # in place: the target becomes the new residual
         return payload, target.view(tensor.shape)
+
+    def select_many(self, flats: Sequence[Tensor], keys: Sequence[Key]) -> tuple[Tensor, Sequence[int]]:
+        """`select` of each layer, one after another, and how many there are of each."""
+        positions = [self.select(flat, key) for flat, key in zip(flats, keys, strict=True)]
+        return torch.cat(positions), [each.numel() for each in positions]
+
+    def encode_many(self, batch: LayerBatch, keys: Sequence[Key]) -> EncodedBatch:
+        return encode_selected(self, batch, keys)
+
+    def decode_mean_many(
+        self,
+        payloads: Sequence[Payload],
+        specs: Sequence[TensorSpec],
+        keys: Sequence[Sequence[Key]],
+        outs: Sequence[Tensor],
+    ) -> None:
+        del keys  # values are sent as they are
+        decode_mean_selected(self, payloads, specs, outs)
 
     def decode(self, payload: Payload, spec: TensorSpec, key: Key) -> Tensor:
         return self._decode(payload, spec, key, *self.bounds(spec.numel))
@@ -145,7 +174,7 @@ class FixedCountCompressor(SparseCompressor):
     """Base of sparsifiers that send a fixed number of coordinates: a density of the tensor, or k."""
 
     tunable = DENSITY
-    capabilities: ClassVar[Capabilities] = SparseCompressor.capabilities | {
+    declared: ClassVar[Capabilities] = SparseCompressor.declared | {
         Capability.COUNTS_COORDINATES,
         Capability.EXPECTS_BYTES,
     }

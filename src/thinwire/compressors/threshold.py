@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..core import Capabilities, Capability, CompositionError, Compressor, Contract, Key, TensorSpec
-from ..kernels import positions_reaching
+from ..kernels import positions_reaching, positions_reaching_many
 from .identity import Identity
 from .sparse import SparseCompressor, estimate_num_bytes
 
@@ -27,7 +29,7 @@ class Threshold(SparseCompressor):
         values: compressor of the kept values.
     """
 
-    capabilities: ClassVar[Capabilities] = SparseCompressor.capabilities | {Capability.VARIABLE_SIZE}
+    declared: ClassVar[Capabilities] = SparseCompressor.declared | {Capability.VARIABLE_SIZE}
 
     tau: float | None = None
     count: int | None = None
@@ -50,7 +52,15 @@ class Threshold(SparseCompressor):
 
     def select(self, scores: Tensor, key: Key) -> Tensor:
         del key  # deterministic
-        return positions_reaching(scores, self.level if self.tau is None else _next_float(self.tau, scores.dtype))
+        return positions_reaching(scores, self._least(scores.dtype))
+
+    def select_many(self, flats: Sequence[Tensor], keys: Sequence[Key]) -> tuple[Tensor, Sequence[int]]:
+        del keys
+        return positions_reaching_many(flats, [self._least(flats[0].dtype)] * len(flats))
+
+    def _least(self, dtype: torch.dtype) -> float:
+        """The smallest magnitude that is sent."""
+        return self.level if self.tau is None else _next_float(self.tau, dtype)
 
     def contract(self, spec: TensorSpec) -> Contract:
         return Contract()
@@ -60,6 +70,7 @@ class Threshold(SparseCompressor):
         return estimate_num_bytes(round(math.erfc(self.level / math.sqrt(2)) * spec.numel), spec, self.values)
 
 
+@lru_cache  # the same at every step
 def _next_float(level: float, dtype: torch.dtype) -> float:
     """Return the next number of this type: |x| > level is |x| >= this."""
     return torch.tensor(level, dtype=dtype).nextafter(torch.tensor(math.inf, dtype=dtype)).item()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core import BITS, Capabilities, Capability, CompositionError, Contract, Key, Payload, TensorSpec, cast_saturating
-from ..kernels import uniform_decode, uniform_encode, uniform_feedback, uniform_mean
+from ..kernels import CodeForm, Coding, uniform_decode, uniform_encode, uniform_feedback, uniform_mean
 from .block_quantizer import BlockQuantizer
 from .blocks import QUANTIZER, check_block
 from .residual import encode_and_subtract
@@ -48,7 +48,12 @@ class Uniform(BlockQuantizer):
     @cached_property
     def capabilities(self) -> Capabilities:
         makes_zeros = self.levels < 3  # then most coordinates become zero
-        return QUANTIZER if makes_zeros else QUANTIZER | {Capability.SENDS_EVERY_COORDINATE}
+        batching = QUANTIZER | {Capability.BATCHES_LAYERS}
+        return batching if makes_zeros else batching | {Capability.SENDS_EVERY_COORDINATE}
+
+    @cached_property
+    def code_form(self) -> CodeForm:
+        return CodeForm(Coding.RANDOM_STEPS if self._is_stochastic else Coding.STEPS, self.bits, self.block)
 
     def encode(self, tensor: Tensor, key: Key) -> Payload:
         flat = cast_saturating(tensor.flatten(), torch.float32)

@@ -1,5 +1,22 @@
 """Requests, programs, payloads, specs, context, protocols of parts, and errors. Imports no other package."""
 
+from .batches import (
+    BatchAggregator,
+    BatchCompressor,
+    EncodedBatch,
+    LayerBatch,
+    ReducedBatch,
+    can_batch,
+    copy_all,
+    encodes_many,
+    fuses_estimate,
+    join_reduced,
+    reduce_one,
+    reduce_singly,
+    reduce_tested,
+    reduces_many,
+    repeat_names,
+)
 from .capabilities import Capabilities, Capability, capabilities_of, has, inherit_capabilities, labels
 from .closing import ClosedOnExit
 from .composition import parts_of, rebuild, with_importance
@@ -14,6 +31,7 @@ from .controllers import (
     Menu,
     Reports,
     ResizesState,
+    SameObject,
     TakesMenus,
     estimate_compressor_errors,
     estimates_errors,
@@ -100,6 +118,7 @@ from .parts import (
     takes_importance,
     wraps_compressor,
 )
+from .payloads import PackedPayload, Part, PartTable, Payload
 from .plugins import Plugins
 from .programs import drive, fuse, fuse_flagged, loopback, with_step, with_timing
 from .requests import (
@@ -114,10 +133,13 @@ from .requests import (
     Program,
     ReduceScatter,
     Request,
+    RequestGroup,
     Work,
     World,
     all_reduce_bytes,
+    batch_labels,
     combine,
+    cut_all,
     payload_labels,
     reduce_labels,
     shard_sizes,
@@ -128,7 +150,7 @@ from .shapes import Dims, fold, matrix_dims, near_square, tensor_dims, unfold
 from .signatures import signature_of
 from .state import flatten_state, mean_state, require_keys, restore_state
 from .suggestions import closest, did_you_mean
-from .tensors import Part, Payload, TensorSpec, all_finite, cast_saturating, saturate
+from .tensors import TensorSpec, all_finite, cast_saturating, saturate
 from .topology import (
     Neighbors,
     Topology,
@@ -143,18 +165,23 @@ from .tunable import BITS, DENSITY, RANK, Tunable, tunable_of
 from .units import BYTES, format_bytes, parse_rate
 
 __all__ = [
-    "TensorSpec", "Part", "Payload", "all_finite", "cast_saturating", "saturate",
+    "TensorSpec", "Part", "PackedPayload", "PartTable", "Payload", "all_finite", "cast_saturating", "saturate",
     "AllReduce", "AllGather", "AllToAll", "Broadcast", "NeighborExchange", "GatheredPayloads", "Op", "Label",
-    "Request", "Program", "World",
-    "ReduceScatter", "Work", "combine", "payload_labels", "reduce_labels", "shard_sizes", "tree_children", "types_of",
+    "Request", "RequestGroup", "Program", "World",
+    "ReduceScatter", "Work", "combine", "batch_labels", "cut_all", "payload_labels", "reduce_labels",
+    "shard_sizes", "tree_children", "types_of",
     "drive", "fuse", "fuse_flagged", "loopback", "with_step", "with_timing",
     "Context", "Key", "Plan", "derive_key",
     "Contract", "Compressor", "CoordinateSelector", "AcceptsImportance", "Aggregator", "Controller",
     "FusedResidualAggregator", "FusedResidualEncoder",
     "Menu", "LayerMenus", "HasMenu", "TakesMenus", "EstimatesErrors", "ExpectsBytes", "Reports", "ResizesState",
+    "SameObject",
     "estimate_compressor_errors", "plans_from_tensors", "plans_to_tensors", "all_reduce_bytes",
     "DecodesMean", "Reduced", "LayerObservation", "is_additive", "decodes_mean", "encodes_with_residual",
     "reduce_and_subtract", "reduce_with_residual",
+    "BatchAggregator", "BatchCompressor", "EncodedBatch", "LayerBatch", "ReducedBatch", "can_batch", "encodes_many",
+    "join_reduced", "reduce_one", "reduce_singly", "reduce_tested", "reduces_many", "repeat_names",
+    "copy_all", "fuses_estimate",
     "Dims", "matrix_dims", "tensor_dims", "near_square", "fold", "unfold",
     "Capability", "Capabilities", "capabilities_of", "has", "labels", "inherit_capabilities",
     "selects_coordinates", "codes_positions", "counts_coordinates", "takes_importance", "wraps_compressor",

@@ -60,7 +60,15 @@ class Capability(Enum):
     VARIABLE_SIZE = ("variable size", "for tensors of one shape and type, the bytes sent depend on the numbers")
     EXPECTS_BYTES = ("predicts its size", "`num_bytes`, of an aggregator `expected_bytes`, is what it sends on average")
     FUSES_RESIDUAL = ("fused residual", "adds a residual and returns the next one in fewer passes over the tensor")
+    FUSES_ESTIMATE = (
+        "fused estimate",
+        "sends the difference to an estimate and returns the next one in fewer passes over the tensors of a batch",
+    )
     DECODES_MEAN = ("fused mean", "averages payloads in fewer passes over the tensor than decoding each")
+    BATCHES_LAYERS = (
+        "batched layers",
+        "handles all layers of an exchange in one call: `reduce_many`, of a compressor `encode_many`",
+    )
     ESTIMATES_ERRORS = ("estimates errors", "`estimate_errors` gives the errors of several settings in one pass")
     WRAPS_COMPRESSOR = ("wraps a compressor", "a rank's tensor is encoded by its `compressor`, which may be replaced")
     SENDS_ONE_PAYLOAD = (

@@ -6,7 +6,8 @@ A menu lists the options of a layer. A controller chooses one option per layer; 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
+from functools import lru_cache
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from .requests import Program
 from .tensors import TensorSpec
 
 S = TypeVar("S")
+T = TypeVar("T")
 
 
 class EstimatesErrors(Protocol):
@@ -25,13 +27,16 @@ class EstimatesErrors(Protocol):
 
     def estimate_errors(
         self, tensor: Tensor, spec: TensorSpec, options: Sequence[Any], key: Key, exact: bool
-    ) -> Sequence[float | None]:
+    ) -> Sequence[float | None] | Tensor:
         """Return the L2 norm of each option's error; None where the option must be run to know it.
+
+        If all are known, they may be a tensor.
 
         Args:
             tensor: the tensor that would be compressed.
             spec: its name and form.
-            options: parts, some of them of this class with other settings; for all others the answer is None.
+            options: parts, some of them of this class with other settings; for all others the answer is None. A menu is
+                the same tuple at every decision, so what depends on it alone may be cached by its identity.
             key: random bits, as for `encode`.
             exact: whether estimates (from a sample, from expectations) are not allowed.
         """
@@ -40,12 +45,36 @@ class EstimatesErrors(Protocol):
 
 def estimate_compressor_errors(
     part: Any, tensor: Tensor, spec: TensorSpec, options: Sequence[Any], key: Key, exact: bool
-) -> Sequence[float | None]:
+) -> Sequence[float | None] | Tensor:
     """`estimate_errors` of an aggregator that loses what its `compressor` loses, and nothing else."""
     if not estimates_errors(part.compressor):
         return [None] * len(options)
-    compressors = [option.compressor if type(option) is type(part) else None for option in options]
+    compressors = _find_compressors(SameObject(tuple(options)), type(part))  # type: ignore[arg-type]
     return part.compressor.estimate_errors(tensor, spec, compressors, key, exact)
+
+
+class SameObject(Generic[T]):
+    """A tuple as a key of a cache, compared by identity: comparing a hundred compositions would cost more.
+
+    The cache keeps the tuple, so that no other object gets its identity.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is SameObject and self.value is other.value
+
+
+@lru_cache(maxsize=256)
+def _find_compressors(options: SameObject[tuple[Any, ...]], kind: type[Any]) -> tuple[Any, ...]:
+    """The compressors of the options of one kind, None for all others."""
+    return tuple(option.compressor if type(option) is kind else None for option in options.value)
 
 
 class ExpectsBytes(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from .errors import ProtocolError
-from .tensors import Payload
+from .payloads import Payload
 
 Scalar: TypeAlias = str | int | float | bool | None
 Field: TypeAlias = Scalar | Sequence[Scalar]

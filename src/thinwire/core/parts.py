@@ -9,8 +9,9 @@ from torch import Tensor
 
 from .capabilities import Capability, has
 from .context import Context, Key
+from .payloads import Payload
 from .requests import Program
-from .tensors import Payload, TensorSpec, cast_saturating, saturate
+from .tensors import TensorSpec, cast_saturating, saturate
 
 S = TypeVar("S")
 T = TypeVar("T")

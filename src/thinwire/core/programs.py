@@ -9,7 +9,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from .requests import Program, Request, flag_alone
+from .requests import Program, Request, RequestGroup, flag_alone
 
 T = TypeVar("T")
 
@@ -93,37 +93,46 @@ def fuse(programs: Sequence[Program[T]], step: int | None = None) -> Program[lis
     return results
 
 
-def fuse_flagged(programs: Sequence[Program[T]], flag: bool, step: int | None = None) -> Program[tuple[list[T], bool]]:
+def fuse_flagged(
+    programs: Sequence[Program[T]], flag: bool | Callable[[], bool], step: int | None = None
+) -> Program[tuple[list[T], bool]]:
     """`fuse` with a bad-step flag: one more bit in the first message. Returns (results, whether any rank raised it).
+
+    A flag that is a function is read once all programs have made their first request.
 
     All ranks get the same answer. A NeighborExchange reaches neighbors only, so each one carries the flag, this rank's
     or one that was received: in programs that pass messages all around it reaches all ranks before they end. An
     exchange with `tolerate_missing` records the sources with a raised flag in its answer instead. If all exchanges do,
     a rank's flag concerns only itself and its neighbors, and the second result is False.
     """
-    return _fuse(programs, flag, step)
+    return _fuse(programs, flag if callable(flag) else lambda: flag, step)
 
 
 _FLAG = -1  # key of the flag among the requests of a round; flags of scopes have keys below, programs 0, 1, 2 ...
 
 
-def _fuse(programs: Sequence[Program[T]], flag: bool | None, step: int | None) -> Program[tuple[list[T], bool]]:
+def _fuse(
+    programs: Sequence[Program[T]], read_flag: Callable[[], bool] | None, step: int | None
+) -> Program[tuple[list[T], bool]]:
+    flag: bool | None = None
     running = _FusedPrograms(programs)
     answers: dict[int, Any] = dict.fromkeys(range(len(programs)))
-    raised, is_flag_sent = False, flag is None
+    raised, is_flag_sent = False, read_flag is None
     while answers:
         requests = running.resume(answers)
+        if read_flag is not None and flag is None:
+            flag = read_flag()
         flags: dict[int, Request] = {}
         if flag is not None and (requests or not is_flag_sent):
             flags = _flag_requests(list(requests.values()), flag or raised, is_flag_sent)
         is_flag_sent = is_flag_sent or _FLAG in flags or any(request.on_wire for request in requests.values())
         try:
-            answers = yield from _merge(requests | flags, step)
+            answers = yield from _merge(requests | flags, step, is_grouped=read_flag is not None)
         except BaseException as error:
             running.fail(list(requests), error)
             raise
         for key, request in flags.items():
-            bad, missing = request.read_flag(answers.pop(key), flag or raised)
+            bad, missing = request.read_flag(answers.pop(key), bool(flag) or raised)
             raised |= bad
             if (scope := request.scope()) is not None:
                 for i, other in requests.items():
@@ -211,16 +220,32 @@ def _flag_to_all(collectives: Sequence[Request], flag: bool) -> Request:
     return flag_alone(flag)
 
 
-def _merge(requests: dict[int, Request], step: int | None) -> Program[dict[int, Any]]:
+def _merge(requests: dict[int, Request], step: int | None, is_grouped: bool) -> Program[dict[int, Any]]:
     """Yield one request per merge key and split the answers. The order depends on the requests alone."""
     answers: dict[int, Any] = {}
     batches: dict[tuple[str, ...], dict[int, Request]] = {}
     for i, request in requests.items():
         batches.setdefault(request.merge_key(), {})[i] = request
+    merged: dict[tuple[str, ...], Request] = {}
     for key in sorted(batches):
         batch = list(batches[key].values())
         request = batch[0] if len(batch) == 1 else batch[0].merge(batch)
-        answer = yield request if step is None else replace(request, step=step)  # type: ignore[type-var]
-        split = [answer] if len(batch) == 1 else batch[0].split(batch, answer)
-        answers |= dict(zip(batches[key], split, strict=True))
+        merged[key] = request if step is None else replace(request, step=step)  # type: ignore[type-var]
+    alone = [([key], each) for key, each in merged.items()]
+    for keys, request in _group(merged, step) if is_grouped else alone:
+        answer = yield request
+        for key, own in zip(keys, answer if len(keys) > 1 else [answer], strict=True):
+            batch = list(batches[key].values())
+            split = [own] if len(batch) == 1 else batch[0].split(batch, own)
+            answers |= dict(zip(batches[key], split, strict=True))
     return dict(sorted(answers.items()))
+
+
+def _group(merged: Mapping[tuple[str, ...], Request], step: int | None) -> list[tuple[list[tuple[str, ...]], Request]]:
+    """The requests to yield, each with the keys of its members: those that can travel in one message come first."""
+    groupable = [key for key, request in merged.items() if request.group_payload() is not None]
+    if len(groupable) < 2:
+        return [([key], request) for key, request in merged.items()]
+    members = tuple([merged[key] for key in groupable])
+    group = RequestGroup(members, members[0].step if step is None else step)
+    return [(groupable, group)] + [([key], request) for key, request in merged.items() if key not in groupable]

@@ -1,13 +1,10 @@
-"""TensorSpec: the shape and type of a layer's tensor. Payload: the tensors that are sent for it."""
+"""TensorSpec: the shape and type of a layer's tensor; tests and casts that keep numbers finite."""
 
 from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,52 +40,6 @@ class TensorSpec:
     def work_dtype(self) -> torch.dtype:
         """The type of sums and residuals: half precision is too short for them."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
-
-
-class Part(NamedTuple):
-    """One tensor of a payload with labels for the meter, which are not sent: kind, and size by a paper's formula."""
-
-    kind: str
-    tensor: Tensor
-    model_bits: float
-
-
-@dataclass(frozen=True, eq=False)
-class Payload:
-    """The tensors that are sent. `kinds` and `model_bits` label them for the meter; a received payload has none."""
-
-    parts: tuple[Tensor, ...]
-    kinds: tuple[str, ...] = ()
-    model_bits: tuple[float, ...] = ()
-
-    @classmethod
-    def of(cls, parts: Iterable[Part]) -> Payload:
-        """A payload of labeled parts."""
-        kinds, tensors, bits = tuple(zip(*parts, strict=True)) or ((), (), ())
-        return cls(tensors, kinds, bits)
-
-    def labeled_parts(self) -> tuple[Part, ...]:
-        """The parts with their labels; by default kind "values" and their size in bits."""
-        kinds, bits = self._labels()
-        return tuple(map(Part, kinds, self.parts, bits))
-
-    def prepend(self, first: Part) -> Payload:
-        """The same payload with one more part before the others."""
-        kinds, bits = self._labels()
-        return Payload((first.tensor, *self.parts), (first.kind, *kinds), (first.model_bits, *bits))
-
-    def _labels(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
-        kinds = self.kinds or ("values",) * len(self.parts)
-        return kinds, self.model_bits or tuple([8.0 * part.nbytes for part in self.parts])
-
-    def to(self, device: torch.device) -> Payload:
-        """The payload on this device, without labels if it was copied."""
-        return self if {p.device for p in self.parts} <= {device} else Payload(tuple(p.to(device) for p in self.parts))
-
-    @cached_property  # read by framing, headers and the meter
-    def num_bytes(self) -> int:
-        """Bytes of all parts."""
-        return sum([part.nbytes for part in self.parts])
 
 
 def all_finite(tensor: Tensor) -> bool:

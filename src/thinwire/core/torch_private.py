@@ -131,9 +131,15 @@ def used_map_of(model: DistributedDataParallel) -> Callable[[], Tensor]:
     return used_map
 
 
+def parameters_by_bucket(model: DistributedDataParallel) -> list[list[Tensor]]:
+    """The parameters of each of DDP's buckets, in the order of the buckets; these are rebuilt after the first step."""
+    buckets = _get(reducer_of(model), "Reducer._get_zeros_like_grad_buckets")()
+    return [list(bucket.parameters()) for bucket in buckets]
+
+
 def count_buckets(model: DistributedDataParallel) -> int:
     """The number of DDP's buckets, which are rebuilt after the first step."""
-    return len(_get(reducer_of(model), "Reducer._get_zeros_like_grad_buckets")())
+    return len(parameters_by_bucket(model))
 
 
 def steps_in_backward(parameter: nn.Parameter) -> bool:

@@ -87,7 +87,7 @@ class Exchanger:
             tensors: by layer name; each layer once per step.
             step: the step that `begin` started.
             world: this rank and the number of ranks.
-            into: tensors to write the averages to, which may be the exchanged ones themselves.
+            into: tensors to write the averages to, also the exchanged ones themselves; undefined after an error.
 
         Returns:
             This rank's averages by layer name, in the types of their specs; flattened layers come with the last one.
@@ -136,7 +136,7 @@ class Exchanger:
 
     @property
     def layers(self) -> dict[str, TensorSpec]:
-        """Specs by layer name."""
+        """Specs by name."""
         return self._memories.layers
 
     @property
@@ -146,7 +146,7 @@ class Exchanger:
 
     @property
     def states(self) -> Mapping[str, Any]:
-        """States by layer name after the settled steps; read only."""
+        """States by layer name after the settled steps."""
         return MappingProxyType(self._memories.states)
 
     @property
@@ -207,11 +207,13 @@ class Exchanger:
         """Layers that wait for each other over several exchanges of a step, to be sent as one vector."""
         return self._step.flatten_buffer.names
 
-    def targets(self, tensors: Mapping[str, Tensor], world: World | None = None) -> dict[str, Tensor]:
-        """What each layer would send now, with its state after the settled steps.
+    @property
+    def is_order_free(self) -> bool:
+        """Whether exchanges of a step may be under way at the same time."""
+        return self._step.is_order_free
 
-        world: only dgc's clipping depends on its size; by default that of the last step.
-        """
+    def targets(self, tensors: Mapping[str, Tensor], world: World | None = None) -> dict[str, Tensor]:
+        """What each layer would send now. world: only dgc's clipping depends on it; default: that of the last step."""
         ctx = self._planning.context(0, self._planning.world if world is None else world)
         return {name: self._memories.target(name, tensor, ctx) for name, tensor in tensors.items()}
 
@@ -242,9 +244,7 @@ class Exchanger:
         self._memories.restart(old._memories, change)
 
     def take_over(self, old: Exchanger, step: int, world: World) -> list[str]:
-        """Continue from an exchanger with another composition.
-
-        The controller continues if nothing changed for it. `old.importance` becomes the importance of this one.
+        """Continue from another composition; the controller, too, if nothing changed for it. Importance is moved.
 
         Returns:
             One text for each kind of state that could not be adopted and was dropped.

@@ -45,6 +45,11 @@ class LayerMemories:
         )
         self.importance = LayerImportance(self.layers, self._takes_importance)
 
+    @property
+    def has_importance(self) -> bool:
+        """Whether a layer has an importance, so that layers with equal parts may still differ."""
+        return len(self.importance) > 0
+
     def aggregator(self, name: str) -> Aggregator[Any]:
         """The layer's aggregator, with its importance if there is one."""
         aggregator = self.aggregators[name]

@@ -87,6 +87,11 @@ class Planning:
         """Whether there is something to commit or to roll back."""
         return self._before is not None
 
+    @property
+    def is_observed(self) -> bool:
+        """Whether `observe` does anything."""
+        return self.layer_callback is not None or self._observes
+
     def start_clock(self) -> None:
         """Record the begin of the first exchange of a step."""
         if self.clock is not None:
@@ -101,7 +106,7 @@ class Planning:
         target: Target,
     ) -> None:
         """Pass what became of these layers to the controller and to the callback."""
-        if self.layer_callback is None and not self._observes:
+        if not self.is_observed:
             return
         began, state = time.perf_counter(), self._pending
         seconds = None if self.clock is None else self.clock() - self._began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -10,11 +11,13 @@ import torch
 from torch import Tensor
 
 from ..core import (
+    Aggregator,
     Context,
     FlattenBuffer,
+    LayerBatch,
     Program,
     ProtocolError,
-    Reduced,
+    ReducedBatch,
     World,
     all_finite,
     cast_saturating,
@@ -22,6 +25,7 @@ from ..core import (
     fuse_flagged,
 )
 from ..core.logs import get_logger
+from .grouping import LayerGroup, group_layers, reduce_group
 from .memories import LayerMemories
 from .planning import Planning
 
@@ -40,13 +44,17 @@ class OpenStep:
 
 
 class Bucket(NamedTuple):
-    """One exchange of a step: its layers and their programs."""
+    """One exchange of a step: its layers and the programs of their batches."""
 
     number: int  # among the exchanges of the step, from 0
     ctx: Context
     tensors: dict[str, Tensor]
-    bad: bool  # a tensor of this rank is not finite
-    programs: list[Program[Reduced[Any]]]
+    bad: list[str]  # layers with tensors of this rank that are not finite, as far as known; a batch finds its own
+    batches: list[tuple[tuple[str, ...], Program[ReducedBatch]]]  # names of layers, and their program
+
+    def is_bad(self) -> bool:
+        """Whether a tensor of this rank is not finite; known when all programs have made their first request."""
+        return bool(self.bad or self.ctx.nonfinite)
 
 
 class StepExchange:
@@ -59,6 +67,15 @@ class StepExchange:
             self.flatten_buffer.disable()
         self.skipped = 0
         self._open = OpenStep()
+        self._lock = threading.Lock()  # exchanges of one step may end in several threads
+        self._groups: dict[
+            tuple[tuple[str, ...], bool], tuple[list[Aggregator[Any]], list[LayerGroup]]
+        ] = {}  # by an exchange's layers, and whether there is an importance
+
+    @property
+    def is_order_free(self) -> bool:
+        """Whether the exchanges of a step may end in any order: nothing observes them, no layer waits for another."""
+        return not (self.planning.is_observed or self.flatten_buffer.names)
 
     def exchange(
         self, tensors: Mapping[str, Tensor], step: int, world: World, into: Mapping[str, Tensor] | None
@@ -71,8 +88,9 @@ class StepExchange:
                 tensors, into = self.flatten_buffer.complete(tensors, into)
                 if self.flatten_buffer.held and not tensors:
                     return {}  # all layers wait for others
-            bucket = self._encode(open_step, tensors, step, world)
-            outs, anywhere_bad = yield from fuse_flagged(bucket.programs, bucket.bad, step)
+            bucket = self._encode(open_step, tensors, step, world, into)
+            programs = [program for _, program in bucket.batches]
+            outs, anywhere_bad = yield from fuse_flagged(programs, bucket.is_bad, step)
             return self._decode(open_step, bucket, outs, anywhere_bad, into)
         except BaseException:
             open_step.failed = True
@@ -84,70 +102,117 @@ class StepExchange:
         try:
             self._check(open_step, tensors, step)
             bucket = self._encode(open_step, tensors, step, world)
-            outs = yield from fuse(bucket.programs, step)
+            outs = yield from fuse([program for _, program in bucket.batches], step)
+            states = [list(out.states) for out in outs]  # may be computed only now
         except BaseException:
             open_step.failed = True
             raise
-        open_step.bad |= bucket.bad
-        open_step.pending |= {name: out.state for name, out in zip(bucket.tensors, outs, strict=True)}
-        return not bucket.bad
+        self._warn(bucket)
+        open_step.bad |= bucket.is_bad()
+        for (names, _), new in zip(bucket.batches, states, strict=True):
+            open_step.pending |= zip(names, new, strict=True)
+        return not bucket.is_bad()
 
-    def _encode(self, open_step: OpenStep, tensors: Mapping[str, Tensor], step: int, world: World) -> Bucket:
+    def _encode(
+        self,
+        open_step: OpenStep,
+        tensors: Mapping[str, Tensor],
+        step: int,
+        world: World,
+        into: Mapping[str, Tensor] | None = None,
+    ) -> Bucket:
         """Start the programs of the layers, with zeros for all layers if one is not finite."""
         memories, ctx = self.memories, self.planning.context(step, world)
         if not open_step.buckets:
             self.planning.start_clock()
         number, open_step.buckets = open_step.buckets, open_step.buckets + 1
-        bad = [name for name, tensor in tensors.items() if not all_finite(tensor)]
-        if bad:
-            log.warning("step %d: rank %d has NaN or Inf in %s; the step is skipped", step, world.rank, ", ".join(bad))
+        groups = self._group(tuple(tensors))
+        tested = {name for group in groups if not group.is_batched for name in group.names}  # a batch tests its own
+        bad = [name for name, tensor in tensors.items() if name in tested and not all_finite(tensor)]
         inputs = {name: torch.zeros_like(t) if bad else t.detach() for name, t in tensors.items()}
-        programs = [
-            memories.aggregator(n).reduce(t, memories.layers[n], memories.states[n], ctx) for n, t in inputs.items()
-        ]
-        return Bucket(number, ctx, inputs, bool(bad), programs)
+        bucket = Bucket(number, ctx, inputs, bad, [])
+        outs = None if self.planning.is_observed else into  # an observer reads the tensors after the exchange
+        for group in groups:
+            layers = LayerBatch(
+                [inputs[name] for name in group.names],
+                group.specs,
+                [memories.states[name] for name in group.names],
+                outs=None if outs is None else [outs[name] for name in group.names],
+            )
+            part = group.part if group.is_batched else memories.aggregator(group.names[0])
+            bucket.batches.append((group.names, reduce_group(part, layers, group.is_batched, ctx)))
+        return bucket
+
+    def _group(self, names: tuple[str, ...]) -> list[LayerGroup]:
+        """The batches of these layers: DDP gives the same layers at every step."""
+        parts, key = [self.memories.aggregators[name] for name in names], (names, self.memories.has_importance)
+        known = self._groups.get(key)
+        if known is None or known[0] != parts:
+            known = self._groups[key] = parts, group_layers(names, self.memories)
+        return known[1]
+
+    def _warn(self, bucket: Bucket) -> None:
+        if bucket.is_bad():
+            text = "step %d: rank %d has NaN or Inf in %s; the step is skipped"
+            log.warning(text, bucket.ctx.step, bucket.ctx.world.rank, ", ".join(bucket.bad or bucket.ctx.nonfinite))
 
     def _decode(
         self,
         open_step: OpenStep,
         bucket: Bucket,
-        outs: Sequence[Reduced[Any]],
+        outs: Sequence[ReducedBatch],
         anywhere_bad: bool,
         into: Mapping[str, Tensor] | None,
     ) -> dict[str, Tensor]:
         """The averages. States become pending last, when nothing can fail any more."""
-        reduced = dict(zip(bucket.tensors, outs, strict=True))
-        open_step.bad |= anywhere_bad
-        excluded = bucket.bad and not anywhere_bad
-        open_step.excluded |= excluded
-        if not excluded:
+        self._warn(bucket)
+        batches = [(names, out) for (names, _), out in zip(bucket.batches, outs, strict=True)]
+        excluded = bucket.is_bad() and not anywhere_bad
+        with self._lock:
+            open_step.bad |= anywhere_bad
+            open_step.excluded |= excluded
+        if self.planning.is_observed and not (open_step.bad or open_step.excluded):  # else it would be rolled back
+            reduced = {name: out.layer(i) for names, out in batches for i, name in enumerate(names)}
             self.planning.observe(reduced, bucket.tensors, bucket.number, bucket.ctx, self.memories.target)
-        values = self._values(open_step.bad or open_step.excluded, reduced, bucket.tensors, into)
-        states = self.memories.states
-        kept = {
-            name: states[name] if out.state_if_excluded is None else out.state_if_excluded
-            for name, out in reduced.items()
-        }
-        open_step.pending |= kept if excluded else {name: out.state for name, out in reduced.items()}
+        values = self._values(open_step.bad or open_step.excluded, batches, bucket.tensors, into)
+        with self._lock:
+            for names, out in batches:
+                open_step.pending |= zip(names, self._kept(names, out) if excluded else out.states, strict=True)
         return values
+
+    def _kept(self, names: Sequence[str], out: ReducedBatch) -> list[Any]:
+        """The states of a rank that was excluded from the round."""
+        kept = [out.layer(i).state_if_excluded for i in range(len(names))]
+        return [self.memories.states[name] if state is None else state for name, state in zip(names, kept, strict=True)]
 
     def _values(
         self,
         bad: bool,
-        reduced: Mapping[str, Reduced[Any]],
+        batches: Sequence[tuple[tuple[str, ...], ReducedBatch]],
         inputs: Mapping[str, Tensor],
         into: Mapping[str, Tensor] | None,
     ) -> dict[str, Tensor]:
+        if bad:
+            values = {name: torch.empty_like(tensor) for name, tensor in inputs.items()} if into is None else dict(into)
+            for name in inputs:
+                values[name].fill_(float("nan"))
+            return values
         if into is None:
-            if bad:
-                return {name: torch.full_like(tensor, float("nan")) for name, tensor in inputs.items()}
-            return {name: cast_saturating(out.value, self.memories.layers[name].dtype) for name, out in reduced.items()}
-        for name, out in reduced.items():
-            if bad:
-                into[name].fill_(float("nan"))
-            else:
-                out.write_value(into[name])
+            values = {name: value for names, out in batches for name, value in self._new_values(names, out, inputs)}
+            return {name: cast_saturating(values[name], self.memories.layers[name].dtype) for name in inputs}
+        for names, out in batches:
+            out.write_values([into[name] for name in names])
         return dict(into)
+
+    @staticmethod
+    def _new_values(
+        names: Sequence[str], out: ReducedBatch, inputs: Mapping[str, Tensor]
+    ) -> Iterable[tuple[str, Tensor]]:
+        if len(names) == 1:
+            return [(names[0], out.layer(0).value)]  # may be there already
+        values = [torch.empty_like(inputs[name], memory_format=torch.contiguous_format) for name in names]
+        out.write_values(values)
+        return zip(names, values, strict=True)
 
     def discard(self, names: Iterable[str]) -> None:
         """Drop the pending states of these layers."""

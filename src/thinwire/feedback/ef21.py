@@ -4,35 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..core import (
     Aggregator,
+    BatchAggregator,
     Capabilities,
     Capability,
     Context,
     IncompatibleParts,
     Key,
+    LayerBatch,
     MemoryItem,
     Program,
     Reduced,
+    ReducedBatch,
     SendForm,
     TensorSpec,
     adopt_into,
     cast_saturating,
     check_inner,
+    copy_all,
+    fuses_estimate,
+    inherit_capabilities,
     mean_state,
     memory_items,
     merge_memories,
+    reduce_singly,
     saturate,
     send_form_of,
     split_kind,
     target_of,
     topology_of,
 )
+from ..kernels import subtract_many
+
+_ALWAYS = frozenset({Capability.CORRECTS_ERROR, Capability.SENDS_DIFFERENCES, Capability.ACCEPTS_MOMENT_PAIRS})
 
 
 class EF21State(NamedTuple):
@@ -41,6 +52,35 @@ class EF21State(NamedTuple):
     own_estimate: Tensor  # h_i: what the other ranks know of this rank's gradient
     mean_estimate: Tensor  # h, the mean of all h_i: the same on all ranks
     inner: Any
+
+
+class _PendingStates(Sequence[EF21State]):
+    """The new states of a batch. The mean estimates are added up when something first needs them.
+
+    They are also the averages, and the caller usually wants these in tensors of its own: then one pass writes both.
+    """
+
+    def __init__(self, out: ReducedBatch, own: Sequence[Tensor], mean: Sequence[Tensor]) -> None:
+        self._out, self._own, self._old_mean = out, own, mean
+        self._states: list[EF21State] | None = None
+
+    def write_means(self, outs: Sequence[Tensor]) -> None:
+        """Write the mean estimates to these tensors."""
+        if self._states is None:
+            self._make(outs)
+            return
+        copy_all([state.mean_estimate for state in self._states], outs)
+
+    def _make(self, outs: Sequence[Tensor] | None) -> list[EF21State]:
+        mean = self._out.plus_values(self._old_mean, outs)
+        self._states = [EF21State(*fields) for fields in zip(self._own, mean, self._out.states, strict=True)]
+        return self._states
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def __getitem__(self, index: Any) -> Any:
+        return (self._make(None) if self._states is None else self._states)[index]
 
 
 @dataclass(frozen=True)
@@ -53,11 +93,11 @@ class EF21:
         inner: the aggregator that sends C(g_i − h_i), such as topk(density=0.01).
     """
 
-    capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.CORRECTS_ERROR, Capability.SENDS_DIFFERENCES, Capability.ACCEPTS_MOMENT_PAIRS}
-    )
-
     inner: Aggregator[Any]
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        return _ALWAYS | inherit_capabilities(self.inner, Capability.BATCHES_LAYERS)
 
     def __post_init__(self) -> None:
         check_inner("EF21", self.inner, sends_differences=True)
@@ -76,6 +116,30 @@ class EF21:
         out = yield from self.inner.reduce(difference, spec, state.inner, ctx)
         own, mean = saturate(state.own_estimate + out.sent), saturate(state.mean_estimate + out.value)
         return Reduced(mean, own, EF21State(own, mean, out.state))
+
+    def reduce_many(self, batch: LayerBatch, ctx: Context) -> Program[ReducedBatch]:
+        if batch.residuals is not None:
+            return (yield from reduce_singly(self, batch, ctx))
+        own, mean, inner = ([state[field] for state in batch.states] for field in range(3))
+        inner_batch = batch._replace(states=inner, outs=None)  # outs get h, not its change
+        out = yield from self._send_differences(inner_batch, own, ctx)
+        states = _PendingStates(out, out.plus_sent(own) if out.estimates is None else out.estimates, mean)
+
+        def layer(i: int) -> Reduced[EF21State]:
+            return Reduced(states[i].mean_estimate, states[i].own_estimate, states[i])
+
+        return ReducedBatch(states, None, states.write_means, layer)
+
+    def _send_differences(self, batch: LayerBatch, own: Sequence[Tensor], ctx: Context) -> Program[ReducedBatch]:
+        """Reduce g_i − h_i; the inner aggregator subtracts h_i itself if it can."""
+        inner: BatchAggregator = self.inner  # type: ignore[assignment]  # it declares BATCHES_LAYERS
+        if fuses_estimate(inner):
+            return (yield from inner.reduce_many(batch._replace(estimates=own), ctx))
+        differences, first_bad = subtract_many(batch.tensors, own)
+        if first_bad >= 0:
+            ctx.nonfinite.append(batch.names[first_bad])
+            differences, _ = subtract_many(batch.zeros().tensors, own)
+        return (yield from inner.reduce_many(batch._replace(tensors=differences), ctx))
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: EF21State, ctx: Context) -> Tensor:
         """What the compressor receives: g_i − h_i."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -13,11 +14,14 @@ from ..core import (
     Capability,
     Context,
     Key,
+    LayerBatch,
     Program,
     Reduced,
+    ReducedBatch,
     TensorSpec,
     cast_saturating,
     check_inner,
+    inherit_capabilities,
     reduce_with_residual,
     saturate,
     target_of,
@@ -29,6 +33,10 @@ from .residuals import (
     dequantize_residual,
     quantize_layer_residual,
     zero_residual,
+)
+
+_ALWAYS = frozenset(
+    {Capability.LOSSLESS, Capability.CORRECTS_ERROR, Capability.KEEPS_RESIDUAL, Capability.ACCEPTS_MOMENT_PAIRS}
 )
 
 
@@ -51,12 +59,13 @@ class ErrorFeedback(ResidualMemory):
             then equal in expectation.
     """
 
-    capabilities: ClassVar[Capabilities] = frozenset(
-        {Capability.LOSSLESS, Capability.CORRECTS_ERROR, Capability.KEEPS_RESIDUAL, Capability.ACCEPTS_MOMENT_PAIRS}
-    )
-
     inner: Aggregator[Any]
     residual_dtype: str = "fp32"
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        batches = self.residual_dtype == "fp32"
+        return _ALWAYS | (inherit_capabilities(self.inner, Capability.BATCHES_LAYERS) if batches else frozenset())
 
     def __post_init__(self) -> None:
         check_inner("ErrorFeedback", self.inner)
@@ -72,6 +81,11 @@ class ErrorFeedback(ResidualMemory):
         out, unsent = yield from reduce_with_residual(self.inner, tensor, residual, spec, state.inner, ctx)
         stored = quantize_layer_residual(spec.name, unsent, self.residual_dtype, ctx)
         return out.with_state(ErrorFeedbackState(stored, out.state))
+
+    def reduce_many(self, batch: LayerBatch, ctx: Context) -> Program[ReducedBatch]:
+        residuals, inner = [state.residual for state in batch.states], [state.inner for state in batch.states]
+        out = yield from self.inner.reduce_many(batch._replace(states=inner, residuals=residuals), ctx)  # type: ignore[attr-defined]
+        return out.with_states([ErrorFeedbackState(*pair) for pair in zip(out.residuals, out.states, strict=True)])  # type: ignore[no-any-return]
 
     def target(self, tensor: Tensor, spec: TensorSpec, state: ErrorFeedbackState, ctx: Context) -> Tensor:
         """What the compressor receives: g + e."""

@@ -232,7 +232,7 @@ class LocalRounds:
                 self._merge_layer(name, pending.values[name])
             for name in pending.values.keys() - set(names):
                 self.buffers[name].copy_(pending.values[name])
-                self.anchor[name].copy_(pending.values[name])
+                self.anchor[name] = pending.values[name].to(self.anchor[name], copy=True)  # states may have the old one
         return MergeResult(names, True, False)
 
     def _merge_layer(self, name: str, value: Tensor) -> None:

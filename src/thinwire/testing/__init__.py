@@ -16,6 +16,7 @@ from __future__ import annotations
 from . import extras  # first: its error says what to install
 from .aggregators import AGGREGATOR_LAWS, MEMORY_LAWS, check_aggregator, check_memory
 from .allocations import Allocations
+from .batches import without_batches
 from .capabilities import check_capabilities, find_contradictions, observe_capabilities
 from .compressors import COMPRESSOR_LAWS, check_compressor, relative_error, roundtrip
 from .controllers import CONTROLLER_LAWS, check_controller
@@ -33,6 +34,6 @@ __all__ = [
     "check_compressor", "check_aggregator", "check_memory", "check_controller", "check_topology", "check_request",
     "check_capabilities", "find_contradictions", "observe_capabilities",
     "KINDS", "SHAPES", "DTYPES", "draw", "reduce_all", "relative_error", "roundtrip", "assert_same",
-    "restore_from_bytes", "Allocations",
+    "restore_from_bytes", "without_batches", "Allocations",
     "compressor_texts", "composition_texts", "controller_texts", "topology_texts", "keep_registry", "extras",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from ..core import (
     Capability,
     Compressor,
     Context,
+    LayerBatch,
     Menu,
     TensorSpec,
     World,
@@ -24,6 +25,7 @@ from ..core import (
     topology_of,
 )
 from ..topologies import mixing_matrix
+from .batches import draw_layers, have_same_bits, layer_specs, run_batch
 from .compressor_observations import BIAS, LARGE, NEAR, has_methods
 from .memory_observations import MEMORY_OBSERVATIONS
 from .probes import KEY, bias_energy, gaussian, heavy_tails, rank_one, with_zeros
@@ -169,6 +171,38 @@ def fuses_residual(part: Any) -> bool:
     )
 
 
+def batches_layers(part: Any) -> bool:
+    """`reduce_many` gives what `reduce` gives for each layer. It may be there although a part inside cannot."""
+    if not has_methods(part, "reduce_many"):
+        return False
+    states = [[part.init(spec, KEY) for spec in layer_specs()] for _ in range(2)]
+    tensors = [draw_layers(rank) for rank in range(2)]
+    try:
+        many = run_batch(part, tensors, states, 0, batched=True)
+    except Exception:
+        return False
+    return all(map(have_same_bits, many, run_batch(part, tensors, states, 0, batched=False)))
+
+
+def fuses_estimate(part: Any) -> bool:
+    """`reduce_many` of a batch with estimates sends differences and returns the next estimates."""
+    if not has_methods(part, "reduce_many"):
+        return False
+    x, estimate = gaussian(*SHAPE), gaussian(*SHAPE, seed=5)
+
+    def fused(tensor: Tensor, spec: TensorSpec, state: Any, ctx: Context) -> Any:
+        return (yield from part.reduce_many(LayerBatch([tensor], (spec,), [state], estimates=[estimate]), ctx))
+
+    try:
+        (out,) = run_step(part, [x], reduce=fused)
+    except Exception:
+        return False  # a part inside cannot
+    (plain,) = run_step(part, [x - estimate])
+    if out.estimates is None:
+        return False
+    return torch.equal(out.estimates[0], estimate + plain.sent) and torch.equal(out.layer(0).value, plain.value)
+
+
 def estimates_errors(part: Any) -> bool | None:
     if not has_methods(part, "estimate_errors"):
         return False
@@ -177,7 +211,7 @@ def estimates_errors(part: Any) -> bool | None:
     if error is None:
         return None
     measured = float(torch.linalg.vector_norm(x - run_step(part, [x])[0].value, dtype=torch.float64))
-    return bool(abs(error - measured) <= 2 * NEAR * measured)
+    return abs(float(error) - measured) <= 2 * NEAR * measured
 
 
 def tracks_peer_copies(part: Any) -> bool | None:
@@ -211,6 +245,8 @@ AGGREGATOR_OBSERVATIONS = {
     Capability.VARIABLE_SIZE: has_variable_size,
     Capability.EXPECTS_BYTES: expects_bytes,
     Capability.FUSES_RESIDUAL: fuses_residual,
+    Capability.BATCHES_LAYERS: batches_layers,
+    Capability.FUSES_ESTIMATE: fuses_estimate,
     Capability.ESTIMATES_ERRORS: estimates_errors,
     Capability.TRACKS_PEER_COPIES: tracks_peer_copies,
     Capability.FLATTENS_LAYERS: flattens_layers,

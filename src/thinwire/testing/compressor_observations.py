@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..compressors.residual import encode_and_subtract
 from ..compressors.sparse import values_key
-from ..core import Capability, Compressor, Payload, TensorSpec
+from ..core import Capability, Compressor, LayerBatch, Payload, TensorSpec
+from ..core.payloads import join
 from ..wire import encode_indices
 from .probes import KEY, bias_energy, gaussian, heavy_tails, key_at, rank_one, send_probe
 
@@ -17,6 +18,7 @@ MIN_NONZERO_SHARE = 0.55  # of the coordinates
 MIN_SCALE = 2.1  # the largest decoded number over the largest of the tensor, if kept numbers are scaled
 BIAS = 0.01  # of the energy: more than rounding causes
 NEAR = 0.1  # of an expected size, or of an error
+BATCH = ((1,), (33, 5), (700,))  # layers of a batch
 LARGE = (512, 512)  # estimates are for large tensors
 
 
@@ -157,12 +159,43 @@ def decodes_mean(part: Any) -> bool:
     return torch.equal(part.decode_mean(payloads, spec, keys), total)
 
 
+def batches_layers(part: Any) -> bool:
+    """`encode_many` and `decode_mean_many` give what the methods for one layer give."""
+    if not has_methods(part, "encode_many", "decode_mean_many"):
+        return False
+    tensors = [gaussian(*shape, seed=i) for i, shape in enumerate(BATCH)]
+    specs, keys = tuple([TensorSpec(f"x{i}", shape) for i, shape in enumerate(BATCH)]), list(map(key_at, range(3)))
+    encoded = part.encode_many(LayerBatch(tensors, specs, [()] * 3), keys)
+    payloads = [part.encode(*pair) for pair in zip(tensors, keys, strict=True)]
+    if encoded.first_bad != -1 or not _same(encoded.payload, join(payloads)):
+        return False
+    outs = [torch.zeros(shape) for shape in BATCH]
+    part.decode_mean_many([encoded.payload.unlabeled()], specs, [keys], outs)
+    alone = [part.decode(*each) for each in zip(payloads, specs, keys, strict=True)]
+    return all(map(torch.equal, outs, alone))
+
+
+def fuses_estimate(part: Any) -> bool:
+    """`encode_many` of a batch with estimates gives what it gives for the differences."""
+    if not has_methods(part, "encode_many"):
+        return False
+    tensors, estimates = ([gaussian(*shape, seed=s + i) for i, shape in enumerate(BATCH)] for s in (0, 5))
+    specs, keys = tuple([TensorSpec(f"x{i}", shape) for i, shape in enumerate(BATCH)]), list(map(key_at, range(3)))
+    fused = part.encode_many(LayerBatch(tensors, specs, [()] * 3, estimates=estimates), keys)
+    differences = [x - estimate for x, estimate in zip(tensors, estimates, strict=True)]
+    payloads = [part.encode(*pair) for pair in zip(differences, keys, strict=True)]
+    if fused.estimates is None or not _same(fused.payload, join(payloads)):
+        return False
+    sent = [part.decode(*each) for each in zip(payloads, specs, keys, strict=True)]
+    return all(map(torch.equal, fused.estimates, map(torch.add, estimates, sent)))
+
+
 def estimates_errors(part: Any) -> bool | None:
     if not has_methods(part, "estimate_errors"):
         return False
     x = gaussian(*LARGE)
     (error,) = part.estimate_errors(x, TensorSpec.of("x", x), [part], KEY, False)
-    return None if error is None else is_near(error, x, send_probe(part, x))
+    return None if error is None else is_near(float(error), x, send_probe(part, x))
 
 
 def is_near(error: float, x: Tensor, y: Tensor) -> bool:
@@ -188,5 +221,7 @@ COMPRESSOR_OBSERVATIONS = {
     Capability.EXPECTS_BYTES: expects_bytes,
     Capability.FUSES_RESIDUAL: fuses_residual,
     Capability.DECODES_MEAN: decodes_mean,
+    Capability.BATCHES_LAYERS: batches_layers,
+    Capability.FUSES_ESTIMATE: fuses_estimate,
     Capability.ESTIMATES_ERRORS: estimates_errors,
 }

@@ -150,7 +150,7 @@ def test_bytes_and_headers_go_to_neighbors_only():
     for meter in meters:
         kinds = meter.sum_by("kind")
         assert (kinds["values"].sent_bytes, kinds["values"].received_bytes) == (8, 8)
-        assert (kinds["header"].sent_bytes, kinds["header"].received_bytes) == (17, 17)
+        assert (kinds["header"].sent_bytes, kinds["header"].received_bytes) == (25, 25)
     request = NeighborExchange(((1, payload(1)), (2, payload(1))), (3,))
     assert request.wire_bytes(World(0, 4)) == (8, 4) and request.wire_bytes(World(0, 4), [12]) == (8, 12)
     assert NeighborExchange((), (1,), (torch.uint8,), "ring()").describe() == "NeighborExchange in ring() of (uint8)"

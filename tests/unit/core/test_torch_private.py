@@ -49,6 +49,10 @@ LACKING = {
     ),
     "reducer_of": (lambda: torch_private.reducer_of(Without()), "DistributedDataParallel.reducer"),
     "used_map_of": (lambda: torch_private.used_map_of(with_a("reducer")), "Reducer._get_local_used_map"),
+    "parameters_by_bucket": (
+        lambda: torch_private.parameters_by_bucket(with_a("reducer")),
+        "Reducer._get_zeros_like_grad_buckets",
+    ),
     "count_buckets": (lambda: torch_private.count_buckets(with_a("reducer")), "Reducer._get_zeros_like_grad_buckets"),
     "default_store": (lambda: torch_private.default_store(Without()), "distributed_c10d._get_default_store"),
     "dispatch_mode": (lambda: torch_private.dispatch_mode(Without()), "torch.utils._python_dispatch"),
@@ -159,6 +163,8 @@ def test_ddp_tells_what_the_functions_ask(wrapped):
     ]
     assert torch_private.count_reduced_parameters(wrapped) == 2
     assert torch_private.count_buckets(wrapped) >= 1
+    bucketed = {id(p) for bucket in torch_private.parameters_by_bucket(wrapped) for p in bucket}
+    assert bucketed == {id(wrapped.module[name].weight) for name in ("first", "last")}
     assert not torch_private.awaits_first_static_step(wrapped)
     assert torch_private.communication_hooks(wrapped) == []
     assert not any(map(torch_private.steps_in_backward, wrapped.parameters()))

@@ -10,11 +10,21 @@ import torch
 from hypothesis import given, settings
 
 from thinwire import World, parse
+from thinwire.aggregators import GatherMean
 from thinwire.catalog import REGISTRY, register
 from thinwire.catalog.tables import BUILT_IN
 from thinwire.compressors import TopK
 from thinwire.controllers import Fixed
-from thinwire.core import AllReduce, CompositionError, Contract, Part, Payload, Reduced, reduce_and_subtract
+from thinwire.core import (
+    AllReduce,
+    CompositionError,
+    Contract,
+    Part,
+    Payload,
+    Reduced,
+    ThinwireError,
+    reduce_and_subtract,
+)
 from thinwire.feedback import ErrorFeedback
 from thinwire.testing import (
     AGGREGATOR_LAWS,
@@ -24,6 +34,7 @@ from thinwire.testing import (
     MEMORY_LAWS,
     REQUEST_LAWS,
     TOPOLOGY_LAWS,
+    check_capabilities,
     check_compressor,
     check_controller,
     check_request,
@@ -31,6 +42,7 @@ from thinwire.testing import (
     composition_texts,
     compressor_texts,
     keep_registry,
+    without_batches,
 )
 from thinwire.testing.examples import example_texts
 from thinwire.testing.strategies import tensors
@@ -100,6 +112,35 @@ def test_a_memory_that_leaks_is_found():
     (law,) = named(MEMORY_LAWS, "nothing_is_lost_over_a_thousand_steps")
     with pytest.raises(AssertionError, match="not close"):
         law(Leaking(parse("topk(density=0.1)")))
+
+
+@dataclass(frozen=True)
+class Rounding(TopK):
+    """Its batch rounds what is left, and misses what is not finite."""
+
+    def encode_many(self, batch, keys):
+        encoded = super().encode_many(batch, keys)
+        rests = None if encoded.residuals is None else [rest.half().float() for rest in encoded.residuals]
+        return encoded._replace(residuals=rests, first_bad=-1)
+
+
+def test_a_batch_that_differs_from_the_plain_form_is_found():
+    same, dropped = (
+        named(AGGREGATOR_LAWS, name)[0]
+        for name in (
+            "a_batch_sends_the_same_bytes_and_gives_the_same_bits",
+            "a_bad_layer_drops_the_step_of_a_batch_as_that_of_the_plain_form",
+        )
+    )
+    composition = ErrorFeedback(GatherMean(Rounding(density=0.1)))
+    with pytest.raises(AssertionError, match="step 0: another state"):
+        same(composition)
+    with pytest.raises((AssertionError, ThinwireError)):  # what it sends of such a layer is void
+        dropped(composition)
+    with pytest.raises(AssertionError, match="declares BATCHES_LAYERS but does not show it"):
+        check_capabilities(composition)
+    with pytest.raises(AssertionError, match="shows BATCHES_LAYERS but does not declare it"):
+        check_capabilities(without_batches(parse("ef(sign())")))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..tensors import Payload
+from ..payloads import Payload, join
 from .base import (
     GatheredPayloads,
     Label,
@@ -15,7 +15,6 @@ from .base import (
     any_raised,
     cut_all,
     flag_payload,
-    join,
     sum_expected_bytes,
     type_names,
     types_of,
@@ -61,8 +60,14 @@ class AllGather(Request):
         return replace(self, payload=payload, labels=all_labels(batch), expected_bytes=sum_expected_bytes(batch))
 
     def split(self, batch: Sequence[AllGather], answer: GatheredPayloads) -> list[GatheredPayloads]:
-        counts = [len(request.payload.parts) for request in batch]
+        counts = [request.payload.num_parts for request in batch]
         return answer.cached(("cut", *counts), lambda: cut_all(answer, counts))
+
+    def group_payload(self) -> Payload:
+        return self.payload
+
+    def answer_group(self, payloads: GatheredPayloads) -> GatheredPayloads:
+        return payloads
 
     def make_flag(self, flag: bool, batch: Sequence[Request]) -> AllGather:
         payload, label = flag_payload(flag)
@@ -78,5 +83,5 @@ class AllGather(Request):
         return GatheredPayloads([self.payload] * size)
 
     def answer_all(self, requests: Sequence[AllGather]) -> list[GatheredPayloads]:
-        answer = GatheredPayloads(Payload(request.payload.parts) for request in requests).mark_shared()
+        answer = GatheredPayloads(request.payload.unlabeled() for request in requests).mark_shared()
         return [answer] * len(requests)

@@ -10,7 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import Label, Request, World, all_labels, type_names
+from ..errors import DecodeError
+from ..payloads import Payload
+from .base import GatheredPayloads, Label, Request, World, all_labels, type_names
+
+_GROUP_BYTES = 1 << 17
 
 
 class Op(str, Enum):
@@ -23,17 +27,27 @@ class Op(str, Enum):
 
 @dataclass(frozen=True, eq=False)
 class AllReduce(Request):
-    """Answered with the reduction of all ranks' tensors, of the same shape."""
+    """Answered with the reduction of all ranks' tensors, of the same shape.
+
+    out: a tensor of that form with memory of its own, to which a driver may write the answer; it saves a copy. It is
+    not sent or compared. After an error its contents are undefined.
+    """
 
     tensor: Tensor
     op: Op = Op.SUM
     labels: tuple[Label, ...] = ()
     step: int = 0
+    out: Tensor | None = None
 
     flag_order = 2
 
     def __post_init__(self) -> None:
         check_op(self.tensor, self.op)
+        if self.out is not None and (self.out.shape, self.out.dtype) != (self.tensor.shape, self.tensor.dtype):
+            raise ValueError(
+                f"AllReduce: out must be {tuple(self.tensor.shape)} {self.tensor.dtype} as the tensor, got "
+                f"{tuple(self.out.shape)} {self.out.dtype}"
+            )
 
     def describe_form(self) -> str:
         numbers = f"{self.tensor.numel()} {type_names((self.tensor.dtype,))}"
@@ -52,15 +66,31 @@ class AllReduce(Request):
     def merge(self, batch: Sequence[AllReduce]) -> AllReduce:
         tensors = [request.tensor.flatten() for request in batch]
         whole = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-        return replace(self, tensor=whole, labels=all_labels(batch))
+        return replace(self, tensor=whole, labels=all_labels(batch), out=None)
 
     def split(self, batch: Sequence[AllReduce], answer: Tensor) -> list[Tensor]:
         pieces = torch.split(answer, [request.tensor.numel() for request in batch])
         return [piece.view(request.tensor.shape) for piece, request in zip(pieces, batch, strict=True)]
 
+    def group_payload(self) -> Payload | None:
+        short = self.tensor.nbytes < _GROUP_BYTES  # a longer one would be copied once more for the common message
+        return Payload((self.tensor.detach().to("cpu").contiguous().flatten(),)) if short else None
+
+    def answer_group(self, payloads: GatheredPayloads) -> Tensor:
+        parts = [payload.parts[0] for payload in payloads]
+        for rank, part in enumerate(parts):
+            if part.numel() != self.tensor.numel():
+                raise DecodeError(
+                    f"step {self.step}: rank {rank} sent {part.numel()} numbers for {self.describe()}, expected "
+                    f"{self.tensor.numel()}"
+                )
+        return combine(parts, self.op).view(self.tensor.shape).to(self.tensor.device)
+
     def make_flag(self, flag: bool, batch: Sequence[Request]) -> AllReduce | None:
         if self.op is not Op.OR and not self.tensor.is_floating_point():
             return None  # bytes would wrap around in a sum of 256 ranks
+        if self.tensor.nbytes >= _GROUP_BYTES:
+            return None  # the tensor would be copied to get one more element
         part = torch.tensor([flag], dtype=self.tensor.dtype, device=self.tensor.device)
         return AllReduce(part, self.op, (Label("", "flag", part.nbytes, 1.0),))
 
@@ -91,6 +121,8 @@ def check_op(tensor: Tensor, op: Op) -> None:
 
 def combine(tensors: Sequence[Tensor], op: Op) -> Tensor:
     """Sum, maximum or bitwise OR in rank order: the same bits wherever it is computed."""
+    if op is Op.SUM and len(tensors) == 2:
+        return torch.add(*tensors)  # one pass instead of two, the same bits
     total = tensors[0].clone()
     for tensor in tensors[1:]:
         if op is Op.SUM:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..tensors import Payload
+from ..payloads import Payload, join
 from .base import (
     GatheredPayloads,
     Label,
@@ -15,7 +15,6 @@ from .base import (
     any_raised,
     cut_all,
     flag_payload,
-    join,
     sum_expected_bytes,
     type_names,
     types_of,
@@ -61,7 +60,7 @@ class AllToAll(Request):
         return replace(self, payloads=payloads, labels=all_labels(batch), expected_bytes=sum_expected_bytes(batch))
 
     def split(self, batch: Sequence[AllToAll], answer: GatheredPayloads) -> list[GatheredPayloads]:
-        return cut_all(answer, [len(request.payloads[0].parts) for request in batch])
+        return cut_all(answer, [request.payloads[0].num_parts for request in batch])
 
     def make_flag(self, flag: bool, batch: Sequence[Request]) -> AllToAll:
         payload, label = flag_payload(flag)
@@ -78,4 +77,4 @@ class AllToAll(Request):
 
     def answer_all(self, requests: Sequence[AllToAll]) -> list[GatheredPayloads]:
         boxes = [request.payloads for request in requests]
-        return [GatheredPayloads(Payload(box[rank].parts) for box in boxes) for rank in range(len(requests))]
+        return [GatheredPayloads(box[rank].unlabeled() for box in boxes) for rank in range(len(requests))]

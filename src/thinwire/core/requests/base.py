@@ -10,13 +10,12 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Hashable, Sequence
 from functools import lru_cache
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..tensors import Payload
+from ..payloads import Payload
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -97,6 +96,14 @@ class Request(ABC):
         """The framed payloads that this rank sends and receives, given the requests of all ranks."""
         return [], []
 
+    def members(self) -> tuple[Request, ...]:
+        """The requests that a meter counts for this one: itself, or those of a group."""
+        return (self,)
+
+    def has_common_header(self, world: World) -> bool:
+        """Whether all members travel in one message."""
+        return True
+
     def sizes_for(self, requests: Sequence[Self], rank: int) -> list[int]:
         """Payload bytes that each rank (or each source) sends to this one, given the requests of all ranks."""
         return [request.payload_to(rank).num_bytes for request in requests]
@@ -117,6 +124,14 @@ class Request(ABC):
 
     def expand(self, batch: Sequence[Self]) -> Program[list[Any]]:
         """For a request that `expands`: the program that answers the whole batch."""
+        raise NotImplementedError
+
+    def group_payload(self) -> Payload | None:
+        """The data that this rank sends to every other, if the request can travel in one message with others."""
+        return None
+
+    def answer_group(self, payloads: GatheredPayloads) -> Any:
+        """For a request with `group_payload`: the answer, given the data of all ranks."""
         raise NotImplementedError
 
     # The bad-step flag
@@ -198,20 +213,9 @@ def sum_expected_bytes(batch: Sequence[Request]) -> int:
     return sum([request.expected_bytes for request in batch])
 
 
-def join(payloads: Sequence[Payload]) -> Payload:
-    """One payload with the parts of several."""
-    return Payload(tuple([part for payload in payloads for part in payload.parts]))
-
-
-def cut(payload: Payload, counts: Sequence[int]) -> list[Payload]:
-    """The inverse of `join`: payloads with these numbers of parts."""
-    ends = accumulate(counts)
-    return [Payload(payload.parts[end - count : end]) for count, end in zip(counts, ends, strict=True)]
-
-
 def cut_all(answer: GatheredPayloads, counts: Sequence[int]) -> list[GatheredPayloads]:
     """From one payload per rank with all layers to one answer per layer with all ranks."""
-    by_layer = zip(*[cut(payload, counts) for payload in answer], strict=True) if answer else ((),) * len(counts)
+    by_layer = zip(*[payload.cut(counts) for payload in answer], strict=True) if answer else ((),) * len(counts)
     return [GatheredPayloads(payloads).mark_shared(answer.shared) for payloads in by_layer]
 
 
@@ -225,6 +229,11 @@ def reduce_labels(layer: str, tensor: Tensor, kind: str = "values") -> tuple[Lab
     return (Label(layer, kind, tensor.nbytes, 8.0 * tensor.nbytes),)
 
 
+def batch_labels(layers: Sequence[str], payload: Payload) -> tuple[Label, ...]:
+    """The labels of a payload for several layers: `layers` names the layer of each part."""
+    return tuple(map(Label, layers, payload.kinds, payload.part_bytes(), payload.model_bits))
+
+
 def payload_labels(layer: str, payload: Payload) -> tuple[Label, ...]:
     """The labels of a payload's parts."""
     return tuple([Label(layer, kind, part.nbytes, bits) for kind, part, bits in payload.labeled_parts()])
@@ -232,7 +241,7 @@ def payload_labels(layer: str, payload: Payload) -> tuple[Label, ...]:
 
 def types_of(payload: Payload) -> tuple[torch.dtype, ...]:
     """The types of a payload's parts."""
-    return tuple([part.dtype for part in payload.parts])
+    return payload.dtypes
 
 
 @lru_cache  # called with the same types at every step

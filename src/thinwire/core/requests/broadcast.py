@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..tensors import Payload
-from .base import Label, Request, World, all_labels, cut, join, sum_expected_bytes, type_names, types_of
+from ..payloads import Payload, join
+from .base import Label, Request, World, all_labels, sum_expected_bytes, type_names, types_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Broadcast(Request):
         return replace(self, payload=payload, labels=all_labels(batch), expected_bytes=sum_expected_bytes(batch))
 
     def split(self, batch: Sequence[Broadcast], answer: Payload) -> list[Payload]:
-        return cut(answer, [len(request.payload.parts) for request in batch])
+        return answer.cut([request.payload.num_parts for request in batch])
 
     def answer_alone(self) -> Payload:
         return self.payload
@@ -61,7 +61,7 @@ class Broadcast(Request):
         return self.payload
 
     def answer_all(self, requests: Sequence[Broadcast]) -> list[Payload]:
-        return [Payload(requests[self.root].payload.parts)] * len(requests)
+        return [requests[self.root].payload.unlabeled()] * len(requests)
 
 
 def tree_children(rank: int, size: int, root: int) -> list[int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..errors import ProtocolError
-from ..tensors import Payload
+from ..payloads import Payload, join
 from .base import (
     GatheredPayloads,
     Label,
@@ -17,7 +17,6 @@ from .base import (
     all_labels,
     cut_all,
     flag_payload,
-    join,
     sum_expected_bytes,
     type_names,
     types_of,
@@ -165,7 +164,7 @@ class NeighborExchange(Request):
     def answer_all(self, requests: Sequence[NeighborExchange]) -> list[GatheredPayloads]:
         check_pairs(requests)
         return [
-            GatheredPayloads(Payload(requests[source].payload_to(rank).parts) for source in request.sources)
+            GatheredPayloads(requests[source].payload_to(rank).unlabeled() for source in request.sources)
             for rank, request in enumerate(requests)
         ]
 
