@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import time
+import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -68,7 +71,7 @@ def train_all(driver: TorchDist, texts: Sequence[str], steps: int) -> list[tuple
 
 def table(meter: Meter) -> MeterTable:
     """Everything the meter counted, as plain values."""
-    return {tuple(where): tuple(vars(traffic).values()) for where, traffic in meter.rows.items()}
+    return {tuple(where): astuple(traffic) for where, traffic in meter.rows.items()}
 
 
 def ask(driver: TorchDist, make: Callable[[int, int], Request]) -> Any:
@@ -213,3 +216,20 @@ def shared_importance(driver: TorchDist) -> tuple[str, tuple[float, ...], str, M
     for step in range(3):
         agreed = driver.run(exchanger.run_step(gradient, step, World(rank, size)))
     return digest(dict(exchanger.importance)), solution.losses, digest(agreed), table(driver.meter)
+
+
+def drop_driver(driver: TorchDist) -> bool:
+    """Whether a driver that has run a program is freed with its last reference, without the garbage collector."""
+    other = TorchDist(driver.group)
+    other.run(_ask(AllReduce(torch.zeros(4))))
+    watched = weakref.ref(other)
+    gc.disable()
+    try:
+        del other
+        for _ in range(100):  # the communication thread may still hold its last job
+            if watched() is None:
+                return True
+            time.sleep(0.05)
+        return False
+    finally:
+        gc.enable()

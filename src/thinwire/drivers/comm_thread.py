@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..core import ClosedError
 from ..core.logs import get_logger
+from ..kernels.threads import limit_threads
 
 T = TypeVar("T")
 _Jobs = queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
@@ -93,7 +94,8 @@ def _work(jobs: _Jobs, ending: threading.Event) -> None:
             try:
                 if ending.is_set():
                     raise ClosedError("the interpreter is exiting; this exchange was not started")
-                future.set_result(job())
+                with limit_threads(1):  # backward needs the other cores
+                    future.set_result(job())
             except BaseException as error:
                 future.set_exception(error)
             del entry, job, future  # else the last job would be kept alive, and with it its owner

@@ -40,13 +40,17 @@ class Driver(Protocol):
         """Run a program to its end and return its result."""
         ...
 
-    def submit(self, program: Program[T], ahead: bool = False, after: Future[Any] | None = None) -> Future[T]:
+    def submit(
+        self, program: Program[T], ahead: bool = False, after: Future[Any] | None = None, channel: int = 0
+    ) -> Future[T]:
         """Queue a program; all ranks queue in the same order.
 
         Args:
             program: the program to run.
             ahead: the program may be started, up to its first request, while earlier ones wait for answers.
-            after: the future of an earlier program; if that one failed, this one sends nothing and fails alike.
+            after: the future of an earlier program; if that one has failed, this one sends nothing and fails alike.
+            channel: programs with `ahead` of different channels may be under way at the same time, so that one computes
+                while another one sends. All others wait for all programs before them.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""Headers that ranks exchange before a collective: a checksum of the request, its step, the length of the payload.
+"""Headers of messages between ranks: a checksum of the request, its step, the length of the data that follow.
 
 They turn a disagreement between ranks into an error instead of a hang, and announce the length of a payload of varying
-size.
+size. A header travels with its data, so that agreement costs no round trip.
 """
 
 from __future__ import annotations
@@ -10,36 +10,38 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from ..core import DecodeError, Payload, Request, World
 from ..wire import lengths_bytes
 
-_FORMAT = struct.Struct("<IIQ")
+_FORMAT = struct.Struct("<IIQII")
 HEADER_BYTES = _FORMAT.size
 _MAX_BYTES = 1 << 26  # a payload may have this much, plus eight times our own or what the request expects
 
 
 class RequestHeader(NamedTuple):
-    """The 16 bytes that announce one request."""
+    """The 24 bytes that announce one request."""
 
     signature: int  # checksum of the request's description: equal on all ranks that agree
     step: int
-    num_bytes: int  # of the framed payload that follows; 0 for an all-reduce: its size is in the description
+    num_bytes: int  # of the data
+    checksum: int = 0  # of the data; 0: not computed
+    is_detached: int = 0  # 1: the data do not follow this header but come by messages of their own
 
-    def pack(self) -> Tensor:
-        return torch.frombuffer(bytearray(_FORMAT.pack(*self)), dtype=torch.uint8)
+    def pack(self) -> bytes:
+        return _FORMAT.pack(*self)
 
     @classmethod
-    def unpack(cls, blob: Tensor) -> RequestHeader:
-        return cls(*_FORMAT.unpack(blob.numpy().tobytes()))
+    def unpack(cls, data: bytes | bytearray) -> RequestHeader:
+        return cls(*_FORMAT.unpack(data))
+
+    def agrees_with(self, other: RequestHeader) -> bool:
+        """Whether both announce the same request."""
+        return (self.signature, self.step) == (other.signature, other.step)
 
 
-def make_headers(request: Request, lengths: Sequence[int]) -> list[RequestHeader]:
-    """The header for each rank; they differ only in the length of the framed payload that follows."""
-    signature, step = request.signature(), request.step & 0xFFFFFFFF
-    return [RequestHeader(signature, step, length) for length in lengths]
+def make_header(request: Request, num_bytes: int, is_detached: bool = False) -> RequestHeader:
+    """The header of a message with so many bytes of data."""
+    return RequestHeader(request.signature(), request.step & 0xFFFFFFFF, num_bytes, 0, int(is_detached))
 
 
 def check_lengths(lengths: Mapping[int, int], own: int, request: Request) -> None:

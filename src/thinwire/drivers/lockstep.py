@@ -44,6 +44,9 @@ def lockstep(programs: Sequence[Program[T]], meters: Sequence[Meter] | None = No
 
 
 def _count(requests: Sequence[Request], world: World, meter: Meter) -> None:
-    request = requests[world.rank]
-    sent, received = request.wire_bytes(world, request.sizes_for(requests, world.rank))
-    meter.record(request, world, sent, received, *header_bytes(requests, world))
+    common = header_bytes(requests, world) if requests[world.rank].has_common_header(world) else None
+    for members in zip(*[request.members() for request in requests], strict=True):
+        request = members[world.rank]
+        sent, received = request.wire_bytes(world, request.sizes_for(members, world.rank))
+        meter.record(request, world, sent, received, *(header_bytes(members, world) if common is None else common))
+        common = None if common is None else (0, 0)  # counted with the first member

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -44,6 +45,17 @@ class Traffic:
         self.received_bytes += other.received_bytes
 
 
+class _Record(NamedTuple):
+    """One request as it was counted."""
+
+    step: int
+    collective: str
+    labels: Sequence[Label]
+    contributes: bool
+    sums: tuple[int, int, int, int]  # data sent and received, headers sent and received
+
+
+_MAX_RECORDS = 256  # held back before they are added to the rows
 HEADER = "header"  # the kind of the bytes that a driver adds: request headers and lengths of parts
 
 
@@ -54,9 +66,17 @@ class Meter:
     """
 
     def __init__(self, keep_steps: int = 100) -> None:
-        self.rows: dict[TrafficKey, Traffic] = {}
         self.keep_steps = keep_steps
+        self._rows: dict[TrafficKey, Traffic] = {}
         self._steps: dict[int, list[TrafficKey]] = {}  # rows that are not merged yet, by step
+        self._lock = threading.RLock()  # several channels record
+        self._records: list[_Record] = []  # not in the rows yet: a step need not wait for that
+
+    @property
+    def rows(self) -> dict[TrafficKey, Traffic]:
+        """All rows."""
+        self._settle()
+        return self._rows
 
     def record(
         self, request: Request, world: World, sent: int, received: int, header_sent: int, header_received: int
@@ -64,16 +84,29 @@ class Meter:
         """Record one request: the bytes of its data that were sent and received, and those of its headers."""
         if not request.on_wire:
             return
-        collective = type(request).__name__
-        total = sum([label.num_bytes for label in request.labels])
-        contributes = request.contributes(world)
-        for label in request.labels or (Label("", "values", 0, 0.0),):
-            share = label.num_bytes / total if total else 1 / max(1, len(request.labels))
-            bits, nbytes = label.model_bits * contributes, label.num_bytes * contributes
-            traffic = Traffic(0, bits, nbytes, share * sent, share * received)
-            self._add(TrafficKey(request.step, collective, label.layer, label.kind), traffic)
-        self._add(TrafficKey(request.step, collective, "", HEADER), Traffic(1, 0.0, 0.0, header_sent, header_received))
-        self._merge_old()
+        labels = request.labels or (Label("", "values", 0, 0.0),)
+        sums = (sent, received, header_sent, header_received)
+        record = _Record(request.step, type(request).__name__, labels, request.contributes(world), sums)
+        with self._lock:
+            self._records.append(record)
+        if len(self._records) >= _MAX_RECORDS:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Move the records to the rows."""
+        with self._lock:
+            self._move_records()
+
+    def _move_records(self) -> None:
+        records, self._records = self._records, []
+        for step, collective, labels, contributes, (sent, received, *headers) in records:
+            total = sum([label.num_bytes for label in labels])
+            for layer, kind, num_bytes, bits in labels:
+                share = num_bytes / total if total else 1 / len(labels)
+                traffic = Traffic(0, bits * contributes, num_bytes * contributes, share * sent, share * received)
+                self._add(TrafficKey(step, collective, layer, kind), traffic)
+            self._add(TrafficKey(step, collective, "", HEADER), Traffic(1, 0.0, 0.0, *headers))
+            self._merge_old()
 
     def total(self) -> Traffic:
         """The sum of all rows."""
@@ -95,22 +128,23 @@ class Meter:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with the rows of a stored meter."""
         width = len(TrafficKey._fields)
-        self.rows = {TrafficKey(*row[:width]): Traffic(*row[width:]) for row in state["rows"]}
+        self._records = []
+        self._rows = {TrafficKey(*row[:width]): Traffic(*row[width:]) for row in state["rows"]}
         self._steps = {step: [] for step in state["steps"]}
-        for key in self.rows:
+        for key in self._rows:
             if key.step in self._steps:
                 self._steps[key.step].append(key)
 
     def _add(self, key: TrafficKey, traffic: Traffic) -> None:
-        row = self.rows.get(key)
+        row = self._rows.get(key)
         if row is not None:
             row.add(traffic)
             return
-        self.rows[key] = traffic
+        self._rows[key] = traffic
         if key.step != OLDER:
             self._steps.setdefault(key.step, []).append(key)
 
     def _merge_old(self) -> None:
         while len(self._steps) > self.keep_steps:
             for key in self._steps.pop(next(iter(self._steps))):
-                self._add(key._replace(step=OLDER), self.rows.pop(key))
+                self._add(key._replace(step=OLDER), self._rows.pop(key))

@@ -1,10 +1,11 @@
-"""Byte transfers between the ranks of a group over gloo's point-to-point messages, with counts."""
+"""Messages between the ranks of a group, with byte counts: over a mesh of TCP connections, or by gloo's all-reduce."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -16,34 +17,39 @@ from torch.distributed import PrefixStore
 from ..core import PeerLostError, Request, World
 from ..core.logs import set_log_rank
 from ..core.torch_private import default_store
+from ..kernels.memory import empty
+from .agreement import check_agreement
+from .headers import HEADER_BYTES, RequestHeader, check_lengths, make_header
+from .mesh import Buffer, LostConnection, Mesh, Receiver, bytes_of, receive_into
+from .mesh_setup import count_local_ranks
 
-_Started: TypeAlias = tuple[int, Any]  # the other rank, and the work to wait for
 RING_BYTES = 1 << 17  # shorter messages are sent to all directly: the hops of a ring would cost more than they save
 _GLOO_SENDER, _GLOO_RECEIVER = 96, 48  # bytes of gloo's own that each side of a message sends
+_TEXT_BYTES = 1024  # length of a request's description that ranks exchange when they disagree
+_DRAIN_BYTES = 1 << 20  # read at a time of data that nothing can be made of
 
-_DISCONNECT_TAG = 1  # all other messages have tag 0
+DataReader: TypeAlias = Callable[[int, int], Receiver]  # for the data of this source with so many bytes
 
 _num_groups: Counter[tuple[int, ...]] = Counter()  # groups made so far for the same ranks
 
 
-def _new_gloo_group(ranks: tuple[int, ...], world: World, timeout: timedelta) -> Any:
-    """A gloo group of its own for these ranks of the job; other ranks take no part.
+def _new_store(ranks: tuple[int, ...]) -> Any:
+    """A store with keys of its own for these ranks of the job; other ranks take no part.
 
     `dist.new_group` must be called by every process of the job, or names groups by a counter that differs between
     processes.
     """
     _num_groups[ranks] += 1
     name = f"thinwire/{'-'.join(map(str, ranks))}/{_num_groups[ranks]}"
-    store = PrefixStore(name, default_store(dist.distributed_c10d))
-    return dist.ProcessGroupGloo(store, world.rank, world.size, timeout)
+    return PrefixStore(name, default_store(dist.distributed_c10d))
 
 
 class Peers:
     """The connections of one rank to the other ranks of its group.
 
     Attributes:
-        sent, received: bytes of data handed to gloo and received from it.
-        messages: number of messages sent and received; `gloo_bytes` gives the bytes that gloo adds to them.
+        sent, received: bytes of headers and data.
+        messages: number of gloo's messages sent and received; `gloo_bytes` gives the bytes that gloo adds to them.
 
     Args:
         group: the process group; None is the default group.
@@ -58,9 +64,23 @@ class Peers:
         self.world = World(list(chosen).index(dist.get_rank(group)), len(chosen))
         if self.world.size > 1:
             set_log_rank(self.world.rank)
-        self.gloo = _new_gloo_group(tuple(global_ranks[rank] for rank in chosen), self.world, self.timeout)
+        self._connect(_new_store(tuple(global_ranks[rank] for rank in chosen)))
+        self.local_ranks = count_local_ranks(self.world, self._store)  # on this machine, this one included
+
+    def open_sibling(self) -> Peers:
+        """Further connections between the same ranks, for messages that must not wait for those of this object."""
+        sibling = copy(self)
+        sibling._connect(PrefixStore("sibling", self._store))
+        return sibling
+
+    def _connect(self, store: Any) -> None:
+        self._store = store
+        self.gloo: Any = dist.ProcessGroupGloo(
+            PrefixStore("gloo", store), self.world.rank, self.world.size, self.timeout
+        )
+        self._mesh = Mesh(self.world, PrefixStore("mesh", store), self.timeout.total_seconds())
         rank, size = self.world
-        self._others = [(rank + distance) % size for distance in range(1, size)]  # in the order of sending
+        self.others = [(rank + distance) % size for distance in range(1, size)]  # in the order of sending
         self.sent = self.received = 0
         self.messages = [0, 0]  # sent, received
 
@@ -73,6 +93,105 @@ class Peers:
         """Return when all ranks have called it."""
         self.gloo.barrier().wait(self.timeout)
 
+    # Messages with headers
+
+    def exchange(
+        self,
+        outgoing: Mapping[int, Tensor],
+        sources: Sequence[int],
+        request: Request,
+        is_detached: bool = False,
+        read: DataReader | None = None,
+    ) -> tuple[dict[int, RequestHeader], dict[int, Tensor]]:
+        """Send data to some ranks, each with a header, and receive such messages.
+
+        Args:
+            outgoing: the bytes for each rank.
+            sources: the ranks that send to this one.
+            request: what the ranks must agree on.
+            is_detached: send only headers; the data follow once all ranks know the lengths.
+            read: receives the data in place of this method, which then returns headers only.
+
+        Returns:
+            Headers by source, and the data that came with those of the same request.
+
+        Raises:
+            DecodeError: a header announces more than the request can need.
+        """
+        longest = max([data.numel() for data in outgoing.values()], default=0)
+        own = make_header(request, longest, is_detached)
+        headers: dict[int, RequestHeader] = {}
+        received: dict[int, Tensor] = {}
+
+        def receive(source: int) -> Receiver:
+            head = bytearray(HEADER_BYTES)
+            yield memoryview(head)
+            headers[source] = header = RequestHeader.unpack(head)
+            if not header.agrees_with(own):
+                yield from _drain(header)
+                return
+            check_lengths({source: header.num_bytes}, longest, request)
+            if not header.is_detached:
+                yield from (read or read_whole)(source, header.num_bytes)
+
+        def read_whole(source: int, num_bytes: int) -> Receiver:
+            received[source] = data = empty(num_bytes, torch.uint8, varies=True)
+            yield bytes_of(data)
+
+        messages = {rank: [memoryview(own._replace(num_bytes=data.numel()).pack())] for rank, data in outgoing.items()}
+        if not is_detached:
+            for rank, data in outgoing.items():
+                messages[rank].append(bytes_of(data))
+        self._transfer(messages, {source: receive(source) for source in sources}, request)
+        return headers, received
+
+    def exchange_with_all(
+        self,
+        outgoing: Mapping[int, Tensor],
+        request: Request,
+        is_detached: bool = False,
+        read: DataReader | None = None,
+    ) -> tuple[dict[int, RequestHeader], dict[int, Tensor]]:
+        """`exchange` with all other ranks; ProtocolError if their requests differ from this rank's."""
+        headers, received = self.exchange(outgoing, self.others, request, is_detached, read)
+        self._check_agreement(headers, make_header(request, 0), request)
+        return headers, received
+
+    def agree(self, data: Tensor, request: Request) -> list[int]:
+        """Agree on a request with all ranks before its data are sent; returns the bytes that each rank will send."""
+        headers, _ = self.exchange_with_all(dict.fromkeys(self.others, data), request, is_detached=True)
+        return [headers[r].num_bytes if r in headers else data.numel() for r in range(self.world.size)]
+
+    def all_gather(self, own: Tensor, request: Request) -> list[Tensor]:
+        """All-gather of bytes of any length: short messages at once, long ones once all ranks know the lengths."""
+        rank, size = self.world
+        is_long = size > 2 and own.numel() >= RING_BYTES
+        headers, received = self.exchange_with_all(dict.fromkeys(self.others, own), request, is_long)
+        late = [r for r in headers if headers[r].is_detached]
+        if is_long and len(late) == size - 1:
+            sizes = [own.numel() if r == rank else headers[r].num_bytes for r in range(size)]
+            return self.all_gather_bytes(own, sizes, request)
+        received |= {r: empty(headers[r].num_bytes, torch.uint8, varies=True) for r in late}
+        outgoing = dict.fromkeys(self.others, bytes_of(own)) if is_long else {}
+        self.transfer_bytes(outgoing, {r: bytes_of(received[r]) for r in late}, request)
+        return [own if r == rank else received[r] for r in range(size)]
+
+    def _check_agreement(self, headers: Mapping[int, RequestHeader], own: RequestHeader, request: Request) -> None:
+        """If headers differ, all ranks have seen it: they exchange the descriptions of their requests."""
+        if all(header.agrees_with(own) for header in headers.values()):
+            return
+        text = request.describe().encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
+        texts = {rank: bytearray(_TEXT_BYTES) for rank in self.others}
+        receivers = {rank: receive_into(memoryview(buffer)) for rank, buffer in texts.items()}
+        self._transfer({rank: [memoryview(text)] for rank in self.others}, receivers, request)
+        steps = {self.world.rank: own.step} | {rank: header.step for rank, header in headers.items()}
+        described = {self.world.rank: text} | {rank: bytes(buffer) for rank, buffer in texts.items()}
+        check_agreement(
+            [(steps[rank], described[rank].decode(errors="replace").strip()) for rank in range(self.world.size)]
+        )
+
+    # Data with known lengths, after the ranks have agreed
+
     def all_gather_bytes(self, own: Tensor, sizes: Sequence[int], request: Request) -> list[Tensor]:
         """All-gather: the bytes of every rank, in rank order; `sizes` are their lengths.
 
@@ -81,52 +200,58 @@ class Peers:
         way.
         """
         rank, size = self.world
-        blobs = [own if r == rank else torch.empty(sizes[r], dtype=torch.uint8) for r in range(size)]
+        blobs = [own if r == rank else empty(sizes[r], torch.uint8, varies=True) for r in range(size)]
         common = min(sizes) if size > 2 and min(sizes) >= RING_BYTES else 0
-        works = self._start([own[common:]] * size, [blob[common:] for blob in blobs])
         if common:
-            works += self._ring_all_gather([blob[:common] for blob in blobs], request)
-        self._finish(works, request)
+            self._ring_all_gather([blob[:common] for blob in blobs], request)
+        rest = [bytes_of(blob[common:]) for blob in blobs]
+        self.transfer_bytes(dict.fromkeys(self.others, rest[rank]), {r: rest[r] for r in self.others}, request)
         return blobs
 
-    def all_to_all_bytes(self, outgoing: Sequence[Tensor], sizes: Sequence[int], request: Request) -> list[Tensor]:
-        """All-to-all: send outgoing[r] to each rank r and receive sizes[r] bytes from it, all at once."""
-        incoming = [torch.empty(nbytes, dtype=torch.uint8) for nbytes in sizes]
-        incoming[self.world.rank] = outgoing[self.world.rank]
-        self._finish(self._start(outgoing, incoming), request)
-        return incoming
+    def transfer_bytes(self, outgoing: Mapping[int, Buffer], incoming: Mapping[int, Buffer], request: Request) -> None:
+        """Send and receive data without headers."""
+        receivers = {rank: receive_into(buffer) for rank, buffer in incoming.items()}
+        self._transfer({rank: [buffer] for rank, buffer in outgoing.items()}, receivers, request)
 
-    def _start(self, outgoing: Sequence[Tensor], incoming: Sequence[Tensor]) -> list[_Started]:
-        works = [(r, self.receive(incoming[r], r)) for r in reversed(self._others) if incoming[r].numel()]
-        return works + [(r, self.send(outgoing[r], r)) for r in self._others if outgoing[r].numel()]
-
-    def _ring_all_gather(self, blobs: Sequence[Tensor], request: Request) -> list[_Started]:
+    def _ring_all_gather(self, blobs: Sequence[Tensor], request: Request) -> None:
         """Each rank forwards to its successor what its predecessor sent, until all ranks have all blobs."""
         rank, size = self.world
-        before, after = (rank - 1) % size, (rank + 1) % size
-        order = [blobs[(rank - hop) % size] for hop in range(size)]
-        receiving = [self.receive(blob, before) for blob in order[1:]]  # all posted now: gloo's senders wait for it
-        sending = [self.send(order[0], after)]
-        for received, blob in zip(receiving[:-1], order[1:-1], strict=True):  # the last one need not be forwarded
-            self.wait(received, before, request)
-            sending.append(self.send(blob, after))
-        return [(before, receiving[-1]), *((after, work) for work in sending)]
+        order = [bytes_of(blobs[(rank - hop) % size]) for hop in range(size)]
+        for hop in range(size - 1):
+            self.transfer_bytes({(rank + 1) % size: order[hop]}, {(rank - 1) % size: order[hop + 1]}, request)
 
-    def _finish(self, works: Sequence[_Started], request: Request) -> None:
-        for peer, work in works:
-            self.wait(work, peer, request)
+    def _transfer(
+        self, outgoing: Mapping[int, Sequence[Buffer]], receivers: Mapping[int, Receiver], request: Request
+    ) -> None:
+        self.sent += sum([buffer.nbytes for buffers in outgoing.values() for buffer in buffers])
+        try:
+            self._mesh.transfer(outgoing, {rank: self._count(each) for rank, each in receivers.items()})
+        except LostConnection as lost:
+            raise self._name_lost(lost.ranks, lost.closed, request) from lost
 
-    def send(self, data: Tensor, to: int) -> Any:
-        """Start sending bytes to a rank; returns gloo's work object."""
-        self.sent += data.numel()
-        self.messages[0] += 1
-        return self.gloo.send([data], to, 0)
+    def _count(self, receiver: Receiver) -> Receiver:
+        for buffer in receiver:
+            self.received += buffer.nbytes
+            yield buffer
 
-    def receive(self, into: Tensor, source: int) -> Any:
-        """Start receiving bytes from a rank into a tensor; returns gloo's work object."""
-        self.received += into.numel()
-        self.messages[1] += 1
-        return self.gloo.recv([into], source, 0)
+    def wait_for_gloo(self, work: dist.Work, request: Request) -> None:
+        """Wait for a collective of gloo's, which does not tell which rank failed."""
+        try:
+            work.wait(self.timeout)
+        except RuntimeError as error:
+            raise self._name_lost([], "imed out" not in str(error), request) from error
+
+    def _name_lost(self, ranks: Sequence[int], closed: bool, request: Request) -> PeerLostError:
+        subject = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" if ranks else "another rank"
+        event = "closed the connection" if closed else "did not answer"
+        return PeerLostError(
+            f"step {request.step}: {subject} {event} (timeout_s={self.timeout.total_seconds():g}) while rank "
+            f"{self.world.rank} waited in {request.describe()[:200]}; see the log of that rank"
+        )
+
+    def close(self) -> None:
+        """Close the connections of the mesh; gloo's are closed with this object."""
+        self._mesh.close()
 
     def disconnect(self) -> None:
         """Make every wait for a peer fail at once, from any thread; nothing can be sent or received afterwards.
@@ -135,20 +260,16 @@ class Peers:
         this waits for a message that no rank sends. If a peer has closed its connection already, the wait ends at once
         without that effect, and the next peer is tried.
         """
-        for peer in range(self.world.size):
-            if peer != self.world.rank:
-                with suppress(RuntimeError):
-                    work = self.gloo.recv([torch.empty(1, dtype=torch.uint8)], peer, _DISCONNECT_TAG)
-                    work.wait(timedelta(milliseconds=1))
+        self._mesh.disconnect()
+        for peer in self.others:
+            with suppress(RuntimeError):
+                self.gloo.recv([torch.empty(1, dtype=torch.uint8)], peer, 0).wait(timedelta(milliseconds=1))
 
-    def wait(self, work: dist.Work, peer: int | None, request: Request) -> None:
-        """Wait for a send or receive; PeerLostError names the rank that did not answer."""
-        try:
-            work.wait(self.timeout)
-        except RuntimeError as error:
-            subject = "another rank" if peer is None else f"rank {peer}"
-            event = "did not answer" if "imed out" in str(error) else "closed the connection"
-            raise PeerLostError(
-                f"step {request.step}: {subject} {event} (timeout_s={self.timeout.total_seconds():g}) while rank "
-                f"{self.world.rank} waited in {request.describe()[:200]}; see the log of that rank"
-            ) from error
+
+def _drain(header: RequestHeader) -> Iterator[Buffer]:
+    """Buffers for the data of a request that this rank does not expect."""
+    left = 0 if header.is_detached else header.num_bytes
+    scratch = memoryview(bytearray(min(left, _DRAIN_BYTES)))
+    while left > 0:
+        yield scratch[: min(left, _DRAIN_BYTES)]
+        left -= _DRAIN_BYTES

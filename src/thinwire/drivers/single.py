@@ -29,7 +29,9 @@ class SingleRank:
         self._check_open()
         return drive(program, self._perform)
 
-    def submit(self, program: Program[T], ahead: bool = False, after: Future[Any] | None = None) -> Future[T]:
+    def submit(
+        self, program: Program[T], ahead: bool = False, after: Future[Any] | None = None, channel: int = 0
+    ) -> Future[T]:
         """Run the program at once and return a finished future: there is no other rank to wait for."""
         self._check_open()
         done: Future[T] = Future()

@@ -72,8 +72,8 @@ def test_the_meter_merges_old_steps_and_keeps_the_sum():
     by_step = meters[0].sum_by("step")
     assert set(by_step) == {-1, 7, 8, 9}
     assert meters[0].total().requests == 10
-    assert meters[0].total().sent_bytes == 10 * (20 + 16)
-    assert {kind: t.sent_bytes for kind, t in meters[0].sum_by("kind").items()} == {"values": 200, "header": 160}
+    assert meters[0].total().sent_bytes == 10 * (20 + 24)
+    assert {kind: t.sent_bytes for kind, t in meters[0].sum_by("kind").items()} == {"values": 200, "header": 240}
 
 
 def test_a_broadcast_is_handed_over_by_its_root_alone():

@@ -58,3 +58,7 @@ def test_a_rank_that_does_not_come_is_named_after_the_timeout(pool):
     assert time.monotonic() - started < 20
     name, text = caught.value.errors[0]
     assert name == "PeerLostError" and "rank 1" in text and "AllReduce" in text
+
+
+def test_a_dropped_driver_is_freed_without_the_garbage_collector(pool):
+    assert pool.run(2, jobs.drop_driver) == [True] * 2
