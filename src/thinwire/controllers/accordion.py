@@ -6,6 +6,7 @@ Ranks all-reduce one squared norm a layer; rank 0 decides and broadcasts the pla
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from ..core import AllReduce, CompositionError, Context, LayerMenus, Plan, Program, reduce_labels
 from .base import broadcast_plan
-from .cost_search import low_and_high_compression
+from .cost_search import low_and_high_compression, same_method_options
 from .windowed import WindowedController, WindowState, check_settings
 
 
@@ -82,11 +83,21 @@ class Accordion(WindowedController):
 
     def _choose(self, critical: Tensor, ctx: Context) -> Plan:
         """Little compression for critical layers, much for the others."""
-        ends = {spec.name: low_and_high_compression(spec, menu, self.low, self.high, ctx) for spec, menu in self.menus}
+        costs = self._costs.compute(self._zeros, ctx)
         return {
-            name: low if is_low else high
-            for (name, (low, high)), is_low in zip(ends.items(), critical.tolist(), strict=True)
+            spec.name: low_and_high_compression(row.tolist(), menu.default, among, self.low, self.high)[not is_low]
+            for (spec, menu), row, among, is_low in zip(
+                self.menus, costs, self._same_method, critical.tolist(), strict=True
+            )
         }
+
+    def _zeros(self, index: int) -> Tensor:
+        spec, _ = self.menus[index]
+        return torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
+
+    @cached_property
+    def _same_method(self) -> list[list[int]]:
+        return [same_method_options(menu) for _, menu in self.menus]
 
 
 def is_critical(old: Tensor, new: Tensor, eta: float) -> Tensor:

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from ..core import Aggregator, Context, Menu, TensorSpec, wraps_compressor
-from .estimates import compute_cost_table
+from ..core import Aggregator, Menu, wraps_compressor
 
 
 def same_method_options(menu: Menu) -> list[int]:
@@ -23,20 +19,26 @@ def _method(option: Aggregator[Any]) -> tuple[type, ...]:
     return (type(option), type(option.compressor)) if wraps_compressor(option) else (type(option),)
 
 
-def nearest_option(costs: Tensor, among: Sequence[int], num_bytes: float) -> int:
+def nearest_option(costs: Sequence[float], among: Sequence[int], num_bytes: float) -> int:
     """The option with the cost nearest to so many bytes; of equals the first."""
-    return min(among, key=lambda at: (abs(float(costs[at]) - num_bytes), at))
+    return min(among, key=lambda at: (abs(costs[at] - num_bytes), at))
 
 
-def low_and_high_compression(spec: TensorSpec, menu: Menu, low: float, high: float, ctx: Context) -> tuple[int, int]:
+def low_and_high_compression(
+    costs: Sequence[float], default: int, among: Sequence[int], low: float, high: float
+) -> tuple[int, int]:
     """The options for low and for high compression: nearest to so many times the default's bytes.
 
     Of a menu of two options: the one of more bytes, and the other.
+
+    Args:
+        costs: bytes of each option.
+        default: an option.
+        among: options that may be chosen if there are more than two.
+        low: times the default's bytes.
+        high: likewise.
     """
-    zeros = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
-    (costs,) = compute_cost_table(((spec, menu),), [zeros], ctx)
-    if len(menu.options) == 2:
+    if len(costs) == 2:
         larger = int(costs[1] > costs[0])
         return larger, 1 - larger
-    among, default_bytes = same_method_options(menu), float(costs[menu.default])
-    return nearest_option(costs, among, low * default_bytes), nearest_option(costs, among, high * default_bytes)
+    return nearest_option(costs, among, low * costs[default]), nearest_option(costs, among, high * costs[default])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from ..core import (
     LayerMenus,
     Program,
     Request,
+    SameObject,
     TensorSpec,
     World,
     capabilities_of,
@@ -62,14 +64,6 @@ def compute_error_table(
     return list(table.split(widths))
 
 
-def compute_cost_table(menus: LayerMenus, tensors: Sequence[Tensor], ctx: Context) -> list[Tensor]:
-    """Return the bytes that a rank would send with each option, a row for each layer."""
-    return [
-        compute_bytes(menu.options, tensor, spec, ctx.world.size, _key(spec, ctx), ctx.step)
-        for (spec, menu), tensor in zip(menus, tensors, strict=True)
-    ]
-
-
 def _key(spec: TensorSpec, ctx: Context) -> Key:
     return derive_key(ctx.seed, KEY_WORD, ctx.step, spec.name)
 
@@ -82,17 +76,33 @@ def compute_errors(
     One computation gives the errors of several options where it can (one sort for all densities, one factorization for
     all ranks); with `exact` only if it gives no mere estimates. All other options are run.
     """
-    errors: dict[int, float] = {}
-    for at, option in enumerate(options):
-        if at in errors:
-            continue
-        left = [i for i in range(at, len(options)) if i not in errors]
-        if estimates_errors(option):
-            known = option.estimate_errors(tensor, spec, [options[i] for i in left], key, exact)
-            errors |= {i: error for i, error in zip(left, known, strict=True) if error is not None}
-        if at not in errors:
-            errors[at] = measure_error(option, tensor, spec, key, step)
-    return torch.tensor([errors[at] for at in range(len(options))], dtype=torch.float64)
+    options = tuple(options)
+    errors: list[float | None] = [None] * len(options)
+    left = list(range(len(options)))
+    while left:
+        first = left[0]
+        if estimates_errors(option := options[first]):
+            known = option.estimate_errors(tensor, spec, _pick(options, left), key, exact)
+            if isinstance(known, Tensor):
+                if len(left) == len(options):
+                    return known.to("cpu", torch.float64)
+                known = known.tolist()
+            for at, error in zip(left, known, strict=True):
+                errors[at] = error
+        if errors[first] is None:
+            errors[first] = measure_error(option, tensor, spec, key, step)
+        left = [at for at in left if errors[at] is None]
+    return torch.tensor(errors, dtype=torch.float64)
+
+
+def _pick(options: tuple[Aggregator[Any], ...], indices: Sequence[int]) -> tuple[Aggregator[Any], ...]:
+    """Some of the options in order, as the same tuple at every decision: parts cache what depends on it alone."""
+    return options if len(indices) == len(options) else _pick_cached(SameObject(options), tuple(indices))
+
+
+@lru_cache(maxsize=256)
+def _pick_cached(options: SameObject[tuple[Aggregator[Any], ...]], indices: tuple[int, ...]) -> tuple[Any, ...]:
+    return tuple(options.value[at] for at in indices)
 
 
 def measure_error(option: Aggregator[Any], tensor: Tensor, spec: TensorSpec, key: Key, step: int = 0) -> float:
@@ -102,34 +112,60 @@ def measure_error(option: Aggregator[Any], tensor: Tensor, spec: TensorSpec, key
     return float(torch.linalg.vector_norm(tensor - out.value.view(tensor.shape), dtype=torch.float64))
 
 
+class KnownBytes(NamedTuple):
+    """Bytes of a layer's options that are the same for every tensor of its form."""
+
+    row: Tensor  # float64; NaN where they depend on the tensor
+    varying: tuple[int, ...]  # options for which they do
+
+
+class CostTable:
+    """Bytes of all options of some menus. What does not depend on a tensor is computed once for each world size."""
+
+    def __init__(self, menus: LayerMenus) -> None:
+        self._menus = menus
+        self._known: dict[int, list[KnownBytes]] = {}  # by world size; one for each layer
+
+    def compute(self, tensor_of: Callable[[int], Tensor], ctx: Context) -> list[Tensor]:
+        """Return the bytes that a rank would send with each option, a row for each layer.
+
+        Args:
+            tensor_of: returns the tensor of the layer with this index; called only where bytes depend on it.
+            ctx: of this step.
+        """
+        known = self._known.get(size := ctx.world.size)
+        if known is None:
+            known = self._known[size] = [known_bytes(menu.options, spec, size) for spec, menu in self._menus]
+        rows = [one.row for one in known]
+        for at, one in enumerate(known):
+            if one.varying:
+                spec, menu = self._menus[at]
+                rows[at] = compute_bytes(menu.options, tensor_of(at), spec, size, _key(spec, ctx), ctx.step, one)
+        return rows
+
+
 def compute_bytes(
-    options: Sequence[Aggregator[Any]], tensor: Tensor, spec: TensorSpec, size: int, key: Key, step: int = 0
+    options: Sequence[Aggregator[Any]],
+    tensor: Tensor,
+    spec: TensorSpec,
+    size: int,
+    key: Key,
+    step: int = 0,
+    known: KnownBytes | None = None,
 ) -> Tensor:
     """Return the bytes (float64) that one of `size` ranks would send; a world of one counts as a world of two."""
-    size = max(2, size)
-    costs = [
-        measure_bytes(option, tensor, spec, size, key, step) if fixed is None else fixed
-        for option, fixed in zip(options, _fixed_bytes(_SameObject(options), spec, size), strict=True)
-    ]
-    return torch.tensor(costs, dtype=torch.float64)
+    known = known_bytes(options, spec, size) if known is None else known
+    row = known.row.clone()
+    for at in known.varying:
+        row[at] = measure_bytes(options[at], tensor, spec, max(2, size), key, step)
+    return row
 
 
-class _SameObject(NamedTuple):
-    """Options as a key of a cache, compared by identity: comparing a hundred compositions would cost more."""
-
-    options: Sequence[Aggregator[Any]]
-
-    def __hash__(self) -> int:
-        return id(self.options)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SameObject) and self.options is other.options
-
-
-@lru_cache(maxsize=4096)
-def _fixed_bytes(menu: _SameObject, spec: TensorSpec, size: int) -> list[float | None]:
-    """Bytes of options that send the same for every tensor of this form; None where they depend on the tensor."""
-    return [option.expected_bytes(spec, size) if expects_bytes(option) else None for option in menu.options]
+def known_bytes(options: Sequence[Aggregator[Any]], spec: TensorSpec, size: int) -> KnownBytes:
+    """Return what options tell of their bytes without a tensor; a world of one counts as a world of two."""
+    row = [option.expected_bytes(spec, max(2, size)) if expects_bytes(option) else math.nan for option in options]
+    varying = tuple(at for at, option in enumerate(options) if not expects_bytes(option))
+    return KnownBytes(torch.tensor(row, dtype=torch.float64), varying)
 
 
 def size_varies(option: Any) -> bool:

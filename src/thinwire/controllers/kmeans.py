@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from ..core import Context, Key, LayerMenus, Plan, Program, derive_key
 from .base import broadcast_plan
 from .clusters import k_means, standardize
 from .cost_search import nearest_option, same_method_options
-from .estimates import ERRORS_FROM, compute_cost_table, compute_error_table
+from .estimates import ERRORS_FROM, compute_error_table
 from .knapsack import sum_chosen
 from .windowed import OBSERVED, WindowedController, WindowState, check_alpha, check_settings
 
@@ -49,30 +50,34 @@ class KMeans(WindowedController):
         check_settings(self, ("every", "start", "window", "clusters"), words)
 
     def _decide(self, plan: Plan, state: WindowState, ctx: Context) -> Program[tuple[Plan, Any]]:
-        errors = yield from compute_error_table(self.menus, state.means(), ctx, self.errors_from, self.exact_errors)
+        means = state.means()
+        errors = yield from compute_error_table(self.menus, means, ctx, self.errors_from, self.exact_errors)
         own = plan
         if ctx.world.rank == 0 and int(state.counts.sum()):
-            costs = compute_cost_table(self.menus, state.means(), ctx)
+            costs = self._costs.compute(means.__getitem__, ctx)
             options = self._choose(errors, costs, derive_key(ctx.seed, KEY_WORD, ctx.step))
             own = {spec.name: option for (spec, _), option in zip(self.menus, options, strict=True)}
         return (yield from broadcast_plan(own, self.menus)), ()
 
     def _choose(self, errors: Sequence[Tensor], costs: Sequence[Tensor], key: Key) -> list[int]:
-        errors = [torch.nan_to_num(row, nan=0.0, posinf=torch.inf) for row in errors]
+        error_rows = [torch.nan_to_num(row, nan=0.0, posinf=torch.inf).tolist() for row in errors]
+        cost_rows = [row.tolist() for row in costs]
         defaults = [menu.default for _, menu in self.menus]
-        default_errors = [float(row[option]) for row, option in zip(errors, defaults, strict=True)]
+        default_errors = [row[option] for row, option in zip(error_rows, defaults, strict=True)]
         places = rank_clusters([spec.numel for spec, _ in self.menus], default_errors, self.clusters, key)
         last = max(places)
         for shift in range(last + 1):
             options = [
-                grid_option(
-                    cost, same_method_options(menu), min(1.0, (place + shift) / max(1, last)) if error > 0 else 0
-                )
-                for cost, (_, menu), place, error in zip(costs, self.menus, places, default_errors, strict=True)
+                grid_option(cost, among, min(1.0, (place + shift) / max(1, last)) if error > 0 else 0)
+                for cost, among, place, error in zip(cost_rows, self._same_method, places, default_errors, strict=True)
             ]
-            if sum_chosen(errors, options) <= self.alpha * sum_chosen(errors, defaults):
-                return options if sum_chosen(costs, options) <= sum_chosen(costs, defaults) else defaults
+            if sum_chosen(error_rows, options) <= self.alpha * sum_chosen(error_rows, defaults):
+                return options if sum_chosen(cost_rows, options) <= sum_chosen(cost_rows, defaults) else defaults
         return defaults
+
+    @cached_property
+    def _same_method(self) -> list[list[int]]:
+        return [same_method_options(menu) for _, menu in self.menus]
 
 
 def rank_clusters(sizes: Sequence[int], errors: Sequence[float], clusters: int, key: Key) -> list[int]:
@@ -84,8 +89,8 @@ def rank_clusters(sizes: Sequence[int], errors: Sequence[float], clusters: int, 
     return [order.index(member) for member in members.tolist()]
 
 
-def grid_option(costs: Tensor, among: Sequence[int], share: float) -> int:
+def grid_option(costs: Sequence[float], among: Sequence[int], share: float) -> int:
     """The option nearest to a share of the way from the fewest bytes to the most, on a geometric grid."""
-    some_costs = costs[list(among)].clamp(min=1e-3)
-    low, high = float(some_costs.min()), float(some_costs.max())
+    some_costs = [costs[at] for at in among]
+    low, high = max(1e-3, min(some_costs)), max(1e-3, max(some_costs))
     return nearest_option(costs, among, low * (high / low) ** share)

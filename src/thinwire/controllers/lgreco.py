@@ -25,7 +25,7 @@ from ..core import (
 )
 from .base import broadcast_plan
 from .composite import bind_menus
-from .estimates import ERRORS_FROM, compute_cost_table, compute_error_table
+from .estimates import ERRORS_FROM, compute_error_table
 from .knapsack import SOLVERS, solve_knapsack
 from .timing import Timing, byte_weights, draw_plan, fit, record_sample
 from .windowed import OBSERVED, WindowedController, WindowState, check_alpha, check_settings
@@ -132,7 +132,7 @@ class LGreCo(WindowedController):
         timing = state.extra.timing
         if state.num_exchanges < self.calibration_steps:
             return (yield from draw_plan(plan, timing, state.num_exchanges, self.menus, ctx))
-        costs = compute_cost_table(self.menus, state.means(), ctx) if ctx.world.rank == 0 else []
+        costs = self._costs.compute(state.means().__getitem__, ctx) if ctx.world.rank == 0 else []
         timing = yield from fit(timing, costs, ctx)
         return {**plan, **self._to_plan(state.extra.defaults)}, timing
 
@@ -148,16 +148,17 @@ class LGreCo(WindowedController):
         return super().report(state) | (timing.report() if timing else {"objective": "bytes"})
 
     def _decide(self, plan: Plan, state: WindowState, ctx: Context) -> Program[tuple[Plan, Any]]:
-        errors = yield from compute_error_table(self.menus, state.means(), ctx, self.errors_from, self.exact_errors)
-        own = self._solve(errors, plan, state, ctx) if ctx.world.rank == 0 else plan
+        means = state.means()
+        errors = yield from compute_error_table(self.menus, means, ctx, self.errors_from, self.exact_errors)
+        own = self._solve(errors, means, plan, state, ctx) if ctx.world.rank == 0 else plan
         chosen = yield from broadcast_plan(own, self.menus)
         return chosen, state.extra
 
-    def _solve(self, errors: list[Tensor], plan: Plan, state: WindowState, ctx: Context) -> Plan:
+    def _solve(self, errors: list[Tensor], means: list[Tensor], plan: Plan, state: WindowState, ctx: Context) -> Plan:
         """On rank 0 only: floating-point results may differ between machines, and plans must not."""
         if not int(state.counts.sum()):
             return plan  # no good step since the last decision
-        costs = compute_cost_table(self.menus, state.means(), ctx)
+        costs = self._costs.compute(means.__getitem__, ctx)
         if state.extra.timing:
             costs = [row * weight for row, weight in zip(costs, byte_weights(state.extra.timing), strict=True)]
         rows = [row.square() for row in errors] if self.error == "squared" else errors

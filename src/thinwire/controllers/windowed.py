@@ -22,6 +22,7 @@ from ..core import (
     TensorSpec,
 )
 from .base import default_plan, exchanges_until_decision
+from .estimates import CostTable
 
 OBSERVED = ("gradient", "target")
 W = TypeVar("W", bound="WindowedController")
@@ -36,7 +37,7 @@ class WindowState(NamedTuple):
     extra: Any = ()  # state of the subclass
 
     def means(self) -> list[Tensor]:
-        return [total / max(1, int(count)) for total, count in zip(self.sums, self.counts, strict=True)]
+        return [total / max(1, count) for total, count in zip(self.sums, self.counts.tolist(), strict=True)]
 
 
 class WindowedController:
@@ -78,6 +79,10 @@ class WindowedController:
     @cached_property
     def _layer_index(self) -> dict[str, int]:
         return {spec.name: index for index, (spec, _) in enumerate(self.menus)}
+
+    @cached_property
+    def _costs(self) -> CostTable:
+        return CostTable(self.menus)
 
     def replan(self, plan: Plan, state: WindowState, ctx: Context) -> Program[tuple[Plan, WindowState]]:
         is_due = bool(self.menus) and exchanges_until_decision(state.num_exchanges, self.start, self.every) == 0

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from thinwire.catalog.patterns import assign_composition
 from thinwire.controllers.estimates import compute_errors
 from thinwire.controllers.lgreco import LGreCo
-from thinwire.core import Context, Key, LayerObservation, Reduced, TensorSpec, World, loopback
+from thinwire.core import Context, Key, LayerObservation, Plan, Reduced, TensorSpec, World, loopback
 from thinwire.exchange import Exchanger
 
 from .ddp import MODELS, make_workload
@@ -82,7 +82,25 @@ def measure(
         layers,
         assign_composition(layers, f"ef(adapt({COMPRESSORS[compressor]}, controller=lgreco(start=1, window=1)))"),
     )
-    controller = exchanger.controller
+    observe, decide = prepare_decision(exchanger, gradients)
+    observe_s, decide_s = time_cpu_s(observe, seconds / 4), time_cpu_s(decide, seconds)
+    usual = LGreCo()
+    share = (decide_s + usual.window * observe_s) / (usual.every * compute_s)
+    differences = compare_errors(exchanger, gradients)
+    return ControllerCost(
+        model, compressor, len(exchanger.menus), len(exchanger.menus[0][1].options), 1e3 * compute_s, 1e3 * observe_s,
+        1e3 * decide_s, 100 * share, 100 * statistics.median(differences), 100 * max(differences),
+    )  # fmt: skip
+
+
+def prepare_decision(
+    exchanger: Exchanger, gradients: dict[str, Tensor]
+) -> tuple[Callable[[], object], Callable[[], tuple[Plan, Any]]]:
+    """What observes all layers, and what decides after they were observed. The controller is lgreco(start=1, window=1).
+
+    There is one rank: all of the controller's arithmetic, and no network.
+    """
+    controller, layers = exchanger.controller, list(exchanger.layers.values())
     assert isinstance(controller, LGreCo)
     plan, state = controller.init(layers)
     ctx = Context(0, World(0, 1), 0, plan)
@@ -99,15 +117,7 @@ def measure(
         return observed
 
     observed = observe()
-    observe_s = time_cpu_s(observe, seconds / 4)
-    decide_s = time_cpu_s(lambda: loopback(controller.replan(plan, observed, ctx)), seconds)
-    usual = LGreCo()
-    share = (decide_s + usual.window * observe_s) / (usual.every * compute_s)
-    differences = compare_errors(exchanger, gradients)
-    return ControllerCost(
-        model, compressor, len(exchanger.menus), len(exchanger.menus[0][1].options), 1e3 * compute_s, 1e3 * observe_s,
-        1e3 * decide_s, 100 * share, 100 * statistics.median(differences), 100 * max(differences),
-    )  # fmt: skip
+    return observe, lambda: loopback(controller.replan(plan, observed, ctx))
 
 
 def compare_errors(

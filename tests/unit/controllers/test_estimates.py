@@ -9,8 +9,8 @@ from helpers.cases import draw
 from thinwire.aggregators.switch import Adapt
 from thinwire.catalog import parse
 from thinwire.controllers import LGreCo
-from thinwire.controllers.estimates import compute_bytes, compute_errors, measure_bytes, measure_error
-from thinwire.core import Key, TensorSpec, World
+from thinwire.controllers.estimates import CostTable, compute_bytes, compute_errors, measure_bytes, measure_error
+from thinwire.core import Context, Key, Menu, TensorSpec, World
 from thinwire.drivers.lockstep import lockstep
 from thinwire.drivers.meter import Meter
 from thinwire.exchange import Exchanger
@@ -153,3 +153,39 @@ def test_what_changes_with_the_step_is_priced_at_the_present_one():
     assert float(early) == 0 and float(late) > 0
     sent = [compute_bytes([option], tensor("gaussian"), SPEC, 2, KEY, step) for step in (0, 50)]
     assert sent[0] > 20 * sent[1]
+
+
+def test_bytes_that_depend_on_no_tensor_are_asked_for_once_a_world_size(monkeypatch):
+    asked, option = [], parse("topk(density=0.05)")
+    expected_bytes = type(option).expected_bytes
+    monkeypatch.setattr(type(option), "expected_bytes", lambda *args: asked.append(args) or expected_bytes(*args))
+    costs = CostTable(((SPEC, Menu((option, parse("topk(density=0.1)")))),))
+    no_tensors = {}.__getitem__  # fails if it is called
+    rows = [costs.compute(no_tensors, Context(step, World(0, size))) for step, size in enumerate((4, 4, 8, 4))]
+    assert len(asked) == 2 * 2
+    assert [float(row[0][0]) for row in rows] == [expected_bytes(option, SPEC, size) for size in (4, 4, 8, 4)]
+
+
+def test_bytes_that_depend_on_the_tensor_are_measured_at_each_decision():
+    options = (parse("topk(density=0.05)"), parse("threshold(tau=0.5)"))
+    costs, ctx = CostTable(((SPEC, Menu(options)), (SPEC, Menu(options[:1])))), Context(0, World(0, 2))
+    tensors = [tensor("gaussian") * scale for scale in (1.0, 0.3)]
+    rows = [costs.compute([given].__getitem__, ctx) for given in (*tensors, tensors[0])]
+    assert float(rows[0][0][1]) > 2 * float(rows[1][0][1])
+    assert torch.equal(rows[0][0], rows[2][0])
+    assert all(torch.equal(row[1], rows[0][0][:1]) for row in rows)
+
+
+def test_menus_of_the_same_length_keep_their_own_errors():
+    given = tensor("gaussian")
+    for exact in (False, True, False):
+        for text in ("topk(density=0.05)", "topk(density=0.02)", 'topk(density=0.02, values="bf16")'):
+            options = options_for(text)  # a new tuple, perhaps where the last one was
+            alone = [float(compute_errors([option], given, SPEC, KEY, exact)) for option in options[::9]]
+            assert compute_errors(options, given, SPEC, KEY, exact)[::9].tolist() == pytest.approx(alone, rel=1e-9)
+
+
+def test_options_of_other_methods_in_between_change_no_error():
+    given, densities = tensor("heavy tails"), options_for("topk(density=0.05)")
+    mixed = tuple(part for option in densities for part in (option, parse("qsgd(bits=4)")))
+    assert torch.equal(compute_errors(mixed, given, SPEC, KEY)[::2], compute_errors(densities, given, SPEC, KEY))

@@ -58,7 +58,8 @@ def test_true_errors_keep_within_the_budget_and_it_never_costs_more_than_the_ref
 def test_the_lagrangian_form_is_feasible_and_near_the_optimum_where_layers_are_many(seed):
     errors, costs = tables(40, 8, seed, "monotone")
     budget = sum_chosen(errors, [3] * 40)
-    quick, best = solve_lagrangian(errors, costs, budget), solve_exact(errors, costs, budget, 100_000)
+    table = torch.stack(errors), torch.stack(costs)
+    quick, best = solve_lagrangian(*table, budget), solve_exact(*table, budget, 100_000)
     assert sum_chosen(errors, quick) <= budget
     largest_step = max(float(row.max() - row.min()) for row in costs)
     assert (
@@ -110,16 +111,40 @@ def test_one_layer_beyond_the_budget_is_not_taken_for_feasible():
     assert solve_knapsack(errors, costs, [1], alpha=0.5) == [1]  # nothing is within: the least error
 
 
+@pytest.mark.parametrize("solver", ["exact", "lagrangian"])
+@pytest.mark.parametrize("seed", range(10))
+def test_options_that_another_beats_and_rows_of_other_lengths_change_nothing(seed, solver):
+    errors, costs = tables(6, 5, seed)
+    for at in range(0, 6, 2):  # after the others, so that their numbers stay
+        errors[at] = torch.cat([errors[at], errors[at][:2] + 1.0])
+        costs[at] = torch.cat([costs[at], costs[at][:2] + 1.0])
+    chosen = solve_knapsack(errors, costs, [2] * 6, 1.2, solver=solver)
+    assert chosen == solve_knapsack(
+        [row[:5] for row in errors], [row[:5] for row in costs], [2] * 6, 1.2, solver=solver
+    )
+
+
+def test_a_default_of_infinite_error_allows_all_options():
+    errors, costs = tables(3, 4, 2)
+    errors[1][2] = torch.inf
+    assert solve_knapsack(errors, costs, [2, 2, 2]) == [int(row.argmin()) for row in costs]
+
+
 def test_no_layer_is_no_choice():
     assert solve_knapsack([], [], []) == []
 
 
+def front(errors, costs):
+    order, is_kept = pareto_front(errors[None], costs[None])
+    return order[is_kept].tolist()
+
+
 def test_candidates_that_another_beats_in_both_are_left_out():
     errors, costs = torch.tensor([3.0, 2.0, 2.0, 1.0, 4.0]), torch.tensor([1.0, 2.0, 2.0, 5.0, 3.0])
-    assert pareto_front(errors, costs).tolist() == [0, 1, 3]
+    assert front(errors, costs) == [0, 1, 3]
     for seed in range(20):
         (errors,), (costs,) = tables(1, 9, seed)
-        kept = pareto_front(errors, costs).tolist()
+        kept = front(errors, costs)
         for at in range(9):
             beaten = any(errors[k] <= errors[at] and costs[k] <= costs[at] for k in kept)
             assert beaten and (
