@@ -149,7 +149,7 @@ def save(
     model = ddp_of(driver, bucket_cap_mb=SMALL_BUCKETS_MB)
     handle = thinwire.attach(model, composition)
     train(model, driver, steps)
-    return handle.state_dict(), dict(handle.exchanger.plan), history(handle)
+    return handle.state_dict(gather=True), dict(handle.exchanger.plan), history(handle)
 
 
 def take_over(

@@ -319,7 +319,7 @@ def save_state(driver: TorchDist, composition: Composition) -> dict[str, Any]:
     model = ddp_of(driver)
     handle = thinwire.attach(model, composition)
     train(model, driver, 4)
-    return handle.state_dict()
+    return handle.state_dict(gather=True)
 
 
 def load_state(driver: TorchDist, composition: Composition, state: dict[str, Any]) -> Any:

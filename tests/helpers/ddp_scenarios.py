@@ -232,7 +232,7 @@ def leave_unused_slowly(driver: TorchDist) -> list[bool]:
 
 def outlive(driver: TorchDist, detach: bool) -> tuple[int, list[tuple[int, int]]]:
     """Which of some dropped models are still alive, and how many threads and files there are."""
-    watched, counts = [], []
+    watched, counts, threads_before = [], [], threading.active_count()
     for _ in range(4):
         model = ddp_of(driver)
         handle = thinwire.attach(model, EF_TOPK)
@@ -241,10 +241,21 @@ def outlive(driver: TorchDist, detach: bool) -> tuple[int, list[tuple[int, int]]
         if detach:
             handle.detach()
         del model, handle
-        gc.collect()
-        time.sleep(0.1)
-        counts.append((threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))))
+        counts.append(_settled_counts(threads_before))
     return sum(ref() is not None for ref in watched), counts
+
+
+def _settled_counts(threads_before: int) -> tuple[int, int]:
+    """Threads and files of this process, once the threads that were told to end have ended.
+
+    The communication thread may still be in its last lines when backward returns; it holds its job until then.
+    """
+    gc.collect()
+    for _ in range(100):
+        if threading.active_count() <= threads_before:
+            break
+        time.sleep(0.05)
+    return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
 
 
 def grow(driver: TorchDist) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 
 from thinwire import TorchDist, self_test
 from thinwire.core import Program
-from thinwire.integrations.comparison import fingerprint
+from thinwire.integrations.fingerprints import fingerprint
 
 
 def examine(driver: TorchDist, illness: str) -> self_test.GroupResult:

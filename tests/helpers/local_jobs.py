@@ -246,7 +246,7 @@ def another_world(driver: TorchDist, stored: dict[str, Any] | None) -> dict[str,
     ) as handle:
         if stored is None:
             teach(model, optimizer, driver.world.rank, 4)
-            return handle.state_dict()
+            return handle.state_dict(gather=True)
         handle.load_state_dict(stored)
         return handle.rounds.state_dict()
 
@@ -269,7 +269,7 @@ def stored_moments(driver: TorchDist, options: dict[str, Any], stored: dict[str,
     with local(driver, model, optimizer, dense_below=0, **options) as handle:
         if stored is None:
             teach(model, optimizer, driver.world.rank, 4)
-            return handle.state_dict()
+            return handle.state_dict(gather=True)
         handle.load_state_dict(stored)
         assert handle.averaging is not None
         layers = handle.averaging.state_dict()["exchanger"]["layers"]

@@ -50,6 +50,24 @@ def report_of(driver: TorchDist, composition: Composition, steps: int = 2) -> st
     return str(handle.report())
 
 
+def metrics_of(driver: TorchDist, composition: Composition, counts: tuple[int, ...]) -> list[Any]:
+    """The metrics after each number of further steps, then the last report."""
+    model = ddp_of(driver)
+    handle = thinwire.attach(model, composition)
+    found: list[Any] = []
+    for steps in counts:
+        train(model, driver, steps)
+        found.append(handle.metrics())
+    return [*found, handle.report()]
+
+
+def metrics_of_local(driver: TorchDist) -> dict[str, float]:
+    model, optimizer = make()
+    with local(driver, model, optimizer, sync_every=2, composition=EF_TOPK) as handle:
+        teach(model, optimizer, driver.world.rank, 4)
+        return handle.metrics()
+
+
 def report_of_local(driver: TorchDist) -> tuple[str, str, str]:
     model, optimizer = make()
     options = {"sync_every": 2, "composition": EF_TOPK, "optimizer_state": "uniform(bits=4)"}

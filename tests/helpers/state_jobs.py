@@ -6,7 +6,7 @@ import copy
 import logging
 import warnings
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -157,12 +157,28 @@ def resume_without_the_handle(
     return [[str(w.message) for w in some if "memory" in str(w.message)] for some in (first, told)]
 
 
-def save_dcp(driver: TorchDist, composition: Composition, folder: str) -> dict[str, Tensor]:
+def save_dcp(driver: TorchDist, composition: Composition, folder: str, gathered: bool = False) -> dict[str, Tensor]:
     model = ddp_of(driver)
     handle = thinwire.attach(model, composition)
     train(model, driver, 3)
-    dcp.save({"model": model.module.state_dict(), "thinwire": handle}, checkpoint_id=folder, process_group=driver.group)
+    stored = handle.state_dict(gather=True) if gathered else handle
+    dcp.save({"model": model.module.state_dict(), "thinwire": stored}, checkpoint_id=folder, process_group=driver.group)
     return held(handle)
+
+
+def load_by_torch(driver: TorchDist, composition: Composition, folder: str) -> tuple[str, str]:
+    """What `dcp.load` says, which knows a handle by its two methods alone."""
+    handle = thinwire.attach(ddp_of(driver), composition)
+    try:
+        dcp.load({"thinwire": handle}, checkpoint_id=folder, process_group=driver.group)
+    except BaseException as error:  # torch's own is one
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def load_dcp_elsewhere(driver: TorchDist, composition: Composition, folders: list[str]) -> Any:
+    """Ranks that load from different folders."""
+    return load_dcp(driver, composition, folders[driver.world.rank])
 
 
 def load_dcp(

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from ..core import AllGather, Broadcast, ConfigMismatch, DivergedError, GatheredPayloads, Label, Payload, Program
+from .fingerprints import fingerprint
+from .rank_agreement import gather_texts, list_ranks
 
 Settings = Mapping[str, Any]
 WRAP_AGAIN = "wrap the model in DDP again after unfreezing, and attach again"
@@ -21,10 +23,7 @@ def compare_settings(settings: Settings) -> Program[None]:
     Raises:
         ConfigMismatch: On all ranks, with the first field that differs, its values and their ranks.
     """
-    text = json.dumps(_flatten(settings)).encode()
-    own = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    gathered: GatheredPayloads = yield AllGather(Payload((own,)), (Label("", "settings", len(text), 8.0 * len(text)),))
-    by_rank = [json.loads(bytes(payload.parts[0].tolist())) for payload in gathered]
+    by_rank = [json.loads(text) for text in (yield from gather_texts(json.dumps(_flatten(settings))))]
     for field in dict.fromkeys(field for one in by_rank for field in one):
         values = [one.get(field, "nothing") for one in by_rank]
         if any(value != values[0] for value in values):
@@ -42,30 +41,12 @@ def _format_by_rank(values: Sequence[Any]) -> str:
     ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(json.dumps(value), []).append(rank)
-    return ", ".join(
-        f"{value} on rank{'s' if len(having) > 1 else ''} {', '.join(map(str, having))}"
-        for value, having in ranks.items()
-    )
+    return ", ".join(f"{value} on {list_ranks(having)}" for value, having in ranks.items())
 
 
 def announce_end() -> Program[None]:
     """Tell all ranks that this one has finished; a rank that requests anything else gets a ProtocolError."""
     yield AllGather(Payload((torch.ones(1, dtype=torch.uint8),)), (Label("", "the end of training", 1, 8.0),))
-
-
-def fingerprint(tensors: Sequence[Tensor]) -> Tensor:
-    """Return one 64-bit number per tensor: equal for equal bits, different for different bits with high probability.
-
-    Sums of integers, so that their order does not matter, weighted by position, so that swaps are detected.
-    """
-    return torch.stack([_fingerprint(tensor.detach()) for tensor in tensors]) if tensors else torch.zeros(0).long()
-
-
-def _fingerprint(tensor: Tensor) -> Tensor:
-    raw = tensor.contiguous().view(-1).view(torch.uint8)
-    words = torch.nn.functional.pad(raw, (0, -raw.numel() % 4)).view(torch.int32).to(torch.int64)
-    positions = torch.arange(1, words.numel() + 1, device=words.device)
-    return (words * (2 * positions + 1)).sum().cpu()
 
 
 def compare_weights(
@@ -109,7 +90,7 @@ def compare_weights(
         remedy = f"DDP does not reduce {shorten(left_out)}: {WRAP_AGAIN}. " if left_out else ""
         raise DivergedError(
             f"step {step}: weights differ between ranks in {len(differing)} of {len(names)} parameters, first in "
-            f"{names[differing[0]]} (rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))} against 0); "
+            f"{names[differing[0]]} ({list_ranks(others)} against 0); "
             f'{remedy}on_divergence="resync" copies rank 0\'s weights instead of stopping'
         )
     return differing

@@ -32,11 +32,13 @@ from .connections import connect
 from .ddp_hook import DDPHook
 from .ddp_options import DDPOptions
 from .device_copies import warn_of_copies
+from .handle_memory import describe_memory
+from .metrics import MetricsMethods
 from .nonfinite import NonFiniteMonitor
 from .report import ReportContext, TrafficReport, describe_handle
 from .soundness import check_soundness, refuse_gossip
 from .state_gather import build_state
-from .state_loading import describe_memory, load_rank_state, log
+from .state_loading import LoadTarget, load_rank_state, log
 from .step_times import now
 from .unreduced import find_reduced_parameters
 from .weights_check import WeightsCheck
@@ -46,7 +48,7 @@ DDP_SETTINGS = ("bucket_bytes_cap", "find_unused_parameters", "static_graph")  #
 GIVE_SCALER = "pass it to thinwire.attach(model, ..., scaler=scaler)"
 
 
-class DDPHandle(ClosedOnExit):
+class DDPHandle(MetricsMethods, ClosedOnExit):
     """Exchanges the gradients of one DDP model. `attach` makes it.
 
     All ranks call its methods alike, between two steps. In a `with` block it is closed at the end.
@@ -247,12 +249,14 @@ class DDPHandle(ClosedOnExit):
         """Whether the composition keeps anything from step to step."""
         return any(map(flatten_state, self.exchanger.states.values()))
 
-    def state_dict(self, gather: bool = True) -> dict[str, Any]:
-        """Return the memory, the step and the composition's text, to be stored beside model and optimizer.
+    def state_dict(self, gather: bool = False) -> dict[str, Any]:
+        """Return the memory of this rank, the step and the composition's text, to be stored beside model and optimizer.
+
+        Each rank saves its own. Tensors are those in use, which later steps replace and do not change.
 
         Args:
             gather: Collect the states of all ranks on each rank, so that one file is enough and any number of ranks
-                can resume. With False, return this rank's state without communication.
+                can resume; call it on all ranks. It takes the memory of all ranks' states.
 
         Raises:
             ClosedError: The handle is detached.
@@ -265,28 +269,29 @@ class DDPHandle(ClosedOnExit):
         return build_state(mine, {memory.kind: memory.texts}, self.driver, gather)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
-        """Continue from a stored state; call it after `attach`, on all ranks.
+        """Continue from a stored state; call it after `attach`, on all ranks. An error is raised on all ranks.
 
         With another number of ranks than stored, each rank starts with the mean of all residuals.
 
         Args:
-            state: What `state_dict()` returned.
-            strict: With False, take over what fits from a state of another composition, as `set_composition` does.
+            state: What `state_dict()` returned: on the same rank, or with gather on any.
+            strict: With False, take over what fits from a state of another composition, as `set_composition` does, and
+                let a rank without a stored memory start with an empty one.
 
         Returns:
-            What was dropped, one text each; always empty with strict.
+            What was dropped, one text each, also logged; always empty with strict.
 
         Raises:
             ClosedError: The handle is detached.
             ConfigMismatch: The state is of another composition (only with strict), or ranks passed different states.
-            CheckpointError: The state is incomplete, or a tensor has another shape.
+            CheckpointError: The memory of a rank is missing (only with strict), or a tensor has another shape.
         """
         self._check_attached("load_state_dict")
-        mine, dropped = load_rank_state(
-            state, self.driver, self.exchanger.merge_states, [describe_memory(self.exchanger)], strict
-        )
+        target = LoadTarget([describe_memory(self.exchanger)], self.exchanger.merge_states, self._install_state)
+        return load_rank_state(state, self.driver, target, strict)
+
+    def _install_state(self, mine: Mapping[str, Any]) -> None:
         require_keys(mine, ("step", "paused"), "the handle of attach")
         self.exchanger.load_state_dict(mine)
         self.hook.resume_at(int(mine["step"]))
         self.paused, self.is_fresh, self._lr = bool(mine["paused"]), False, None
-        return dropped

@@ -15,6 +15,7 @@ from ..core import AllReduce, Op, Program, World, reduce_labels
 from ..core.torch_private import call_after_backward, is_in_backward, sparse_values
 from ..drivers.driver import Driver
 from ..exchange import Exchanger
+from ..kernels.threads import lend_cores
 from .complex_layers import bucket_gradients
 from .sparse_rows import average_sparse_rows
 from .step_times import StepTimes, now
@@ -29,7 +30,7 @@ class DDPHook:
 
     No future of DDP's is completed before the last bucket has been exchanged, because only then do all ranks know
     whether the step was good. After a bad step every gradient is NaN on every rank. `backward` raises an error of the
-    exchange with its own type; the buckets after it are not sent, and the step is neither committed nor counted.
+    exchange with its own type, and the step is neither committed nor counted.
 
     Args:
         choose: Returns the exchanger of a step.
@@ -90,7 +91,7 @@ class DDPHook:
             self._submit(self._exchange_rows(names[0], buffer, self._buckets, at))
         else:
             gradients = bucket_gradients(bucket) if self._has_complex else bucket.gradients()
-            self._submit(self._exchange(dict(zip(names, gradients, strict=True))), ahead=True)
+            self._submit(self._exchange(dict(zip(names, gradients, strict=True))), ahead=True, channel=at)
         self._num_parameters += len(names)
         self.times.add("in hooks", began)
         if self._num_parameters == len(self.names):  # bucket.is_last() is wrong in the first step of a static graph
@@ -130,8 +131,10 @@ class DDPHook:
 
         def finish() -> None:
             began, step = now(), self.step
-            self._ending = done = self.driver.submit(self.times.timed(self._end(buckets, queued[-1])))
+            self._ending = done = self.driver.submit(self.times.timed(self._end(buckets, queued)))
             done.add_done_callback(lambda _: complete([*queued, done], buckets))
+            with lend_cores():
+                done.exception()  # waits until the step is settled or discarded, whatever became of its buckets
             for future in (*queued, done):
                 future.result()
             for build in self.after_backward:
@@ -145,8 +148,8 @@ class DDPHook:
         else:
             call_after_backward(finish)
 
-    def _end(self, buckets: Buckets, last: Future[Any]) -> Program[None]:
-        if last.exception() is not None:  # of that bucket or of one before it
+    def _end(self, buckets: Buckets, queued: Sequence[Future[Any]]) -> Program[None]:
+        if any(future.exception() is not None for future in queued):
             self._discard_step()
             return
         if self.used is not None:
@@ -185,9 +188,15 @@ class DDPHook:
             name for name, flag in zip(self.names.values(), used_anywhere.tolist(), strict=True) if not flag
         )
 
-    def _submit(self, program: Program[None], ahead: bool = False) -> None:
-        after = self._queued[-1] if self._queued else None
-        self._queued.append(self.driver.submit(self.times.timed(program), ahead, after))
+    def _submit(self, program: Program[None], ahead: bool = False, channel: int = 0) -> None:
+        """Queue a program of the open step.
+
+        Where buckets are under way at the same time, each depends on the begin of the step only: whether an earlier one
+        has failed by now may differ between ranks, and so would what they send.
+        """
+        overlaps = self.choose(self.step).is_order_free and self._factor == 1.0
+        after = (self._queued[0] if overlaps and ahead else self._queued[-1]) if self._queued else None
+        self._queued.append(self.driver.submit(self.times.timed(program), ahead, after, channel if overlaps else 0))
 
 
 def complete(exchanged: Sequence[Future[None]], buckets: Buckets) -> None:

@@ -38,6 +38,7 @@ class HookSlot:
         if slot is not None:
             communication_hooks(model).clear()  # a copied model: DDP lists the original's hook but does not call it
         slot = cls(model)
+        _register_optimizer_hooks()
         model.register_comm_hook(None, HookEntry(slot).hook)
         model.register_forward_pre_hook(_warn_of_copied_model)
         object.__setattr__(model, "_thinwire_slot", slot)
@@ -152,7 +153,11 @@ def _warn_of_lost_memory(optimizer: Optimizer, *_: Any) -> None:
                 warn_of_empty_memory("attach")
 
 
+@functools.cache
+def _register_optimizer_hooks() -> None:
+    """Once per process, at the first `attach`: the hooks are called in every step of every optimizer."""
+    for hook in (_drop_bad_gradients, _note_learning_rate, _warn_of_lost_memory):
+        register_optimizer_step_pre_hook(hook)
+
+
 _slots: "weakref.WeakSet[HookSlot]" = weakref.WeakSet()
-register_optimizer_step_pre_hook(_drop_bad_gradients)
-register_optimizer_step_pre_hook(_note_learning_rate)
-register_optimizer_step_pre_hook(_warn_of_lost_memory)

@@ -15,6 +15,7 @@ from torch import nn
 from ..catalog.patterns import CompositionSpec
 from ..controller_report import build_controller_report
 from ..core import ClosedOnExit, NonFiniteError, Program, ProtocolError, TensorSpec
+from ..kernels.threads import lend_cores
 from ..sync import Local, LocalRounds
 from ..sync.pending_rounds import MergeResult
 from .comparison import announce_end, compare_weights, resync_weights
@@ -34,6 +35,7 @@ from .local_options import (
     trained_parameters,
 )
 from .local_state import LocalStateMethods
+from .metrics import MetricsMethods
 from .nonfinite import NonFiniteMonitor
 from .report import ReportContext, TrafficReport, describe_handle
 from .resume_warning import has_steps, warn_of_empty_memory
@@ -41,7 +43,7 @@ from .resume_warning import has_steps, warn_of_empty_memory
 COUNT_STEPS = "it skips steps, so call handle.before_step() and handle.after_step() around each step (hooks=False)"
 
 
-class LocalHandle(LocalStateMethods, ClosedOnExit):
+class LocalHandle(MetricsMethods, LocalStateMethods, ClosedOnExit):
     """Runs the synchronization rounds of one model. `local` makes it; all ranks call its methods alike.
 
     Hooks of the optimizer count its steps. With hooks=False call `before_step()` and `after_step()` around each step,
@@ -158,7 +160,7 @@ class LocalHandle(LocalStateMethods, ClosedOnExit):
         self._count_bad_rounds()
 
     def _wait(self) -> None:
-        with self._timing():
+        with self._timing(), lend_cores():
             carried, self._carried = self._carried, []
             for future in carried:
                 future.result()

@@ -9,9 +9,10 @@ from ..core import require_keys
 from ..drivers.driver import Driver
 from ..optimizer_state import MomentsAveraging
 from ..sync import LocalRounds
+from .handle_memory import HandleMemory, describe_memory
 from .moments_handle import describe_moments_memory
 from .state_gather import build_state
-from .state_loading import HandleMemory, describe_memory, load_rank_state
+from .state_loading import LoadTarget, load_rank_state
 
 
 class LocalStateMethods:
@@ -26,14 +27,14 @@ class LocalStateMethods:
     def _wait(self) -> None:
         raise NotImplementedError
 
-    def state_dict(self, gather: bool = True) -> dict[str, Any]:
-        """Return anchors, outer momentum, rounds under way and memories.
+    def state_dict(self, gather: bool = False) -> dict[str, Any]:
+        """Return anchors, outer momentum, rounds under way and memories of this rank.
 
-        Weights and the optimizer's state differ between ranks: save those of each rank beside it.
+        Weights and the optimizer's state differ between ranks, too: each rank saves its own beside it.
 
         Args:
-            gather: Collect the states of all ranks on each rank, so that any number of ranks can resume. With False,
-                return this rank's state without communication.
+            gather: Collect the states of all ranks on each rank, so that one file is enough and any number of ranks
+                can resume; call it on all ranks. It takes the memory of all ranks' states.
         """
         self._wait()
         mine = self.rounds.state_dict() | {"step": self.step}
@@ -42,29 +43,32 @@ class LocalStateMethods:
         return build_state(mine, {memory.kind: memory.texts for memory in self._memories()}, self.driver, gather)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
-        """Continue from a stored state; all ranks call it.
+        """Continue from a stored state; all ranks call it. An error is raised on all ranks.
 
         With another number of ranks than stored, each rank starts with the mean of anchors and residuals.
 
         Args:
-            state: What `state_dict()` returned.
-            strict: With False, take over what fits from a state of another composition.
+            state: What `state_dict()` returned: on the same rank, or with gather on any.
+            strict: With False, take over what fits from a state of another composition, and let a rank without a
+                stored memory start with an empty one.
 
         Returns:
             What was dropped, one text each, also logged; always empty with strict.
 
         Raises:
             ConfigMismatch: The state is of another composition (only with strict), or ranks passed different states.
-            CheckpointError: The state is incomplete, or a tensor has another shape.
+            CheckpointError: The memory of a rank is missing (only with strict), or a tensor has another shape.
         """
-        mine, dropped = load_rank_state(state, self.driver, self.merged, self._memories(), strict)
-        require_keys(mine, ("step",), "the handle of local")
         self._wait()
+        target = LoadTarget(self._memories(), self.merged, lambda mine: self._install_state(mine, strict))
+        return load_rank_state(state, self.driver, target, strict)
+
+    def _install_state(self, mine: Mapping[str, Any], strict: bool) -> None:
+        require_keys(mine, ("step",), "the handle of local")
         self.rounds.load_state_dict(mine)
         if self.averaging is not None and (strict or "moments" in mine):
             self.averaging.load_state_dict(mine.get("moments", {}))
         self.step, self.is_fresh = int(mine["step"]), False
-        return dropped
 
     def _memories(self) -> list[HandleMemory]:
         moments = [] if self.averaging is None else [describe_moments_memory(self.averaging, "moments", "exchanger")]

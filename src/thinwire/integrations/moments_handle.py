@@ -16,9 +16,10 @@ from ..drivers.meter import Traffic
 from ..optimizer_state import MomentsAveraging, MomentsTransfer
 from .compositions import Compositions, dense_reason
 from .connections import connect_or_single, connect_pair
+from .handle_memory import HandleMemory
 from .report import ReportContext, TrafficReport, describe_handle
 from .state_gather import build_state
-from .state_loading import HandleMemory, load_rank_state
+from .state_loading import LoadTarget, load_rank_state
 
 
 def describe_moments_memory(averaging: MomentsAveraging, *path: str) -> HandleMemory:
@@ -89,36 +90,36 @@ class MomentsHandle(ClosedOnExit):
         reasons = {form.name: dense_reason(form, self.averaging.dense_below) for form in forms}
         return Compositions(texts, {name: reason for name, reason in reasons.items() if reason is not None})
 
-    def state_dict(self, gather: bool = True) -> dict[str, Any]:
-        """Return the memories; the moments themselves are in the optimizer's own state, to be saved beside it.
+    def state_dict(self, gather: bool = False) -> dict[str, Any]:
+        """Return this rank's memory; the moments themselves are in the optimizer's own state, to be saved beside it.
 
         Args:
-            gather: Collect the states of all ranks on each rank, so that any number of ranks can resume. With False,
-                return this rank's state without communication.
+            gather: Collect the states of all ranks on each rank, so that one file is enough and any number of ranks
+                can resume; call it on all ranks. It takes the memory of all ranks' states.
         """
         mine, memory = self.averaging.state_dict(), describe_moments_memory(self.averaging, "exchanger")
         return build_state(mine | {"step": self.averaging.rounds}, {memory.kind: memory.texts}, self.driver, gather)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
-        """Continue from a stored state; all ranks call it.
+        """Continue from a stored state; all ranks call it. An error is raised on all ranks.
 
         With another number of ranks than stored, each rank starts with the mean of all memories.
 
         Args:
-            state: What `state_dict()` returned.
-            strict: With False, take over what fits from a state of another composition.
+            state: What `state_dict()` returned: on the same rank, or with gather on any.
+            strict: With False, take over what fits from a state of another composition, and let a rank without a
+                stored memory start with an empty one.
 
         Returns:
             What was dropped, one text each, also logged; always empty with strict.
 
         Raises:
             ConfigMismatch: The state is of another composition (only with strict), or ranks passed different states.
-            CheckpointError: The state is incomplete, or a tensor has another shape.
+            CheckpointError: The memory of a rank is missing (only with strict), or a tensor has another shape.
         """
         memories = [describe_moments_memory(self.averaging, "exchanger")]
-        mine, dropped = load_rank_state(state, self.driver, self.averaging.merged, memories, strict)
-        self.averaging.load_state_dict(mine)
-        return dropped
+        target = LoadTarget(memories, self.averaging.merged, self.averaging.load_state_dict)
+        return load_rank_state(state, self.driver, target, strict)
 
     def close(self) -> None:
         """Close the connections; `report()` stays available. A second call does nothing."""

@@ -1,18 +1,17 @@
-"""Gathering the states of all ranks, and selecting or merging one rank's state when loading."""
+"""The state that a handle stores: this rank's, or those of all ranks, gathered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core import AllGather, CheckpointError, GatheredPayloads, Label, Payload, Program, World
+from ..core import AllGather, ClosedError, GatheredPayloads, Label, Payload, Program
 from ..drivers.driver import Driver
 
 State = Mapping[str, Any]  # nested; leaves are tensors and numbers
-Merge = Callable[[Sequence[State]], dict[str, Any]]  # combines the states of a world of another size
 
 
 def gather_states(own: State) -> Program[dict[int, State]]:
@@ -39,24 +38,26 @@ def _restore_leaf(form: Any, part: Tensor) -> Any:
     return part.clone().view(form.shape) if isinstance(form, Tensor) else type(form)(part.item())
 
 
-def select_rank_state(state: Mapping[str, Any], world: World, merge: Merge) -> State:
-    """Return this rank's part of a stored state."""
-    rank, size = world
-    stored = int(state["world_size"])
-    if f"rank{rank}" in state and stored == size:
-        return dict(state[f"rank{rank}"])
-    missing = [r for r in range(stored) if f"rank{r}" not in state]
-    if missing:
-        now = "" if stored == size else f", and there are {size} ranks now, so the states of all {stored} are needed"
-        raise CheckpointError(
-            f"load_state_dict: the stored state is of {stored} ranks{now}; the state of rank {missing[0]} is missing. "
-            "Save with state_dict(gather=True), or merge the states of all ranks into one mapping"
-        )
-    return merge([dict(state[f"rank{r}"]) for r in range(stored)])
-
-
 def build_state(own: State, texts: Mapping[str, Any], driver: Driver, gather: bool) -> dict[str, Any]:
-    """Return what a handle stores: its composition texts, and the states of all ranks, or only this rank's."""
+    """Return what a handle stores: its composition texts, and this rank's state, or those of all ranks."""
+    if driver.is_closed:
+        raise ClosedError("state_dict: this handle was closed; save its state before, or inside the with block")
     rank, size = driver.world
-    ranks = driver.run(gather_states(own)) if gather else {rank: own}
+    ranks = driver.run(gather_states(own)) if gather else {rank: _separate(own, set())}
     return {"world_size": size, **texts, **{f"rank{r}": state for r, state in ranks.items()}}
+
+
+def _separate(state: State, seen: set[int]) -> State:
+    """Copy tensors that share memory with another of the state: `dcp.load` writes into each of them in place."""
+    return {
+        key: _separate(value, seen) if isinstance(value, Mapping) else _separate_leaf(value, seen)
+        for key, value in state.items()
+    }
+
+
+def _separate_leaf(leaf: Any, seen: set[int]) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    is_shared = leaf.data_ptr() in seen
+    seen.add(leaf.data_ptr())
+    return leaf.clone() if is_shared else leaf.detach()

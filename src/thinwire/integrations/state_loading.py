@@ -5,53 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..catalog import parse, part_text
-from ..core import Aggregator, CheckpointError, CompositionError, ConfigMismatch, flatten_state, list_some, require_keys
+from ..core import CheckpointError, CompositionError, ConfigMismatch, World, flatten_state, list_some, require_keys
 from ..core.logs import get_logger
 from ..drivers.driver import Driver
 from ..exchange import Exchanger
 from .comparison import compare_settings
-from .state_gather import Merge, State, select_rank_state
+from .handle_memory import KINDS, HandleMemory, Texts
+from .missing_memory import describe_missing, fill_missing
+from .rank_agreement import load_alike
+from .state_gather import State
+from .stored_ranks import Merge, StoredRanks, find_rank_states, gather_stored_ranks
 
 log = get_logger(__name__)
 
-Texts = Mapping[str, str]
-KINDS = ("composition", "moments")  # keys under which a stored state has the texts of its compositions
+
+class LoadTarget(NamedTuple):
+    """What a handle does with a stored state."""
+
+    memories: Sequence[HandleMemory]
+    merge: Merge  # combines the states of a world of another size
+    install: Callable[[State], None]  # loads one rank's state
 
 
-class HandleMemory(NamedTuple):
-    """One exchanger of a handle, and where its memory is in a stored state."""
+def load_rank_state(state: Mapping[str, Any], driver: Driver, target: LoadTarget, strict: bool) -> list[str]:
+    """Load this rank's part of a stored state; all ranks call this alike, and an error is one on all ranks.
 
-    kind: str  # one of KINDS
-    texts: Texts  # of its composition
-    exchanger: Exchanger
-    path: tuple[str, ...]  # in one rank's state
-    parse_texts: Callable[[Texts], Mapping[str, Aggregator[Any]]]  # from such texts to an aggregator for each layer
-
-
-def describe_memory(exchanger: Exchanger, *path: str) -> HandleMemory:
-    """The memory of a composition with a stored text for each layer."""
-    texts = {name: part_text(rule) for name, rule in exchanger.aggregators.items()}
-    return HandleMemory("composition", texts, exchanger, path, _parse_texts)
-
-
-def _parse_texts(texts: Texts) -> dict[str, Aggregator[Any]]:
-    return {name: parse(text) for name, text in texts.items()}
-
-
-def load_rank_state(
-    state: Mapping[str, Any], driver: Driver, merge: Merge, memories: Sequence[HandleMemory], strict: bool
-) -> tuple[State, list[str]]:
-    """Return this rank's part of a stored state, and texts of what had to be dropped; all ranks call this alike.
+    Returns:
+        What had to be dropped, one text each.
 
     Raises:
         ConfigMismatch: Ranks passed states of different steps, or strict and the state is of another composition.
         CheckpointError: The state is incomplete.
     """
-    ranks = {key: value for key, value in state.items() if key.startswith("rank") and isinstance(value, Mapping)}
-    stored_texts = {kind: state[kind] for kind in KINDS if kind in state}
+    ranks = find_rank_states(state)
+    texts = {kind: state[kind] for kind in KINDS if kind in state}
     steps = sorted({int(value.get("step", -1)) for value in ranks.values()})
-    stored = {"world_size": state.get("world_size"), "step": steps, **stored_texts}
+    stored = {"world_size": state.get("world_size"), "step": steps, **texts}
     driver.run(compare_settings({"stored": stored, "strict": strict}))
     if state.get("world_size") is None or not ranks:
         keys = list_some(sorted(map(str, state))) or "no keys"
@@ -60,17 +49,43 @@ def load_rank_state(
             "of attach, local or moments.average returned"
         )
     if strict:
-        _require_same_composition(stored_texts, memories)
-        return select_rank_state(state, driver.world, merge), []
-    fitted, dropped = dict(state), _list_unknown(stored_texts, memories)
-    for at, (key, own) in enumerate(sorted(ranks.items())):
-        for memory in memories:
-            own, lost = _convert(memory, stored_texts.get(memory.kind), own, driver)
-            dropped += [] if at else lost
-        fitted[key] = own
+        _require_same_composition(texts, target.memories)
+    stored_ranks = driver.run(gather_stored_ranks(ranks, int(state["world_size"])))
+    stored_ranks.check(strict)
+    return load_alike(driver, lambda: _load(ranks, texts, stored_ranks, driver.world, target, strict))
+
+
+def _load(
+    ranks: Mapping[int, State],
+    texts: Mapping[str, Texts],
+    stored_ranks: StoredRanks,
+    world: World,
+    target: LoadTarget,
+    strict: bool,
+) -> list[str]:
+    dropped: list[str] = []
+    if not strict:
+        ranks, dropped = _convert_all(ranks, texts, target.memories, world)
+    if missing := stored_ranks.missing:
+        ranks = fill_missing(ranks, stored_ranks.needed(world.rank), target.memories, world)
+        dropped += describe_missing(missing, target.memories)
+    target.install(stored_ranks.select(ranks, world.rank, target.merge))
     for text in dropped:
         log.warning("load_state_dict: %s", text)
-    return select_rank_state(fitted, driver.world, merge), dropped
+    return dropped
+
+
+def _convert_all(
+    ranks: Mapping[int, State], texts: Mapping[str, Texts], memories: Sequence[HandleMemory], world: World
+) -> tuple[dict[int, State], list[str]]:
+    """Return the states with memories in the form of this composition, and what was dropped of the first rank's."""
+    converted, dropped = dict(ranks), _list_unknown(texts, memories)
+    for at, (rank, own) in enumerate(sorted(ranks.items())):
+        for memory in memories:
+            own, lost = _convert(memory, texts.get(memory.kind), own, world)
+            dropped += [] if at else lost
+        converted[rank] = own
+    return converted, dropped
 
 
 def _require_same_composition(stored_texts: Mapping[str, Texts], memories: Sequence[HandleMemory]) -> None:
@@ -97,15 +112,12 @@ def _list_unknown(stored_texts: Mapping[str, Texts], memories: Sequence[HandleMe
     ]
 
 
-def _convert(memory: HandleMemory, texts: Texts | None, own: State, driver: Driver) -> tuple[State, list[str]]:
+def _convert(memory: HandleMemory, texts: Texts | None, own: State, world: World) -> tuple[State, list[str]]:
     """Return one rank's stored state with the memory in the form of this composition, and what was dropped."""
-    stored: Any = own
-    for key in memory.path:
-        stored = stored.get(key) if isinstance(stored, Mapping) else None
+    stored = memory.find_in(own)
     if stored is None:
         return own, [f"the stored state has no memory of the {memory.kind}: it stays as it is"]
-    present = memory.exchanger
-    new = Exchanger(list(present.layers.values()), present.aggregators, seed=present.seed)
+    present, new = memory.exchanger, memory.build_empty()
     try:
         rules = dict(present.aggregators) if texts is None else dict(memory.parse_texts(texts))
     except CompositionError as error:
@@ -118,11 +130,5 @@ def _convert(memory: HandleMemory, texts: Texts | None, own: State, driver: Driv
     dropped = old.load_matching(stored)
     missing = [name for name in present.layers if name not in old.layers and flatten_state(new.states[name])]
     dropped += [f"the stored state has nothing of {list_some(missing)}: its memory starts empty"] if missing else []
-    dropped += new.take_over(old, int(own.get("step", 0)), driver.world)
-    return _replace_at(own, memory.path, new.state_dict()), dropped
-
-
-def _replace_at(own: State, path: Sequence[str], memory: State) -> dict[str, Any]:
-    if not path:
-        return {**own, **memory}
-    return {**own, path[0]: _replace_at(own.get(path[0], {}), path[1:], memory)}
+    dropped += new.take_over(old, int(own.get("step", 0)), world)
+    return memory.replace_in(own, new.state_dict()), dropped

@@ -1,5 +1,8 @@
 """Handles of `attach`: closures, parts of one's own, a second attach, wrappers, and warnings."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -137,3 +140,12 @@ def test_ef21_around_what_is_no_contraction_is_refused(pool, composition):
     (found, *_), *_ = pool.run(1, jobs.refused, [{"composition": composition}])
     ((kind, text),) = found
     assert kind == "IncompatibleParts" and "EF21 needs a contraction" in text and "use ef(" in text
+
+
+def test_importing_thinwire_adds_no_hooks_to_optimizers():
+    code = (
+        "import thinwire.api, thinwire.integrations.ddp_hook_slot\n"
+        "from torch.optim import optimizer\n"
+        "assert not optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_pre_hooks\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

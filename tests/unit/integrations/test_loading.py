@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 
+import thinwire
 from helpers import state_jobs as jobs
-from thinwire import CheckpointError, load_dcp
+from thinwire import CheckpointError, World, load_dcp
+from thinwire.integrations.torch_checkpoint import read_dcp
 
 EF = "ef(topk(density=0.05))"
 
@@ -109,6 +112,42 @@ def test_torchs_checkpoints_serve_another_number_of_ranks(pool, tmp_path, compos
         assert float((new - old).abs().max()) <= (1e-6 if exact else 1 / 127) * size
 
 
+@pytest.mark.parametrize("gathered", (False, True), ids=("shards", "all ranks, of older versions"))
+def test_torchs_checkpoint_of_as_many_ranks_gives_each_its_own_back(pool, tmp_path, gathered):
+    saved = pool.run(3, jobs.save_dcp, EF, str(tmp_path), gathered)
+    loaded = pool.run(3, jobs.load_dcp, EF, str(tmp_path))
+    for before, (kept, step, dropped) in zip(saved, loaded, strict=True):
+        assert (step, dropped) == (4, []) and before.keys() == kept.keys()
+        assert all(torch.equal(before[name], kept[name]) for name in before)
+    for size, ranks in ((3, {"rank1"}), (2, {"rank0", "rank1", "rank2"})):
+        read = read_dcp(tmp_path, "thinwire", World(1, size))
+        assert {key for key in read if key.startswith("rank")} == ranks and read["world_size"] == 3
+
+
+def test_each_rank_writes_its_own_state_to_torchs_checkpoint(pool, tmp_path):
+    pool.run(2, jobs.save_dcp, EF, str(tmp_path))
+    metadata = FileSystemReader(tmp_path).read_metadata()
+    files = {index.fqn: info.relative_path for index, info in metadata.storage_data.items()}
+    for rank in range(2):
+        own = {path for name, path in files.items() if name.startswith(f"thinwire.rank{rank}.")}
+        assert len(own) == 1 and own.pop().startswith(f"__{rank}_")
+
+
+def test_torchs_own_loading_refuses_another_number_of_ranks(pool, tmp_path):
+    pool.run(2, jobs.save_dcp, EF, str(tmp_path))
+    for kind, text in pool.run(3, jobs.load_by_torch, EF, str(tmp_path)):
+        assert kind == "CheckpointException" and "Missing key" in text
+    for kind, text in pool.run(1, jobs.load_by_torch, EF, str(tmp_path)):
+        assert kind == "CheckpointError" and "memory of rank 1 is missing" in text and "thinwire.load_dcp" in text
+
+
+def test_torchs_checkpoint_that_one_rank_cannot_read_is_refused_on_all(pool, tmp_path):
+    pool.run(2, jobs.save_dcp, EF, str(tmp_path))
+    outcomes = pool.run(2, jobs.load_dcp_elsewhere, EF, [str(tmp_path), str(tmp_path / "nowhere")])
+    assert [kind for kind, _ in outcomes] == ["CheckpointError"] * 2
+    assert "rank 1 could not load a state" in outcomes[0][1] and "cannot read" in outcomes[0][1]
+
+
 def test_torchs_checkpoint_of_another_composition_or_place_is_told(pool, tmp_path):
     pool.run(2, jobs.save_dcp, EF, str(tmp_path))
     for kind, text in pool.run(2, jobs.load_dcp, "ef21(topk(density=0.05))", str(tmp_path)):
@@ -117,5 +156,6 @@ def test_torchs_checkpoint_of_another_composition_or_place_is_told(pool, tmp_pat
         assert step == 4 and dropped == []
     for kind, text in pool.run(1, jobs.load_dcp, EF, str(tmp_path), True, "handles"):
         assert kind == "CheckpointError" and "'handles'" in text and "model, thinwire" in text
+    model = torch.nn.Linear(2, 2)
     with pytest.raises(CheckpointError, match=r"cannot read a torch\.distributed\.checkpoint"):
-        load_dcp(None, tmp_path / "nowhere")
+        load_dcp(thinwire.local(model, torch.optim.SGD(model.parameters(), lr=0.1), sync_every=2), tmp_path / "nowhere")

@@ -43,7 +43,7 @@ def test_another_world_size_keeps_the_mean_of_what_was_not_sent(pool, compositio
             torch.testing.assert_close(new, old, rtol=1e-6, atol=1e-6 * float(old.abs().max() + 1e-30))
 
 
-def test_every_rank_gets_all_ranks_states(pool):
+def test_on_request_every_rank_gets_all_ranks_states(pool):
     states = pool.run(3, jobs.save_state, "ef(topk(density=0.05))")
     for state in states:
         assert set(state) == {"world_size", "composition", "rank0", "rank1", "rank2"}
@@ -52,7 +52,9 @@ def test_every_rank_gets_all_ranks_states(pool):
             assert torch.equal(residual, states[rank][f"rank{rank}"]["layers"]["second.weight"]["residual"])
 
 
-@pytest.mark.parametrize("composition", ("ef(topk(density=0.05))", 'ef(qsgd(bits=4), residual_dtype="int8")'))
+@pytest.mark.parametrize(
+    "composition", ("ef(topk(density=0.05))", 'ef(qsgd(bits=4), residual_dtype="int8")', "ef21(topk(density=0.05))")
+)
 def test_torchs_distributed_checkpoints_take_a_wire_as_it_is(pool, tmp_path, composition):
     assert pool.run(2, jobs.resume_by_dcp, composition, str(tmp_path)) == [(True, 6, True)] * 2
 
