@@ -117,7 +117,7 @@ def gather_long_messages(store, rank, size):
         total, headers = driver.meter.total(), driver.meter.sum_by("kind")["header"]
         assert total.sent_bytes - headers.sent_bytes == 2 * 4 * (size - 1) * lengths[rank]
         assert total.received_bytes - headers.received_bytes == 2 * 4 * (sum(lengths) - lengths[rank])
-        assert headers.sent_bytes == 2 * (size - 1) * (16 + 8)  # a header; the length of the only part, filled up to 8
+        assert headers.sent_bytes == 2 * (size - 1) * (24 + 8)  # a header; the length of the only part, filled up to 8
     meet(store, "end", rank, size)
 
 

@@ -3,25 +3,20 @@
 Two models with about eleven million parameters on random inputs, one thread per worker. Each turn takes one step with
 each method, in rotating order, so that noise of the machine affects all methods. The time of a step is that of the
 slower rank. Bytes are those that the interface of a rank counts as sent, frames included.
-
-DDP reads the annotations of a hook, so this module must not import annotations from __future__.
 """
+
+from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import GradBucket
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.api import attach
 from thinwire.core import PeerLostError
 from thinwire.drivers.processes import run_ranks
 from thinwire.drivers.torch_dist import TorchDist
@@ -31,63 +26,14 @@ from thinwire.integrations.step_times import TraceSpan, now
 from ..models.gpt import gpt
 from ..models.resnet import resnet18
 from ..testbed.counters import read_counts
-from ..testbed.network import ONE_HOST, network
+from ..testbed.network import ONE_HOST, network, rate_bits
+from .ddp_bound import BucketTraffic, compute_bound, list_bucket_traffic, summarize_load, time_message
+from .ddp_methods import TORCH_POWERSGD, DDPMethod, FloorHook, wrap_in_ddp
+from .ddp_summary import DDPRow, summarize
 
 MODELS = ("resnet18", "gpt")
 WARMUP_STEPS = 4
 TRACED_STEPS = 5  # after the measured ones, for thinwire's methods
-FLOOR = "sends nothing"
-TORCH_POWERSGD = "torch PowerSGD 4, one bucket"
-ONE_BUCKET_MB = 1e4
-_BOOTSTRAP_DRAWS = 2000
-
-
-@dataclass(frozen=True)
-class DDPMethod:
-    """How one copy of the model sends its gradients: one of torch's hooks, or a composition of thinwire.
-
-    sends: "nothing", "plain", "fp16", "torch powersgd", or a composition.
-    """
-
-    label: str
-    sends: str
-    bucket_mb: float | None = None  # DDP's default
-
-
-METHODS = (
-    DDPMethod(FLOOR, "nothing"),
-    DDPMethod("plain DDP", "plain"),
-    DDPMethod("plain DDP, 5 MB buckets", "plain", 5),
-    DDPMethod("torch fp16 hook", "fp16"),
-    DDPMethod("thinwire ef(topk 1 %)", "ef(topk(density=0.01))"),
-    DDPMethod("thinwire ef(powersgd 4)", "ef(powersgd(rank=4))"),
-    DDPMethod("thinwire ef(topk 1 %), 5 MB buckets", "ef(topk(density=0.01))", 5),
-    DDPMethod("thinwire ef(powersgd 4), 5 MB buckets", "ef(powersgd(rank=4))", 5),
-)
-THINWIRE_METHODS = tuple(
-    method for method in METHODS if method.sends == "nothing" or method.label.startswith("thinwire")
-)
-ISOLATED_METHODS = (DDPMethod(FLOOR, "nothing"), DDPMethod(TORCH_POWERSGD, "torch powersgd", ONE_BUCKET_MB))
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A median with its 95 % bootstrap interval."""
-
-    median: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class DDPRow:
-    """Figures of one method. floors: step time divided by that of the step of the same turn that sends nothing."""
-
-    method: str
-    step_ms: Estimate
-    floors: Estimate
-    sent_mb: float  # by one rank in a step
-    cpu_ms: float  # of one rank's process in a step
 
 
 @dataclass(frozen=True)
@@ -99,59 +45,95 @@ class DDPMeasurement:
 
 
 def measure(
-    model: str, rate: str, steps: int, on_progress: Callable[[str], None] = lambda _: None, baselines: bool = True
+    model: str,
+    rate: str,
+    steps: int,
+    groups: Sequence[Sequence[DDPMethod]],
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> DDPMeasurement:
-    """Measure all methods on two processes in a network of the given rate.
+    """Measure groups of methods on two processes in a network of the given rate, each group in new processes.
 
     Args:
         model: "resnet18" or "gpt".
         rate: of the links, as for the testbed.
         steps: measured steps of each method.
+        groups: see `select_methods`. Rows of the floor are those of the first group. torch's PowerSGD may abort its
+            processes; then it has no row.
         on_progress: receives progress.
-        baselines: also measure plain DDP and torch's hooks. torch's PowerSGD runs in processes of its own, because it
-            may abort them; then it has no row.
     """
     rows: list[DDPRow] = []
     pieces: dict[str, list[Any]] = {}
-    for methods in (METHODS, ISOLATED_METHODS) if baselines else (THINWIRE_METHODS,):
-        order = {"model": model, "rate": rate, "steps": steps, "methods": [vars(method) for method in methods]}
+    for methods in groups:
         try:
-            with network(2, rate) as net:
-                device = net.hosts[0].device
-                results = run_ranks(
-                    2, "thinwire_lab.bench.ddp:run_rank", order | {"device": device}, on_progress=on_progress,
-                    timeout_s=60 + 60 * len(methods) * steps, command_prefixes=net.command_prefixes(),
-                )  # fmt: skip
+            results = _run_group(model, rate, steps, methods, on_progress)
         except PeerLostError:
-            if methods is not ISOLATED_METHODS:
+            if not any(method.label == TORCH_POWERSGD for method in methods):
                 raise
             continue
         found = summarize(methods, [result["figures"] for result in results], shared=rate == ONE_HOST)
-        rows += found[1:] if methods is ISOLATED_METHODS else found
+        found = add_bounds(methods, found, results, rate)
+        rows += found[1:] if rows else found
         pieces |= {label: [result["pieces"][label] for result in results] for label in results[0]["pieces"]}
     return DDPMeasurement(rows, pieces)
 
 
+def _run_group(
+    model: str, rate: str, steps: int, methods: Sequence[DDPMethod], on_progress: Callable[[str], None]
+) -> list[Any]:
+    order = {"model": model, "rate": rate, "steps": steps, "methods": [vars(method) for method in methods]}
+    with network(2, rate) as net:
+        return run_ranks(
+            2, "thinwire_lab.bench.ddp:run_rank", order | {"device": net.hosts[0].device}, on_progress=on_progress,
+            timeout_s=60 + 60 * len(methods) * steps, command_prefixes=net.command_prefixes(),
+        )  # fmt: skip
+
+
+def add_bounds(
+    methods: Sequence[DDPMethod], rows: Sequence[DDPRow], results: Sequence[dict[str, Any]], rate: str
+) -> list[DDPRow]:
+    """The rows with the modelled bounds of the methods that have one."""
+    load, bits = summarize_load(results), rate_bits(rate)
+    bounded = []
+    for method, row in zip(methods, rows, strict=True):
+        if method.copies is not None and (buckets := results[0]["buckets"].get(method.label)):
+            traffic = [BucketTraffic(*bucket) for bucket in buckets]
+            floor_s, sent = rows[0].step_ms.median / 1e3, 1e6 * row.sent_mb
+            row = replace(row, bound=compute_bound(floor_s, method.copies, traffic, sent, load, bits and bits / 8))
+        bounded.append(row)
+    return bounded
+
+
 def run_rank(driver: TorchDist, order: dict[str, Any], on_progress: Callable[[Any], None]) -> dict[str, Any]:
-    """One rank's part: seconds, CPU seconds and bytes sent by step and method, and the traced spans by method."""
+    """One rank's part. The first method is the floor, the second the copy, if bounds are to be computed.
+
+    Returns:
+        figures: seconds, CPU seconds and bytes sent by step and method; load and leads: see `LoadFigures`, by step;
+        buckets: see `list_bucket_traffic`, by method; pieces: the traced spans, by method.
+    """
     methods = [DDPMethod(**method) for method in order["methods"]]
     model, draw = make_workload(order["model"], driver.world.rank)
     copies, handles = zip(*(wrap_in_ddp(model(), method) for method in methods), strict=True)
     optimizers = [torch.optim.SGD(copy.parameters(), lr=1e-3, momentum=0.9) for copy in copies]
-    rows = []
+    floor, copying = (handle if isinstance(handle, FloorHook) else None for handle in handles[:2])
+    rows, load, leads = [], [], []
     for step in range(WARMUP_STEPS + order["steps"]):
         row: list[list[float]] = [[]] * len(methods)
         for turn in range(len(methods)):
             at = (step + turn) % len(methods)
             row[at] = time_step(copies[at], optimizers[at], *draw(), order["device"])
         rows.append(row)
+        load.append((copying.copy_s if copying else 0.0, time_message()))
+        leads.append(floor.leads() if floor else [])
         on_progress(f"{order['model']} at {order['rate']}: step {step + 1} of {WARMUP_STEPS + order['steps']}")
-    pieces = {
-        method.label: trace_steps(copy, optimizer, handle, draw)
-        for method, copy, optimizer, handle in zip(methods, copies, optimizers, handles, strict=True)
-        if handle is not None
-    }
-    return {"figures": rows[WARMUP_STEPS:], "pieces": pieces}
+    ours = [at for at, handle in enumerate(handles) if isinstance(handle, DDPHandle)]
+    return {
+        "figures": rows[WARMUP_STEPS:], "load": load[WARMUP_STEPS:], "leads": leads[WARMUP_STEPS:],
+        "buckets": {
+            methods[at].label: [[b.numel, b.num_bytes] for b in list_bucket_traffic(copies[at], handles[at])]
+            for at in ours
+        },
+        "pieces": {methods[at].label: trace_steps(copies[at], optimizers[at], handles[at], draw) for at in ours},
+    }  # fmt: skip
 
 
 def make_workload(model: str, rank: int) -> tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tensor]]]:
@@ -170,27 +152,6 @@ def make_workload(model: str, rank: int) -> tuple[Callable[[], nn.Module], Calla
         return resnet18(10) if model == "resnet18" else gpt(256, 128, 6, 384, 6, seed=0)
 
     return make, images if model == "resnet18" else text
-
-
-def wrap_in_ddp(model: nn.Module, method: DDPMethod) -> tuple[DistributedDataParallel, DDPHandle | None]:
-    """And our handle, where it is ours that sends."""
-    copy = DistributedDataParallel(model, bucket_cap_mb=method.bucket_mb)
-    if method.sends == "nothing":
-        copy.register_comm_hook(None, _send_nothing)
-    elif method.sends == "fp16":
-        copy.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif method.sends == "torch powersgd":
-        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
-        copy.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    elif method.sends != "plain":
-        return copy, attach(copy, method.sends, check_weights_every=0)
-    return copy, None
-
-
-def _send_nothing(state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    answer: torch.futures.Future[Tensor] = torch.futures.Future()
-    answer.set_result(bucket.buffer())
-    return answer
 
 
 def time_step(
@@ -232,25 +193,3 @@ def trace_steps(
         add("optimizer", began)
     handle.hook.times.spans = None
     return pieces
-
-
-def summarize(methods: Sequence[DDPMethod], results: Sequence[Any], shared: bool) -> list[DDPRow]:
-    """Rows from the figures of all ranks. shared: both ranks use one device, so that bytes are counted twice."""
-    ranks = np.array(results)  # (rank, step, method, figure)
-    seconds, busy, sent = ranks[..., 0].max(0), ranks[..., 1].mean(0), ranks[..., 2].mean(0) / (2 if shared else 1)
-    return [
-        DDPRow(
-            method.label,
-            estimate(1e3 * seconds[:, at]),
-            estimate(seconds[:, at] / seconds[:, 0]),
-            float(np.median(sent[:, at])) / 1e6,
-            1e3 * float(np.median(busy[:, at])),
-        )
-        for at, method in enumerate(methods)
-    ]
-
-
-def estimate(values: np.ndarray[Any, Any]) -> Estimate:
-    drawn = np.random.default_rng(0).choice(values, (_BOOTSTRAP_DRAWS, len(values)))
-    low, high = np.percentile(np.median(drawn, axis=1), (2.5, 97.5))
-    return Estimate(float(np.median(values)), float(low), float(high))

@@ -23,6 +23,7 @@ TASKS: dict[str, str | type[Any]] = {  # a class or its path, "module:class"
     "cifar100": ".images:Cifar100",
     "image_folder": ".folders:ImageFolder",
     "wikitext2": ".text:WikiText2",
+    "wikitext2_bytes": ".text:WikiText2Bytes",
     "wikitext103": ".text:WikiText103",
     "shakespeare": ".text:Shakespeare",
 }

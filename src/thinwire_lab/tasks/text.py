@@ -1,4 +1,4 @@
-"""Language modelling with a GPT: WikiText-2 and WikiText-103 by words, tiny-shakespeare by characters."""
+"""Language modelling with a GPT: WikiText-2 and WikiText-103 by words, WikiText-2 by bytes, tiny-shakespeare."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ..data.texts import (
     TokenizedText,
     read_shakespeare,
     read_wikitext2,
+    read_wikitext2_bytes,
     read_wikitext103,
 )
 from ..models.gpt import GPT, gpt
@@ -127,6 +128,18 @@ class WikiText2:
 
         loss, accuracy = evaluate(model, batches())
         return {"loss": loss, "accuracy": accuracy, "perplexity": math.exp(min(loss, 700.0))}
+
+
+@dataclass(frozen=True)
+class WikiText2Bytes(WikiText2):
+    """WikiText-2 by bytes: a vocabulary of 256, so that small models need no large embedding."""
+
+    name: ClassVar[str] = "wikitext2_bytes"
+
+    context: int = 128
+
+    def _text(self) -> TokenizedText:
+        return read_wikitext2_bytes(self.folder)
 
 
 @dataclass(frozen=True)

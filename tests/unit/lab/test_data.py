@@ -19,7 +19,15 @@ from thinwire_lab.data import Archive, Checksum, DataError, DataSet, cache_folde
 from thinwire_lab.data.cifar import CIFAR10, read_cifar
 from thinwire_lab.data.download import download
 from thinwire_lab.data.libsvm_files import read_a9a, read_libsvm
-from thinwire_lab.data.texts import WIKITEXT2, WIKITEXT103, read_shakespeare, read_wikitext2, read_wikitext103, tokenize
+from thinwire_lab.data.texts import (
+    WIKITEXT2,
+    WIKITEXT103,
+    read_shakespeare,
+    read_wikitext2,
+    read_wikitext2_bytes,
+    read_wikitext103,
+    tokenize,
+)  # fmt: skip
 
 REAL = Path(os.environ.get("THINWIRE_DATA", "/nonexistent"))
 
@@ -35,7 +43,8 @@ def places(tmp_path, monkeypatch):
     """No test looks at the user's own data or writes into the user's cache."""
     monkeypatch.delenv("THINWIRE_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for reader in (read_cifar, read_wikitext2, read_wikitext103, read_shakespeare, read_a9a, read_libsvm):
+    texts = (read_wikitext2, read_wikitext2_bytes, read_wikitext103, read_shakespeare)
+    for reader in (read_cifar, *texts, read_a9a, read_libsvm):
         reader.cache_clear()
 
 
@@ -97,6 +106,13 @@ def test_words_are_numbered_as_the_training_file_has_them(tmp_path):
     assert text.vocabulary == ("<unk>", "<eos>", "b", "a", "c")
     assert [text.vocabulary[at] for at in text.train] == ["b", "a", "<unk>", "<eos>", "<eos>", "b", "c", "<eos>"]
     assert [text.vocabulary[at] for at in text.valid] == ["c", "<unk>", "<eos>"]
+
+
+def test_bytes_of_wikitext_are_those_of_the_files(tmp_path):
+    text = read_wikitext2_bytes(str(tiny_data.write_wikitext(tmp_path)))
+    for half, name in ((text.train, "train"), (text.valid, "valid")):
+        assert bytes(half.tolist()) == (tmp_path / "wikitext-2" / f"wiki.{name}.tokens").read_bytes()
+    assert len(text.vocabulary) == 256 and text.train.dtype == torch.uint8
 
 
 def test_the_archive_of_wikitext_is_read_as_it_is(tmp_path):

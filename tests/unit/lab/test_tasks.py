@@ -32,6 +32,7 @@ SETTINGS = {
     "cifar100": ("cifar100", {"images": 100, "test_images": 20, "batch": 8, "augment": False}),
     "folders": ("image_folder", {"model": "resnet18", "pixels": 32, "batch": 4, "test_images": 5}),
     "wikitext2": ("wikitext2", GPT | {"tokens": "all"}),
+    "wikitext2, bytes": ("wikitext2_bytes", GPT | {"tokens": "all"}),
     "wikitext103": ("wikitext103", GPT | {"tokens": "all"}),
     "shakespeare": ("shakespeare", GPT | {"tokens": 900}),
 }
@@ -341,7 +342,7 @@ def test_too_many_workers_or_tokens_are_refused_before_anything_starts(folder):
 
 
 def test_what_is_missing_is_said_when_a_task_is_prepared(tmp_path):
-    for name in ("cifar10", "cifar100", "image_folder", "wikitext2", "wikitext103", "shakespeare"):
+    for name in ("cifar10", "cifar100", "image_folder", "wikitext2", "wikitext2_bytes", "wikitext103", "shakespeare"):
         with pytest.raises(DataError, match=f"not found in {tmp_path}"):
             make_task(name, {}, tmp_path).prepare(1, IID)
     with pytest.raises(DataError, match="no such file"):

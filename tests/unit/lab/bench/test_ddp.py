@@ -5,9 +5,24 @@ import json
 import numpy as np
 import pytest
 
+from thinwire.catalog import parse
 from thinwire.cli.main import main
+from thinwire.core import CompositionError
 from thinwire.drivers.processes import run_ranks
-from thinwire_lab.bench.ddp import FLOOR, ISOLATED_METHODS, METHODS, WARMUP_STEPS, DDPMethod, estimate, summarize
+from thinwire_lab.bench.ddp import WARMUP_STEPS
+from thinwire_lab.bench.ddp_bound import Bound
+from thinwire_lab.bench.ddp_methods import (
+    BARE_HOOK,
+    COPY_METHOD,
+    FLOOR,
+    FLOOR_METHOD,
+    ISOLATED_METHODS,
+    METHODS,
+    TORCH_POWERSGD,
+    DDPMethod,
+    select_methods,
+)
+from thinwire_lab.bench.ddp_summary import DDPRow, Estimate, combine_runs, estimate, summarize
 from thinwire_lab.bench.step_plot import draw_steps
 from thinwire_lab.bench.trace import make_chrome_trace, sum_per_step_ms
 
@@ -21,6 +36,51 @@ def test_a_step_takes_as_long_as_its_slower_rank_and_is_compared_within_its_turn
     assert ours.step_ms.median == 1500 and ours.floors.median == pytest.approx(1.5)  # of 1.5, 3.0 / 2.0 and 1.1
     assert (ours.sent_mb, ours.cpu_ms) == (3, 800)
     assert summarize(methods, [first, second], shared=True)[1].sent_mb == 1.5  # one device counts for both
+
+
+def test_what_the_library_costs_is_compared_with_the_bare_hook_within_a_turn():
+    methods = (
+        FLOOR_METHOD,
+        DDPMethod(BARE_HOOK, "bare hook"),
+        DDPMethod("thinwire", "dense()"),
+        DDPMethod("a", "plain"),
+    )
+    turns = [[[1.0, 0, 0], [b, 0, 0], [ours, 0, 0], [3.0, 0, 0]] for b, ours in ((1.1, 1.2), (2.0, 2.3), (1.0, 1.5))]
+    floor, bare, ours, plain = summarize(methods, [turns], shared=False)
+    assert ours.minus_bare_ms.median == pytest.approx(300)
+    assert floor.minus_bare_ms is bare.minus_bare_ms is plain.minus_bare_ms is None
+    assert (
+        summarize(methods[:1] + methods[2:], [[turn[:1] + turn[2:] for turn in turns]], False)[1].minus_bare_ms is None
+    )
+
+
+def test_several_runs_give_the_median_of_their_medians_with_the_range():
+    def row(method, ms, bound=None):
+        wide = Estimate(ms, 0, 1e6)
+        return DDPRow(method, wide, Estimate(ms / 100, 0, 9), 1.0, ms, wide, bound and Bound(bound, bound / 100, 1, 2))
+
+    runs = [[row("a", 100), row("b", 130, 110)], [row("a", 104)], [row("a", 90), row("b", 120, 112)]]
+    a, b = combine_runs(runs)
+    assert (a.step_ms, a.runs, a.bound) == (Estimate(100, 90, 104), 3, None)
+    assert (b.step_ms, b.runs) == (Estimate(125, 120, 130), 2)  # one of its runs was aborted
+    assert b.floors == Estimate(1.25, 1.2, 1.3) and b.minus_bare_ms == Estimate(125, 120, 130)
+    assert (b.bound.step_ms, b.bound.floors) == (111, pytest.approx(1.11))
+    assert combine_runs(runs[:1]) == runs[0]  # intervals of one run are kept
+
+
+def test_methods_are_selected_by_their_labels_and_the_floor_is_always_among_them():
+    always = [FLOOR_METHOD, COPY_METHOD]
+    assert select_methods([]) == [list(METHODS), list(ISOLATED_METHODS)]
+    (chosen,) = select_methods(["BARE", "1 MB"])
+    assert chosen[:2] == always and [m.label for m in chosen[2:]] == [BARE_HOOK, "thinwire ef(topk 1 %), 1 MB buckets"]
+    assert select_methods(["torch PowerSGD"]) == [list(ISOLATED_METHODS)]
+    assert select_methods([FLOOR]) == [always]
+    (ours,) = select_methods([], baselines=False)
+    assert ours[:2] == always and all(m.label.startswith(("thinwire", "bare")) for m in ours[2:]) and len(ours) > 8
+    with pytest.raises(CompositionError, match=r"'adam' is in no label.*plain DDP"):
+        select_methods(["topk", "adam"])
+    with pytest.raises(CompositionError, match="fp16"):
+        select_methods(["fp16"], baselines=False)
 
 
 def test_an_interval_holds_its_median_and_narrows_with_steps():
@@ -64,15 +124,29 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(option, value
 
 
 def test_every_turn_measures_every_method():
-    methods = METHODS[-1:] + ISOLATED_METHODS  # ours, the floor and torch's PowerSGD
+    ours = [method for method in METHODS if method.label.startswith("thinwire")]
+    others = [method for method in METHODS if method.sends in ("bare hook", "plain")][-1:]
+    torch_powersgd = [method for method in ISOLATED_METHODS if method.label == TORCH_POWERSGD]
+    methods = [FLOOR_METHOD, COPY_METHOD, *ours[-1:], *others, *torch_powersgd]
     order = {"model": "gpt", "rate": "lo", "steps": 1, "methods": [vars(method) for method in methods], "device": "lo"}
     told = []
     results = run_ranks(2, "thinwire_lab.bench.ddp:run_rank", json.loads(json.dumps(order)), on_progress=told.append)
     assert len(told) == WARMUP_STEPS + 1
-    ours = {method.label for method in methods if "(" in method.sends}
     for rank in results:
         (turn,) = rank["figures"]
-        assert rank["pieces"].keys() == ours
+        assert rank["pieces"].keys() == rank["buckets"].keys() == {ours[-1].label}
         for pieces in rank["pieces"].values():
             assert {"forward", "backward", "encoding and decoding", "sending", "waiting"} <= {p[0] for p in pieces}
         assert len(turn) == len(methods) and all(seconds > 0 and busy > 0 for seconds, busy, _ in turn)
+        ((copy_s, latency_s),), (leads,) = rank["load"], rank["leads"]
+        assert copy_s > 0 and latency_s > 0
+        assert leads[-1][1] == 0 and [lead for _, lead in leads] == sorted((s for _, s in leads), reverse=True)
+        buckets = rank["buckets"][ours[-1].label]  # of 1 MB
+        assert sum(numel for numel, _ in buckets) == leads[-1][0] and len(buckets) > 10
+        assert all(num_bytes > 0 for _, num_bytes in buckets)
+
+
+def test_each_method_of_thinwire_is_a_composition():
+    for method in METHODS:
+        if method.label.startswith("thinwire"):
+            assert parse(method.sends) is not None
