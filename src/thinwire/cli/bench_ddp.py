@@ -104,15 +104,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _measure_table(model: str, rate: str, groups: list[list[DDPMethod]], options: argparse.Namespace) -> dict[str, Any]:
     """Measure one model at one rate, print the table and return its numbers."""
-    from rich.console import Console
-
     from thinwire_lab.bench.ddp import TRACED_STEPS, measure
     from thinwire_lab.bench.ddp_bound import LEGEND
     from thinwire_lab.bench.ddp_methods import TORCH_POWERSGD
     from thinwire_lab.bench.ddp_summary import combine_runs
     from thinwire_lab.bench.trace import sum_per_step_ms
+    from thinwire_lab.reporting.terminal import make_console
 
-    console, runs = Console(), []
+    console, runs = make_console(file_width=180), []
     with console.status(f"{model} at {rate}") as status:
         show = status.update if console.is_terminal else partial(print, file=sys.stderr, flush=True)
         for run in range(options.repeat):

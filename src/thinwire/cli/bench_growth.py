@@ -61,15 +61,14 @@ def add_to(benches: SubParsers) -> None:
 
 @requires_lab("bench")
 def run(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from thinwire_lab.bench.growth import measure_sizes, measure_workers
+    from thinwire_lab.reporting.terminal import make_console
     from thinwire_lab.testbed.network import check_requirements
 
     plan = _make_plan(options)
     if options.only != "sizes":
         check_requirements()  # an error before anything starts
-    console, figures = Console(), {}
+    console, figures = make_console(file_width=180), {}
     with console.status("bench growth") as status:
         show = status.update if console.is_terminal else partial(print, file=sys.stderr, flush=True)
         if options.only != "workers":

@@ -41,17 +41,17 @@ def add_to(benches: SubParsers) -> None:
 
 @requires_lab("bench")
 def run(options: argparse.Namespace) -> int:
-    from rich.console import Console
     from rich.table import Table
 
     from thinwire_lab.bench.overhead import COMPOSITIONS, LAYERS, SIDE, measure
+    from thinwire_lab.reporting.terminal import make_console
 
     from ..catalog import parse
 
     compositions = options.composition or COMPOSITIONS
     for text in compositions:
         parse(text)  # an error before anything starts
-    console = Console()
+    console = make_console(file_width=180)
     with console.status("bench overhead") as status:
         show = status.update if console.is_terminal else partial(print, file=sys.stderr, flush=True)
         rows = measure(options.steps, compositions, not options.no_processes, show)

@@ -33,10 +33,10 @@ def write_tables_json(result: dict[str, Any], path: Path) -> None:
     write_json(path, head | {"rows": rows, "tables": [table_to_json(table) for table in collect_tables(result)]})
 
 
-def make_console() -> Console:
-    """Return a console as wide as the terminal, or 120 columns where the output is no terminal."""
+def make_console(file_width: int = 120) -> Console:
+    """Return a console as wide as the terminal, or `file_width` columns where the output is no terminal."""
     console = Console()
-    return console if console.is_terminal else Console(width=120)
+    return console if console.is_terminal else Console(width=file_width)
 
 
 def to_rich_table(table: ReportTable) -> Table:

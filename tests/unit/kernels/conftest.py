@@ -7,6 +7,7 @@ import pytest
 from thinwire.kernels import native
 
 SIZES = 6  # of the tensors that the fixture `numbers` draws, for each kind
+DENSITIES = 3  # of selections from a batch, for each kind
 
 
 @pytest.fixture(params=native.runnable_builds())
@@ -20,7 +21,8 @@ def pytest_collection_modifyitems(config, items):
 
     A kernel's text is the same for all builds, the instructions differ. What goes wrong in one build alone depends on a
     size with a width, a kind with a size or a kind with a width (ends of vectors, overflows), and each of these pairs is
-    in the array: kind + size + width ≡ 0 (mod 6).
+    in the array: kind + size + width ≡ 0 (mod 6). Selections from a batch have each kind and each density: kind +
+    density ≡ 0 (mod 3).
     """
     kept, dropped = [], []
     for item in items:
@@ -32,9 +34,13 @@ def pytest_collection_modifyitems(config, items):
 
 def is_covered(item):
     indices = getattr(getattr(item, "callspec", None), "indices", {})
-    if "numbers" in indices and os.environ.get("THINWIRE_SANITIZED"):  # addresses do not depend on the numbers
-        return indices["numbers"] // SIZES == 0
-    if indices.get("library", 0) == 0 or not {"numbers", "bits"} <= indices.keys():
+    if os.environ.get("THINWIRE_SANITIZED"):  # addresses do not depend on the numbers
+        return indices.get("numbers", 0) // SIZES == indices.get("kind", 0) == 0
+    if indices.get("library", 0) == 0:
+        return True
+    if {"kind", "density"} <= indices.keys():
+        return (indices["kind"] + indices["density"]) % DENSITIES == 0
+    if not {"numbers", "bits"} <= indices.keys():
         return True
     kind, size = divmod(indices["numbers"], SIZES)
     return (kind + size + indices["bits"]) % SIZES == 0

@@ -125,9 +125,8 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(option, value
 
 def test_every_turn_measures_every_method():
     ours = [method for method in METHODS if method.label.startswith("thinwire")]
-    others = [method for method in METHODS if method.sends in ("bare hook", "plain")][-1:]
     torch_powersgd = [method for method in ISOLATED_METHODS if method.label == TORCH_POWERSGD]
-    methods = [FLOOR_METHOD, COPY_METHOD, *ours[-1:], *others, *torch_powersgd]
+    methods = [FLOOR_METHOD, COPY_METHOD, *ours[-1:], *torch_powersgd]  # test_bare_hook.py has the bare hook
     order = {"model": "gpt", "rate": "lo", "steps": 1, "methods": [vars(method) for method in methods], "device": "lo"}
     told = []
     results = run_ranks(2, "thinwire_lab.bench.ddp:run_rank", json.loads(json.dumps(order)), on_progress=told.append)
