@@ -60,9 +60,14 @@ def test_every_kind_is_listed():
     assert listed == driven - {RequestGroup}  # which `fuse` makes of others
 
 
+def long_sum(rank, size, place):
+    return AllReduce(numbers(rank, place, 40_000))  # it travels behind the other members
+
+
 @pytest.mark.parametrize("size", (1, 2, 3))
-def test_a_group_is_answered_as_its_members_would_be_alone(size):
-    makers = [KINDS["AllGather"], KINDS["AllReduce"], KINDS["AllReduce(max)"]]
+@pytest.mark.parametrize("last", (KINDS["AllReduce"], long_sum))
+def test_a_group_is_answered_as_its_members_would_be_alone(size, last):
+    makers = [KINDS["AllGather"], KINDS["AllReduce(max)"], last]
     meters, apart = ([Meter() for _ in range(size)] for _ in range(2))
 
     def together(rank):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from thinwire import Exchanger, TensorSpec, TorchDist
 from thinwire.aggregators import Dense
-from thinwire.core import AllReduce, DecodeError, Op, PeerLostError, Program
+from thinwire.core import AllGather, AllReduce, DecodeError, Op, Payload, PeerLostError, Program, Request, fuse_flagged
 from thinwire.drivers.headers import make_header
 from thinwire.drivers.mesh import bytes_of
 from thinwire.drivers.pair_sum import CHUNK_BYTES
@@ -16,8 +18,8 @@ from thinwire.wire import as_bytes
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.int64, torch.uint8)
 
 
-def ask(request: AllReduce) -> Program[Tensor]:
-    return (yield request)  # type: ignore[no-any-return]
+def ask(request: Request) -> Program[Any]:
+    return (yield request)
 
 
 def draw_share(rank: int, count: int, dtype: torch.dtype) -> Tensor:
@@ -49,6 +51,23 @@ def sum_long_tensors(driver: TorchDist) -> list[str]:
             if not (have_same_bytes(total, shares[0] + shares[1]) and is_kept and is_counted):
                 wrong.append(f"{count} {dtype}")
     return wrong
+
+
+def sum_behind_others(driver: TorchDist, flags: tuple[bool, bool]) -> tuple[bool, bool, int]:
+    """Short requests, a flag and a long sum travel in one message.
+
+    Returns:
+        Whether the answers are right, whether the flag was raised, and the bytes sent beside the long tensor.
+    """
+    rank = driver.world.rank
+    shares = [draw_share(each, 300_001, torch.float32) for each in range(2)]
+    gather = AllGather(Payload((torch.arange(5 + rank),)))
+    smallest = AllReduce(torch.tensor([3.0 - rank]), Op.MAX)
+    programs = [ask(gather), ask(AllReduce(shares[rank])), ask(smallest)]
+    (gathered, total, most), raised = driver.run(fuse_flagged(programs, flags[rank], 3))
+    is_right = [payload.parts[0].tolist() for payload in gathered] == [list(range(5)), list(range(6))]
+    is_right = is_right and have_same_bytes(total, shares[0] + shares[1]) and most.tolist() == [3.0]
+    return is_right, raised, driver.peers.sent - shares[0].nbytes
 
 
 def sum_strided_tensor(driver: TorchDist) -> bool:

@@ -122,6 +122,7 @@ from .payloads import PackedPayload, Part, PartTable, Payload
 from .plugins import Plugins
 from .programs import drive, fuse, fuse_flagged, loopback, with_step, with_timing
 from .requests import (
+    Addend,
     AllGather,
     AllReduce,
     AllToAll,
@@ -166,7 +167,7 @@ from .units import BYTES, format_bytes, parse_rate
 
 __all__ = [
     "TensorSpec", "Part", "PackedPayload", "PartTable", "Payload", "all_finite", "cast_saturating", "saturate",
-    "AllReduce", "AllGather", "AllToAll", "Broadcast", "NeighborExchange", "GatheredPayloads", "Op", "Label",
+    "Addend", "AllReduce", "AllGather", "AllToAll", "Broadcast", "NeighborExchange", "GatheredPayloads", "Op", "Label",
     "Request", "RequestGroup", "Program", "World",
     "ReduceScatter", "Work", "combine", "batch_labels", "cut_all", "payload_labels", "reduce_labels",
     "shard_sizes", "tree_children", "types_of",

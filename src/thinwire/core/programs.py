@@ -242,8 +242,12 @@ def _merge(requests: dict[int, Request], step: int | None, is_grouped: bool) -> 
 
 
 def _group(merged: Mapping[tuple[str, ...], Request], step: int | None) -> list[tuple[list[tuple[str, ...]], Request]]:
-    """The requests to yield, each with the keys of its members: those that can travel in one message come first."""
+    """The requests to yield, each with the keys of its members: those that can travel in one message come first.
+
+    A long tensor goes behind them, so that a bad-step flag does not wait until the other rank has all of the tensor.
+    """
     groupable = [key for key, request in merged.items() if request.group_payload() is not None]
+    groupable += [key for key, request in merged.items() if request.group_tail() is not None][:1]
     if len(groupable) < 2:
         return [([key], request) for key, request in merged.items()]
     members = tuple([merged[key] for key in groupable])

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..core import (
+    Addend,
     AllGather,
     AllReduce,
     AllToAll,
@@ -95,15 +96,22 @@ class Collectives:
         if self.world.size > 2:
             return [self.perform(member) for member in request.requests]
         own, other = request.joined_payload(), 1 - self.world.rank
-        _, received = self.peers.exchange_with_all({other: self._pack(own)}, request)
-        theirs = unpack_payload(received[other], types_of(own))
+        last: list[Tensor] = []
+        if request.tail is None:
+            _, received = self.peers.exchange_with_all({other: self._pack(own)}, request)
+            data = received[other]
+        else:
+            data, total = self._sum_behind(self._pack(own), request.tail, request)
+            last = [total.view(request.tail.tensor.shape).to(request.tail.tensor.device)]
+        theirs = unpack_payload(data, types_of(own))
         answers = request.answer_from([own, theirs] if self.world.rank == 0 else [theirs, own])
         self._record_group(request, theirs)
-        return answers
+        return answers + last
 
     def _record_group(self, request: RequestGroup, theirs: Payload) -> None:
         """Record each member; the bytes beyond their data are counted with the first."""
-        sizes = [[payload.num_bytes] * 2 for payload in request.cut(theirs)]
+        sizes: list[list[int] | None] = [[payload.num_bytes] * 2 for payload in request.cut(theirs)]
+        sizes += [None] * (request.tail is not None)
         pairs = [m.wire_bytes(self.world, own) for m, own in zip(request.requests, sizes, strict=True)]
         header = self.peers.sent - sum(p[0] for p in pairs), self.peers.received - sum(p[1] for p in pairs)
         for member, pair in zip(request.requests, pairs, strict=True):
@@ -173,21 +181,34 @@ class Collectives:
 
     def _sum_pair(self, flat: Tensor, request: AllReduce) -> Tensor:
         """Add what the other rank sends while it arrives."""
-        total, other = _output_vector(request), 1 - self.world.rank
+        data, total = self._sum_behind(_NOTHING, Addend(request.tensor, request.out), request)
+        self._check_length(data.numel() + flat.nbytes, flat, 1 - self.world.rank, request)
+        return total
+
+    def _sum_behind(self, head: Tensor, addend: Addend, request: Request) -> tuple[Tensor, Tensor]:
+        """Send these bytes and a tensor behind them; return the other rank's bytes and the sum of the tensors.
+
+        What the other rank sends is added while it arrives.
+        """
+        flat = addend.tensor.detach().to("cpu").contiguous().flatten()
+        total, other, heads = _output_vector(*addend), 1 - self.world.rank, list[Tensor]()
 
         def read(source: int, num_bytes: int) -> Receiver:
-            self._check_length(num_bytes, flat, source, request)
+            if num_bytes < flat.nbytes:
+                self._check_length(num_bytes, flat, source, request)
+            heads.append(torch.empty(num_bytes - flat.nbytes, dtype=torch.uint8))
+            yield bytes_of(heads[0])
             yield from receive_sum(flat, total)
 
-        headers, _ = self.peers.exchange_with_all({other: as_bytes(flat)}, request, read=read)
-        if headers[other].is_detached:
+        self.peers.exchange_with_all({other: head}, request, read=read, tail=as_bytes(flat))
+        if not heads:
             self._check_length(0, flat, other, request)  # a header without data: `total` was not written
-        return total
+        return heads[0], total
 
     def _ring_reduce(self, request: AllReduce) -> Tensor:
         """Run gloo's ring all-reduce."""
         self.peers.agree(_NOTHING, request)
-        total = _output_vector(request)  # gloo reduces a strided tensor wrongly
+        total = _output_vector(request.tensor, request.out)  # gloo reduces a strided tensor wrongly
         total.view(request.tensor.shape).copy_(request.tensor.detach())
         options = dist.AllreduceOptions()
         options.reduceOp = _OPS[request.op]  # type: ignore[assignment]
@@ -236,11 +257,11 @@ class Collectives:
         return packed
 
 
-def _output_vector(request: AllReduce) -> Tensor:
-    """Memory for the answer as a vector on the CPU: that of `out`, if it can be used."""
-    if request.out is not None and request.out.is_cpu and request.out.is_contiguous():
-        return request.out.detach().flatten()
-    return empty(request.tensor.numel(), request.tensor.dtype)
+def _output_vector(tensor: Tensor, out: Tensor | None) -> Tensor:
+    """Memory for a sum of such tensors as a vector on the CPU: that of `out`, if it can be used."""
+    if out is not None and out.is_cpu and out.is_contiguous():
+        return out.detach().flatten()
+    return empty(tensor.numel(), tensor.dtype)
 
 
 _HANDLERS: dict[type[Request], Callable[[Collectives, Any], Any]] = {

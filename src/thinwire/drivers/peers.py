@@ -102,6 +102,7 @@ class Peers:
         request: Request,
         is_detached: bool = False,
         read: DataReader | None = None,
+        tail: Tensor | None = None,
     ) -> tuple[dict[int, RequestHeader], dict[int, Tensor]]:
         """Send data to some ranks, each with a header, and receive such messages.
 
@@ -111,6 +112,7 @@ class Peers:
             request: what the ranks must agree on.
             is_detached: send only headers; the data follow once all ranks know the lengths.
             read: receives the data in place of this method, which then returns headers only.
+            tail: more bytes for all ranks, sent behind the data.
 
         Returns:
             Headers by source, and the data that came with those of the same request.
@@ -118,7 +120,8 @@ class Peers:
         Raises:
             DecodeError: a header announces more than the request can need.
         """
-        longest = max([data.numel() for data in outgoing.values()], default=0)
+        more = 0 if tail is None else tail.numel()
+        longest = more + max([data.numel() for data in outgoing.values()], default=0)
         own = make_header(request, longest, is_detached)
         headers: dict[int, RequestHeader] = {}
         received: dict[int, Tensor] = {}
@@ -138,10 +141,11 @@ class Peers:
             received[source] = data = empty(num_bytes, torch.uint8, varies=True)
             yield bytes_of(data)
 
-        messages = {rank: [memoryview(own._replace(num_bytes=data.numel()).pack())] for rank, data in outgoing.items()}
+        lengths = {rank: data.numel() + more for rank, data in outgoing.items()}
+        messages = {rank: [memoryview(own._replace(num_bytes=length).pack())] for rank, length in lengths.items()}
         if not is_detached:
             for rank, data in outgoing.items():
-                messages[rank].append(bytes_of(data))
+                messages[rank] += [bytes_of(each) for each in (data, tail) if each is not None]
         self._transfer(messages, {source: receive(source) for source in sources}, request)
         return headers, received
 
@@ -151,9 +155,10 @@ class Peers:
         request: Request,
         is_detached: bool = False,
         read: DataReader | None = None,
+        tail: Tensor | None = None,
     ) -> tuple[dict[int, RequestHeader], dict[int, Tensor]]:
         """`exchange` with all other ranks; ProtocolError if their requests differ from this rank's."""
-        headers, received = self.exchange(outgoing, self.others, request, is_detached, read)
+        headers, received = self.exchange(outgoing, self.others, request, is_detached, read, tail)
         self._check_agreement(headers, make_header(request, 0), request)
         return headers, received
 

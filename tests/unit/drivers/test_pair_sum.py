@@ -24,6 +24,13 @@ def test_sums_of_any_type_and_length_have_the_bits_of_one_addition(pool):
     assert pool.run(2, jobs.sum_long_tensors) == [[], []]
 
 
+@pytest.mark.parametrize("flags", ((False, False), (True, False), (False, True)))
+def test_a_long_sum_travels_behind_short_requests_and_the_flag_in_one_message(pool, flags):
+    for is_right, raised, others in pool.run(2, jobs.sum_behind_others, flags):
+        assert is_right and raised == any(flags)
+        assert others <= 24 + 48 + 4 + 12  # one header, the two short tensors, the flag and lengths
+
+
 def test_a_strided_tensor_is_summed_in_its_shape(pool):
     assert pool.run(2, jobs.sum_strided_tensor) == [True, True]
 

@@ -4,6 +4,7 @@ from .all_gather import AllGather
 from .all_reduce import AllReduce, Op, all_reduce_bytes, combine, flag_alone, shard_sizes
 from .all_to_all import AllToAll
 from .base import (
+    Addend,
     GatheredPayloads,
     Label,
     Program,
@@ -22,7 +23,8 @@ from .reduce_scatter import ReduceScatter
 from .work import Work
 
 __all__ = [
-    "AllGather", "AllReduce", "AllToAll", "Broadcast", "GatheredPayloads", "Label", "Op", "Program", "ReduceScatter",
+    "Addend", "AllGather", "AllReduce", "AllToAll", "Broadcast", "GatheredPayloads", "Label", "Op", "Program",
+    "ReduceScatter",
     "Request", "RequestGroup",
     "NeighborExchange", "Work", "World", "combine", "batch_labels", "cut_all", "flag_alone", "payload_labels",
     "reduce_labels",

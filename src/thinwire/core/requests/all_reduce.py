@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import DecodeError
 from ..payloads import Payload
-from .base import GatheredPayloads, Label, Request, World, all_labels, type_names
+from .base import Addend, GatheredPayloads, Label, Request, World, all_labels, type_names
 
 _GROUP_BYTES = 1 << 17
 
@@ -75,6 +75,9 @@ class AllReduce(Request):
     def group_payload(self) -> Payload | None:
         short = self.tensor.nbytes < _GROUP_BYTES  # a longer one would be copied once more for the common message
         return Payload((self.tensor.detach().to("cpu").contiguous().flatten(),)) if short else None
+
+    def group_tail(self) -> Addend | None:
+        return Addend(self.tensor, self.out) if self.op is Op.SUM and self.group_payload() is None else None
 
     def answer_group(self, payloads: GatheredPayloads) -> Tensor:
         parts = [payload.parts[0] for payload in payloads]

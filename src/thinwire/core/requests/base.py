@@ -30,6 +30,13 @@ class World(NamedTuple):
     size: int
 
 
+class Addend(NamedTuple):
+    """A tensor to be summed over ranks, and where a driver may write the sum."""
+
+    tensor: Tensor
+    out: Tensor | None
+
+
 class Label(NamedTuple):
     """The layer and kind of some bytes of a request, for the meter; `model_bits` is their size by a paper's formula."""
 
@@ -128,6 +135,10 @@ class Request(ABC):
 
     def group_payload(self) -> Payload | None:
         """The data that this rank sends to every other, if the request can travel in one message with others."""
+        return None
+
+    def group_tail(self) -> Addend | None:
+        """A long tensor to be summed, if it can be sent behind the data of other requests without a copy."""
         return None
 
     def answer_group(self, payloads: GatheredPayloads) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..payloads import Payload, join
-from .base import GatheredPayloads, Label, Request, World, all_labels
+from .base import Addend, GatheredPayloads, Label, Request, World, all_labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +19,7 @@ class RequestGroup(Request):
 
     Args:
         requests: merged requests of different kinds, each with `group_payload`, in an order that is equal on all ranks.
+            The last one may have a `group_tail` instead.
     """
 
     requests: tuple[Request, ...]
@@ -31,6 +32,16 @@ class RequestGroup(Request):
     @property
     def expected_bytes(self) -> int:  # type: ignore[override]
         return sum([_dense_bytes(request) for request in self.requests])
+
+    @property
+    def tail(self) -> Addend | None:
+        """What is sent behind the data of the other members."""
+        return self.requests[-1].group_tail()
+
+    @property
+    def short_requests(self) -> tuple[Request, ...]:
+        """The members whose data are joined."""
+        return self.requests if self.tail is None else self.requests[:-1]
 
     def members(self) -> tuple[Request, ...]:
         return self.requests
@@ -45,8 +56,8 @@ class RequestGroup(Request):
         return " and ".join(request.describe() for request in self.requests)
 
     def joined_payload(self) -> Payload:
-        """The data of all members."""
-        return join([_payload_of(request) for request in self.requests])
+        """The data of all members but the tail."""
+        return join([_payload_of(request) for request in self.short_requests])
 
     def payload_to(self, rank: int) -> Payload:
         return self.joined_payload()
@@ -86,12 +97,12 @@ class RequestGroup(Request):
 
     def cut(self, payload: Payload) -> list[Payload]:
         """The inverse of `joined_payload`: one payload per member."""
-        return payload.cut([_payload_of(request).num_parts for request in self.requests])
+        return payload.cut([_payload_of(request).num_parts for request in self.short_requests])
 
     def answer_from(self, payloads: Sequence[Payload]) -> list[Any]:
-        """The answers, given the joined payloads of all ranks."""
+        """The answers but that of the tail, given the joined payloads of all ranks."""
         columns = zip(*[self.cut(payload) for payload in payloads], strict=True)
-        pairs = zip(self.requests, columns, strict=True)
+        pairs = zip(self.short_requests, columns, strict=True)
         return [request.answer_group(GatheredPayloads(column)) for request, column in pairs]
 
     def _columns(self, requests: Sequence[RequestGroup]) -> list[tuple[Request, list[Any]]]:
@@ -106,4 +117,5 @@ def _payload_of(request: Request) -> Payload:
 
 
 def _dense_bytes(request: Request) -> int:
-    return max(request.expected_bytes, _payload_of(request).num_bytes)
+    tail = request.group_tail()
+    return max(request.expected_bytes, _payload_of(request).num_bytes if tail is None else tail.tensor.nbytes)
