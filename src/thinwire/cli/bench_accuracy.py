@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from thinwire_lab.measuring.folder import RunFolder
 
 TASKS = ("cifar10", "wikitext2")  # those of thinwire_lab.bench.accuracy, which parsers do not load
-METHODS = ("plain", "fp16", "torch-powersgd", "topk", "powersgd", "topk-5")
+METHODS = ("plain", "fp16", "torch-powersgd", "topk", "powersgd", "qsgd", "topk-5")
 DEFAULT_METHODS = METHODS[:-1]
 
 

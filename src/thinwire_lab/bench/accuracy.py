@@ -37,6 +37,7 @@ METHODS = {
     "torch-powersgd": DDPMethod(TORCH_POWERSGD, "torch powersgd", ONE_BUCKET_MB),
     "topk": DDPMethod("thinwire ef(topk 1 %)", TOPK),
     "powersgd": DDPMethod("thinwire ef(powersgd 4)", POWERSGD),
+    "qsgd": DDPMethod("thinwire two_hop(qsgd 4)", "two_hop(qsgd(bits=4))"),
     "topk-5": DDPMethod("thinwire ef(topk 5 %)", "ef(topk(density=0.05))"),
 }
 
@@ -77,12 +78,12 @@ class AccuracyTask:
 
 TASKS = {
     "cifar10": AccuracyTask(
-        "cifar10", "150mbit", 1000, "accuracy", 0.45,
+        "cifar10", "75mbit", 1000, "accuracy", 0.45,
         OptimizerConfig(lr=0.05, momentum=0.9, schedule="cosine", warmup_steps=50),
         {"model": "slim", "images": 20_000, "test_images": 3_000, "batch": 16},
     ),
     "wikitext2": AccuracyTask(
-        "wikitext2_bytes", "150mbit", 800, "perplexity", 12.0,
+        "wikitext2_bytes", "75mbit", 800, "perplexity", 12.0,
         OptimizerConfig("adamw", lr=3e-3, weight_decay=0.01, schedule="cosine", warmup_steps=40),
         {"layers": 2, "width": 128, "heads": 4, "context": 128, "batch": 4, "tokens": "all", "valid_windows": 256},
     ),

@@ -32,6 +32,7 @@ from .ddp_methods import TORCH_POWERSGD, DDPMethod, FloorHook, wrap_in_ddp
 from .ddp_summary import DDPRow, summarize
 
 MODELS = ("resnet18", "gpt")
+GPT_BLOCKS = 6
 WARMUP_STEPS = 4
 TRACED_STEPS = 5  # after the measured ones, for thinwire's methods
 
@@ -111,7 +112,7 @@ def run_rank(driver: TorchDist, order: dict[str, Any], on_progress: Callable[[An
         buckets: see `list_bucket_traffic`, by method; pieces: the traced spans, by method.
     """
     methods = [DDPMethod(**method) for method in order["methods"]]
-    model, draw = make_workload(order["model"], driver.world.rank)
+    model, draw = make_workload(order["model"], driver.world.rank, order.get("blocks", GPT_BLOCKS))
     copies, handles = zip(*(wrap_in_ddp(model(), method) for method in methods), strict=True)
     optimizers = [torch.optim.SGD(copy.parameters(), lr=1e-3, momentum=0.9) for copy in copies]
     floor, copying = (handle if isinstance(handle, FloorHook) else None for handle in handles[:2])
@@ -136,8 +137,10 @@ def run_rank(driver: TorchDist, order: dict[str, Any], on_progress: Callable[[An
     }  # fmt: skip
 
 
-def make_workload(model: str, rank: int) -> tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tensor]]]:
-    """A function that makes identical models, and one that draws random inputs with classes."""
+def make_workload(
+    model: str, rank: int, blocks: int = GPT_BLOCKS
+) -> tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tensor]]]:
+    """A function that makes identical models, and one that draws random inputs with classes; blocks: of the GPT."""
     numbers = torch.Generator().manual_seed(rank)
 
     def images() -> tuple[Tensor, Tensor]:
@@ -149,7 +152,7 @@ def make_workload(model: str, rank: int) -> tuple[Callable[[], nn.Module], Calla
 
     def make() -> nn.Module:
         torch.manual_seed(0)
-        return resnet18(10) if model == "resnet18" else gpt(256, 128, 6, 384, 6, seed=0)
+        return resnet18(10) if model == "resnet18" else gpt(256, 128, blocks, 384, 6, seed=0)
 
     return make, images if model == "resnet18" else text
 

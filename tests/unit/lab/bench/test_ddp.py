@@ -127,7 +127,8 @@ def test_every_turn_measures_every_method():
     ours = [method for method in METHODS if method.label.startswith("thinwire")]
     torch_powersgd = [method for method in ISOLATED_METHODS if method.label == TORCH_POWERSGD]
     methods = [FLOOR_METHOD, COPY_METHOD, *ours[-1:], *torch_powersgd]  # test_bare_hook.py has the bare hook
-    order = {"model": "gpt", "rate": "lo", "steps": 1, "methods": [vars(method) for method in methods], "device": "lo"}
+    order = {"model": "gpt", "blocks": 1, "rate": "lo", "steps": 1, "device": "lo"}
+    order["methods"] = [vars(method) for method in methods]
     told = []
     results = run_ranks(2, "thinwire_lab.bench.ddp:run_rank", json.loads(json.dumps(order)), on_progress=told.append)
     assert len(told) == WARMUP_STEPS + 1
@@ -141,7 +142,7 @@ def test_every_turn_measures_every_method():
         assert copy_s > 0 and latency_s > 0
         assert leads[-1][1] == 0 and [lead for _, lead in leads] == sorted((s for _, s in leads), reverse=True)
         buckets = rank["buckets"][ours[-1].label]  # of 1 MB
-        assert sum(numel for numel, _ in buckets) == leads[-1][0] and len(buckets) > 10
+        assert sum(numel for numel, _ in buckets) == leads[-1][0] and len(buckets) > 3
         assert all(num_bytes > 0 for _, num_bytes in buckets)
 
 
