@@ -69,7 +69,6 @@ class TwoHop:
         received: GatheredPayloads = yield AllToAll(
             payloads, outgoing_labels(spec.name, payloads, rank), expected_bytes=spec.num_bytes
         )
-        sent = decode_shards(self.compressor, payloads, layout, ctx, rank)
         owned = layout.specs[rank]
         mean = average_shard(self.compressor, received, owned, ctx, rank)
         second = compressor_for_shard(self.compressor, size)
@@ -79,13 +78,23 @@ class TwoHop:
             answer, payload_labels(spec.name, answer), expected_bytes=spec.num_bytes
         )
 
-        def decode_answers(out: Tensor | None) -> Tensor:
-            del out
-            triples = zip(answers, layout.specs, keys, strict=True)
-            return torch.cat([second.decode(a.to(spec.device), s, k).to(spec.work_dtype) for a, s, k in triples])
+        def decode_answer(owner: int) -> Tensor:
+            payload = answers[owner].to(spec.device)
+            return second.decode(payload, layout.specs[owner], keys[owner]).to(spec.work_dtype)
 
-        value = answers.cached_copy("value", decode_answers)
-        start = layout.starts[rank]
-        lost = mean - value[start : start + owned.numel]
-        sent[start : start + owned.numel] -= size * lost  # times n, because the mean over ranks divides by n
-        return Reduced(value.view(spec.shape), saturate(sent).view(spec.shape), state)
+        def decode_answers(out: Tensor | None) -> Tensor:
+            flat = None
+            if out is not None and out.is_contiguous() and out.dtype == spec.work_dtype:
+                flat = out.view(-1)
+            return torch.cat([decode_answer(r) for r in range(size)], out=flat)
+
+        def compute_sent() -> Tensor:
+            sent = decode_shards(self.compressor, payloads, layout, ctx, rank)
+            shard = sent[layout.starts[rank] :][: owned.numel]
+            shard -= size * (mean - decode_answer(rank))  # times n, because the mean over ranks divides by n
+            return saturate(sent).view(spec.shape)
+
+        def write_value(out: Tensor | None) -> Tensor:
+            return answers.cached_copy("value", decode_answers, out).view(spec.shape)
+
+        return Reduced(write_value, compute_sent, state)
