@@ -181,7 +181,7 @@ class Collectives:
 
     def _sum_pair(self, flat: Tensor, request: AllReduce) -> Tensor:
         """Add what the other rank sends while it arrives."""
-        data, total = self._sum_behind(_NOTHING, Addend(request.tensor, request.out), request)
+        data, total = self._sum_behind(_NOTHING, Addend(flat, request.out), request)
         self._check_length(data.numel() + flat.nbytes, flat, 1 - self.world.rank, request)
         return total
 

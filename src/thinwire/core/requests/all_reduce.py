@@ -77,7 +77,7 @@ class AllReduce(Request):
         return Payload((self.tensor.detach().to("cpu").contiguous().flatten(),)) if short else None
 
     def group_tail(self) -> Addend | None:
-        return Addend(self.tensor, self.out) if self.op is Op.SUM and self.group_payload() is None else None
+        return Addend(self.tensor, self.out) if self.op is Op.SUM and self.tensor.nbytes >= _GROUP_BYTES else None
 
     def answer_group(self, payloads: GatheredPayloads) -> Tensor:
         parts = [payload.parts[0] for payload in payloads]

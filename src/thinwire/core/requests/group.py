@@ -60,7 +60,8 @@ class RequestGroup(Request):
         return join([_payload_of(request) for request in self.short_requests])
 
     def payload_to(self, rank: int) -> Payload:
-        return self.joined_payload()
+        joined = self.joined_payload()
+        return joined if self.tail is None else join([joined, Payload((self.tail.tensor.flatten(),))])
 
     def wire_bytes(self, world: World, sizes: Sequence[Any] | None = None) -> tuple[int, int]:
         lists = [None] * len(self.requests) if sizes is None else sizes
