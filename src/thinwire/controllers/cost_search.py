@@ -19,7 +19,7 @@ def _method(option: Aggregator[Any]) -> tuple[type, ...]:
     return (type(option), type(option.compressor)) if wraps_compressor(option) else (type(option),)
 
 
-def nearest_option(costs: Sequence[float], among: Sequence[int], num_bytes: float) -> int:
+def find_nearest_option(costs: Sequence[float], among: Sequence[int], num_bytes: float) -> int:
     """The option with the cost nearest to so many bytes; of equals the first."""
     return min(among, key=lambda at: (abs(costs[at] - num_bytes), at))
 
@@ -41,4 +41,6 @@ def low_and_high_compression(
     if len(costs) == 2:
         larger = int(costs[1] > costs[0])
         return larger, 1 - larger
-    return nearest_option(costs, among, low * costs[default]), nearest_option(costs, among, high * costs[default])
+    return find_nearest_option(costs, among, low * costs[default]), find_nearest_option(
+        costs, among, high * costs[default]
+    )

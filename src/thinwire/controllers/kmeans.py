@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core import Context, Key, LayerMenus, Plan, Program, derive_key
 from .base import broadcast_plan
 from .clusters import k_means, standardize
-from .cost_search import nearest_option, same_method_options
+from .cost_search import find_nearest_option, same_method_options
 from .estimates import ERRORS_FROM, compute_error_table
 from .knapsack import sum_chosen
 from .windowed import OBSERVED, WindowedController, WindowState, check_alpha, check_settings
@@ -93,4 +93,4 @@ def grid_option(costs: Sequence[float], among: Sequence[int], share: float) -> i
     """The option nearest to a share of the way from the fewest bytes to the most, on a geometric grid."""
     some_costs = [costs[at] for at in among]
     low, high = max(1e-3, min(some_costs)), max(1e-3, max(some_costs))
-    return nearest_option(costs, among, low * (high / low) ** share)
+    return find_nearest_option(costs, among, low * (high / low) ** share)
