@@ -40,7 +40,8 @@ from .mesh import Receiver, bytes_of
 from .meter import Meter
 from .neighbors import neighbor_exchange
 from .pair_sum import CHUNK_BYTES, receive_sum
-from .peers import RING_BYTES, Peers
+from .peers import Peers
+from .routes import LONG_BYTES
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 _INTEGERS = {torch.uint8, torch.int8, torch.int32, torch.int64}  # types that gloo can reduce; others go in rank order
@@ -160,7 +161,7 @@ class Collectives:
     def _all_reduce(self, request: AllReduce) -> Tensor:
         if self.world.size == 2:
             total = self._reduce_pair(request)
-        elif self.ordered or request.tensor.nbytes < RING_BYTES or request.tensor.dtype not in _INTEGERS | _FLOATS:
+        elif self.ordered or request.tensor.nbytes < LONG_BYTES or request.tensor.dtype not in _INTEGERS | _FLOATS:
             total = self._ordered_reduce(request)
         else:
             total = self._ring_reduce(request)

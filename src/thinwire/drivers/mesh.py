@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
 import time
 import weakref
 from collections.abc import Generator, Mapping, Sequence
@@ -24,6 +25,7 @@ Buffer: TypeAlias = "memoryview[int]"
 Receiver: TypeAlias = Generator[Buffer, None, None]  # yields the buffers to fill, one after another
 
 _WAKE_BYTES = 1 << 17  # received at least before the loop wakes up, if as many are missing
+_MIN_RTT_AT = 148  # offset of tcpi_min_rtt, in microseconds, in Linux's struct tcp_info
 _LOST = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
@@ -58,41 +60,56 @@ class Mesh:
         self._wake_bytes = dict.fromkeys(self._sockets, 1)
         self.close = weakref.finalize(self, _close_all, list(self._sockets.values()))  # also when it is collected
 
-    def transfer(self, outgoing: Mapping[int, Sequence[Buffer]], incoming: Mapping[int, Receiver]) -> None:
-        """Send these buffers to each rank and fill those of each receiver, all at once.
+    def transfer(self, outgoing: Mapping[int, list[Buffer]], incoming: Mapping[int, Receiver]) -> int:
+        """Send the buffers for each rank and fill those of each receiver, all at once.
+
+        Args:
+            outgoing: the buffers for each rank, which are removed when they are sent. A receiver may append to these
+                lists: what has been received is forwarded so.
+            incoming: a receiver for each source.
+
+        Returns:
+            The number of bytes sent.
 
         Raises:
             LostConnection: a peer closed its connection, or nothing moved for `timeout_s` seconds.
         """
-        sending = {rank: [b for b in buffers if b.nbytes] for rank, buffers in outgoing.items()}
-        sending = {rank: buffers for rank, buffers in sending.items() if buffers}
         receiving: dict[int, tuple[Receiver, Buffer]] = {}
         for rank, receiver in incoming.items():
             if (buffer := _next_buffer(receiver)) is not None:
                 receiving[rank] = receiver, buffer
-        for rank in list(sending):
-            self._send(rank, sending)
+        num_sent, blocked = 0, set[int]()  # ranks whose connections take no more bytes for now
         poller, masks = select.poll(), dict[int, int]()
-        files = {self._sockets[rank].fileno(): rank for rank in (*sending, *receiving)}
+        files = {self._sockets[rank].fileno(): rank for rank in {*outgoing, *receiving}}
         deadline = time.monotonic() + self.timeout_s
-        while sending or receiving:
+        while True:
+            for rank, buffers in outgoing.items():
+                if buffers and rank not in blocked:
+                    num_sent += self._send(rank, buffers)
+                    blocked |= {rank} if buffers else set()
+            if not (receiving or blocked):
+                return num_sent
             for file, rank in files.items():
-                wanted = (select.POLLOUT if rank in sending else 0) | (select.POLLIN if rank in receiving else 0)
+                wanted = (select.POLLOUT if rank in blocked else 0) | (select.POLLIN if rank in receiving else 0)
                 if rank in receiving:
                     self._set_wake_bytes(rank, receiving[rank][1].nbytes)
-                if masks.get(file) != wanted:
+                if masks.get(file, 0) != wanted:
                     masks[file] = wanted
                     poller.register(file, wanted) if wanted else poller.unregister(file)
             events = poller.poll(max(0.0, deadline - time.monotonic()) * 1e3)
             if not events and time.monotonic() >= deadline:
-                raise LostConnection(sorted({*receiving} or {*sending}), closed=False)
+                raise LostConnection(sorted({*receiving} or blocked), closed=False)
             for file, event in events:
                 rank = files[file]
-                if rank in sending and event & (select.POLLOUT | _LOST):
-                    self._send(rank, sending)
+                if event & (select.POLLOUT | _LOST):
+                    blocked.discard(rank)
                 if rank in receiving and event & (select.POLLIN | _LOST):
                     self._receive(rank, receiving)
                 deadline = time.monotonic() + self.timeout_s
+
+    def round_trip_s(self) -> float:
+        """The longest of the shortest round trips that the system has seen on each connection; 0 if it cannot tell."""
+        return max([_read_round_trip_s(connection) for connection in self._sockets.values()], default=0.0)
 
     def disconnect(self) -> None:
         """Make every transfer fail at once, from any thread."""
@@ -107,21 +124,23 @@ class Mesh:
                 self._sockets[rank].setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_bytes)
             self._wake_bytes[rank] = wake_bytes
 
-    def _send(self, rank: int, sending: dict[int, list[Buffer]]) -> None:
-        buffers = sending[rank]
-        try:
-            sent = self._sockets[rank].sendmsg(buffers[:8])
-        except BlockingIOError:
-            return
-        except OSError as error:
-            raise LostConnection([rank], closed=True) from error
-        while sent:
-            if sent < buffers[0].nbytes:
+    def _send(self, rank: int, buffers: list[Buffer]) -> int:
+        """Send what the connection takes, and remove it from the list; returns the number of bytes."""
+        total = 0
+        while buffers:
+            try:
+                sent = self._sockets[rank].sendmsg(buffers[:8])
+            except BlockingIOError:
+                return total
+            except OSError as error:
+                raise LostConnection([rank], closed=True) from error
+            total += sent
+            while buffers and sent >= buffers[0].nbytes:
+                sent -= buffers.pop(0).nbytes
+            if sent:
                 buffers[0] = buffers[0][sent:]
-                return
-            sent -= buffers.pop(0).nbytes
-        if not buffers:
-            del sending[rank]
+                return total
+        return total
 
     def _receive(self, rank: int, receiving: dict[int, tuple[Receiver, Buffer]]) -> None:
         receiver, buffer = receiving[rank]
@@ -138,6 +157,16 @@ class Mesh:
             del receiving[rank]
         else:
             receiving[rank] = receiver, remaining
+
+
+def _read_round_trip_s(connection: socket.socket) -> float:
+    if not hasattr(socket, "TCP_INFO"):
+        return 0.0
+    with suppress(OSError):
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + 4)
+        if len(info) == _MIN_RTT_AT + 4:
+            return float(struct.unpack_from("=I", info, _MIN_RTT_AT)[0]) / 1e6
+    return 0.0
 
 
 def _close_all(connections: Sequence[socket.socket]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,8 +23,8 @@ from .agreement import check_agreement
 from .headers import HEADER_BYTES, RequestHeader, check_lengths, make_header
 from .mesh import Buffer, LostConnection, Mesh, Receiver, bytes_of, receive_into
 from .mesh_setup import count_local_ranks
+from .routes import LONG_BYTES, LongMessages, ring_route
 
-RING_BYTES = 1 << 17  # shorter messages are sent to all directly: the hops of a ring would cost more than they save
 _GLOO_SENDER, _GLOO_RECEIVER = 96, 48  # bytes of gloo's own that each side of a message sends
 _TEXT_BYTES = 1024  # length of a request's description that ranks exchange when they disagree
 _DRAIN_BYTES = 1 << 20  # read at a time of data that nothing can be made of
@@ -79,6 +80,7 @@ class Peers:
             PrefixStore("gloo", store), self.world.rank, self.world.size, self.timeout
         )
         self._mesh = Mesh(self.world, PrefixStore("mesh", store), self.timeout.total_seconds())
+        self._long = LongMessages(self._mesh.round_trip_s)
         rank, size = self.world
         self.others = [(rank + distance) % size for distance in range(1, size)]  # in the order of sending
         self.sent = self.received = 0
@@ -169,17 +171,17 @@ class Peers:
 
     def all_gather(self, own: Tensor, request: Request) -> list[Tensor]:
         """All-gather of bytes of any length: short messages at once, long ones once all ranks know the lengths."""
-        rank, size = self.world
-        is_long = size > 2 and own.numel() >= RING_BYTES
+        is_long = self.world.size > 2 and self._long.is_long(own.numel())
         headers, received = self.exchange_with_all(dict.fromkeys(self.others, own), request, is_long)
         late = [r for r in headers if headers[r].is_detached]
-        if is_long and len(late) == size - 1:
-            sizes = [own.numel() if r == rank else headers[r].num_bytes for r in range(size)]
-            return self.all_gather_bytes(own, sizes, request)
         received |= {r: empty(headers[r].num_bytes, torch.uint8, varies=True) for r in late}
-        outgoing = dict.fromkeys(self.others, bytes_of(own)) if is_long else {}
-        self.transfer_bytes(outgoing, {r: bytes_of(received[r]) for r in late}, request)
-        return [own if r == rank else received[r] for r in range(size)]
+        blobs = [received.get(r, own) for r in range(self.world.size)]
+        if is_long and len(late) == self.world.size - 1:
+            self._fill_blobs(blobs, min(blob.numel() for blob in blobs), request)
+        elif is_long or late:  # only some ranks have long ones
+            outgoing = dict.fromkeys(self.others, bytes_of(own)) if is_long else {}
+            self.transfer_bytes(outgoing, {r: bytes_of(received[r]) for r in late}, request)
+        return blobs
 
     def _check_agreement(self, headers: Mapping[int, RequestHeader], own: RequestHeader, request: Request) -> None:
         """If headers differ, all ranks have seen it: they exchange the descriptions of their requests."""
@@ -198,41 +200,39 @@ class Peers:
     # Data with known lengths, after the ranks have agreed
 
     def all_gather_bytes(self, own: Tensor, sizes: Sequence[int], request: Request) -> list[Tensor]:
-        """All-gather: the bytes of every rank, in rank order; `sizes` are their lengths.
-
-        Long messages go around a ring, up to the length of the shortest: with one sender per receiver, flows do not
-        compete and a thin link is filled. The rest is sent directly. Each rank sends the same number of bytes either
-        way.
-        """
+        """All-gather: the bytes of every rank, in rank order; `sizes` are their lengths."""
         rank, size = self.world
         blobs = [own if r == rank else empty(sizes[r], torch.uint8, varies=True) for r in range(size)]
-        common = min(sizes) if size > 2 and min(sizes) >= RING_BYTES else 0
-        if common:
-            self._ring_all_gather([blob[:common] for blob in blobs], request)
-        rest = [bytes_of(blob[common:]) for blob in blobs]
-        self.transfer_bytes(dict.fromkeys(self.others, rest[rank]), {r: rest[r] for r in self.others}, request)
+        are_long = size > 2 and min(sizes) >= LONG_BYTES
+        self._fill_blobs(blobs, min(sizes) if are_long else 0, request)
         return blobs
+
+    def _fill_blobs(self, blobs: Sequence[Tensor], common: int, request: Request) -> None:
+        """Receive the blobs of all other ranks: the first `common` bytes around a ring, the rest directly.
+
+        Each rank sends the same number of bytes either way.
+        """
+        if common:
+            self._transfer(*ring_route(self.world, [bytes_of(blob[:common]) for blob in blobs]), request)
+        rest = [bytes_of(blob[common:]) for blob in blobs]
+        self.transfer_bytes(
+            dict.fromkeys(self.others, rest[self.world.rank]), {r: rest[r] for r in self.others}, request
+        )
 
     def transfer_bytes(self, outgoing: Mapping[int, Buffer], incoming: Mapping[int, Buffer], request: Request) -> None:
         """Send and receive data without headers."""
         receivers = {rank: receive_into(buffer) for rank, buffer in incoming.items()}
         self._transfer({rank: [buffer] for rank, buffer in outgoing.items()}, receivers, request)
 
-    def _ring_all_gather(self, blobs: Sequence[Tensor], request: Request) -> None:
-        """Each rank forwards to its successor what its predecessor sent, until all ranks have all blobs."""
-        rank, size = self.world
-        order = [bytes_of(blobs[(rank - hop) % size]) for hop in range(size)]
-        for hop in range(size - 1):
-            self.transfer_bytes({(rank + 1) % size: order[hop]}, {(rank - 1) % size: order[hop + 1]}, request)
-
     def _transfer(
-        self, outgoing: Mapping[int, Sequence[Buffer]], receivers: Mapping[int, Receiver], request: Request
+        self, outgoing: Mapping[int, list[Buffer]], receivers: Mapping[int, Receiver], request: Request
     ) -> None:
-        self.sent += sum([buffer.nbytes for buffers in outgoing.values() for buffer in buffers])
+        sent, received, began = self.sent, self.received, time.perf_counter()
         try:
-            self._mesh.transfer(outgoing, {rank: self._count(each) for rank, each in receivers.items()})
+            self.sent += self._mesh.transfer(outgoing, {rank: self._count(each) for rank, each in receivers.items()})
         except LostConnection as lost:
             raise self._name_lost(lost.ranks, lost.closed, request) from lost
+        self._long.add_transfer(max(self.sent - sent, self.received - received), time.perf_counter() - began)
 
     def _count(self, receiver: Receiver) -> Receiver:
         for buffer in receiver:

@@ -67,11 +67,11 @@ class RandomBuckets:
         """
         world, queued = driver.world, [driver.submit(self.exchanger.begin(step, driver.world))]
         began = 0.0
-        for bucket in self.buckets:
+        for at, bucket in enumerate(self.buckets):
             time.sleep(pause_s)
             began = began or time.perf_counter()
             program = self.exchanger.exchange(bucket, step, world, into=bucket)
-            queued.append(driver.submit(program, ahead=True, after=queued[-1]))  # type: ignore[arg-type]
+            queued.append(driver.submit(program, ahead=True, after=queued[0], channel=at))  # type: ignore[arg-type]
         for future in queued:
             future.result()
         self.exchanger.settle()
