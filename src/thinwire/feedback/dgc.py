@@ -29,7 +29,7 @@ from ..core import (
     target_of,
 )
 from ..kernels import tree_sum
-from .residuals import ResidualMemory
+from .residuals import ResidualMemory, zero_state
 
 
 class DGCState(NamedTuple):
@@ -77,7 +77,7 @@ class DGC(ResidualMemory):
         return _ALWAYS | {Capability.LOSSLESS} if clears else _ALWAYS
 
     def init(self, spec: TensorSpec, key: Key) -> DGCState:
-        zeros = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
+        zeros = zero_state(spec)
         return DGCState(zeros, zeros, self.inner.init(spec, key))
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: DGCState, ctx: Context) -> Program[Reduced[DGCState]]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from ..core import (
@@ -42,6 +41,7 @@ from ..core import (
     topology_of,
 )
 from ..kernels import subtract_many
+from .residuals import zero_state
 
 _ALWAYS = frozenset({Capability.CORRECTS_ERROR, Capability.SENDS_DIFFERENCES, Capability.ACCEPTS_MOMENT_PAIRS})
 
@@ -108,7 +108,7 @@ class EF21:
             )
 
     def init(self, spec: TensorSpec, key: Key) -> EF21State:
-        zeros = torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
+        zeros = zero_state(spec)
         return EF21State(zeros, zeros, self.inner.init(spec, key))
 
     def reduce(self, tensor: Tensor, spec: TensorSpec, state: EF21State, ctx: Context) -> Program[Reduced[EF21State]]:

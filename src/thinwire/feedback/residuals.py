@@ -28,6 +28,7 @@ from ..core import (
     split_kind,
 )
 from ..kernels import noise16
+from ..kernels.memory import zeros
 
 RESIDUAL_DTYPES = ("fp32", "bf16", "int8")
 BLOCK = 256
@@ -55,9 +56,16 @@ def check_residual_dtype(part: str, dtype: str) -> None:
         )
 
 
+def zero_state(spec: TensorSpec) -> Tensor:
+    """Zeros in the type of sums, which take no memory on the CPU until they are written to."""
+    if spec.device.type == "cpu":
+        return zeros(spec.shape, spec.work_dtype)
+    return torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device)
+
+
 def zero_residual(spec: TensorSpec, dtype: str) -> Tensor | Int8Residual:
     """Zeros, as `quantize_residual` stores them."""
-    return quantize_residual(torch.zeros(spec.shape, dtype=spec.work_dtype, device=spec.device), dtype, Key(0))
+    return quantize_residual(zero_state(spec), dtype, Key(0))
 
 
 def quantize_residual(tensor: Tensor, dtype: str, key: Key) -> Tensor | Int8Residual:

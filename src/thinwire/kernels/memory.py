@@ -6,9 +6,12 @@ Layers have the same sizes at every step, so the memory that one step freed fits
 from __future__ import annotations
 
 import ctypes
+import math
+import mmap
 import threading
 import weakref
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -60,6 +63,18 @@ class Pool:
                 del blocks[:1]
                 if not blocks:
                     del self._blocks[size]
+
+
+def zeros(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """As torch.zeros on the CPU. Memory is taken when it is written to, and returned with the tensor.
+
+    The initial residuals of error feedback are only read, and dropped after the first step.
+    """
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes < _MIN_BYTES or not hasattr(mmap, "MAP_PRIVATE"):  # not on Windows
+        return torch.zeros(tuple(shape), dtype=dtype)
+    pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype).view(tuple(shape))
 
 
 def _round_up(num_bytes: int) -> int:
