@@ -35,6 +35,7 @@ from ..core import (
     copy_all,
     cut_all,
     encodes_many,
+    has,
     is_additive,
     payload_labels,
     repeat_names,
@@ -145,7 +146,7 @@ class TwoHop:
 
     def reduce_many(self, batch: LayerBatch, ctx: Context) -> Program[ReducedBatch]:
         """The same two messages, for all layers at once."""
-        compressor: BatchCompressor = self.compressor  # type: ignore[assignment]  # it declares BATCHES_LAYERS
+        compressor = self._get_batch_compressor()
         (rank, size), names = ctx.world, batch.names
         layout, expected = lay_out_batch(batch.specs, size), sum([spec.num_bytes for spec in batch.specs])
         targets = batch.tensors if batch.residuals is None else _add_residuals(batch, ctx)
@@ -183,11 +184,16 @@ class TwoHop:
             residuals = [saturate(target - layer(i).sent) for i, target in enumerate(targets)]
         return ReducedBatch(list(batch.states), residuals, write_values, layer)
 
+    def _get_batch_compressor(self) -> BatchCompressor:
+        if not has(self, Capability.BATCHES_LAYERS):  # a sparse one selects over whole layers
+            raise IncompatibleParts(f"TwoHop: {type(self.compressor).__name__} cannot encode the shards of a batch")
+        return self.compressor  # type: ignore[return-value]
+
     def _encode_shards(
         self, targets: Sequence[Tensor], batch: LayerBatch, layout: BatchLayout, ctx: Context
     ) -> Payload:
         """The payload of all shards, owner by owner; of zeros if a tensor is not finite."""
-        compressor: BatchCompressor = self.compressor  # type: ignore[assignment]
+        compressor = self._get_batch_compressor()
         rank, size = ctx.world
         keys = ShardKeys(ctx, [(name, rank, owner) for owner in range(size) for name in batch.names])
         shards = LayerBatch(layout.split_all(targets), layout.specs, [()] * len(layout.specs))

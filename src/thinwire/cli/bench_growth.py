@@ -29,7 +29,8 @@ SIZES_LEGEND = (
 )
 WORKERS_LEGEND = (
     "time: from the first bucket to the last average, computation is a sleep. link use: data / rate / time; frames and "
-    "acknowledgments take about 0.05. By the formula (modelled): n - 1 payloads of a gather, 2 (n - 1) / n of two_hop"
+    "acknowledgments take about 0.05. CPU: of one worker; all workers and the shaped network share the cores. By the "
+    "formula (modelled): n - 1 payloads of a gather, 2 (n - 1) / n of two_hop"
 )
 
 
@@ -116,10 +117,16 @@ def _make_sizes_table(rows: Sequence[SizeRow], steps: int) -> Table:
 def _make_workers_table(rows: Sequence[WorkersRow], plan: GrowthPlan) -> Table:
     title = f"{plan.worker_millions:g} M parameters, {plan.rate}; per worker and step, medians of {plan.steps} steps"
     modelled = ("MB by the formula (modelled)", "ms by the formula (modelled)")
-    heads = ("data (MB)", "on the interface (MB)", "time (ms)", "link use", *modelled)
+    heads = ("data (MB)", "on the interface (MB)", "time (ms)", "link use", "CPU (ms)", *modelled)
     table = _start_table(title, ("composition", "workers", *heads))
     for row in rows:
-        measured = f"{row.data_mb:.3g}", f"{row.wire_mb:.3g}", f"{row.step_ms:.0f}", f"{row.link_use:.2f}"
+        measured = (
+            f"{row.data_mb:.3g}",
+            f"{row.wire_mb:.3g}",
+            f"{row.step_ms:.0f}",
+            f"{row.link_use:.2f}",
+            f"{row.cpu_ms:.0f}",
+        )
         formula = f"{row.formula_mb:.3g}", f"{row.formula_ms:.0f}"
         table.add_row(row.composition, str(row.workers), *measured, *formula)
     return table

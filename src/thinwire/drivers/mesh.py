@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 import socket
 import struct
+import sys
 import time
 import weakref
 from collections.abc import Generator, Mapping, Sequence
@@ -160,12 +161,11 @@ class Mesh:
 
 
 def _read_round_trip_s(connection: socket.socket) -> float:
-    if not hasattr(socket, "TCP_INFO"):
-        return 0.0
-    with suppress(OSError):
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + 4)
-        if len(info) == _MIN_RTT_AT + 4:
-            return float(struct.unpack_from("=I", info, _MIN_RTT_AT)[0]) / 1e6
+    if sys.platform == "linux":
+        with suppress(OSError):
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + 4)
+            if len(info) == _MIN_RTT_AT + 4:
+                return float(struct.unpack_from("=I", info, _MIN_RTT_AT)[0]) / 1e6
     return 0.0
 
 

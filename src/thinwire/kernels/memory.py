@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import sys
 import threading
 import weakref
 from collections import OrderedDict
@@ -71,7 +72,7 @@ def zeros(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
     The initial residuals of error feedback are only read, and dropped after the first step.
     """
     num_bytes = math.prod(shape) * dtype.itemsize
-    if num_bytes < _MIN_BYTES or not hasattr(mmap, "MAP_PRIVATE"):  # not on Windows
+    if num_bytes < _MIN_BYTES or sys.platform == "win32":  # which has no such flags
         return torch.zeros(tuple(shape), dtype=dtype)
     pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return torch.frombuffer(pages, dtype=dtype).view(tuple(shape))

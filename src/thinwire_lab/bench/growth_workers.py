@@ -9,6 +9,7 @@ link carries at most about 0.95 of its rate as data, because frames and acknowle
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,7 @@ class WorkersRow:
         data_mb: data that a worker sends, without headers.
         wire_mb: what the interface of a worker counts, frames included.
         link_use: data / rate / time.
+        cpu_ms: CPU time of a worker in a step, without that of the shaped network.
     """
 
     composition: str
@@ -54,6 +56,7 @@ class WorkersRow:
     wire_mb: float
     step_ms: float
     link_use: float
+    cpu_ms: float
 
 
 def count_formula_bytes(composition: str, layers: Sequence[TensorSpec], workers: int) -> float:
@@ -103,10 +106,12 @@ def summarize(composition: str, rate: str, formula: float, ranks: Sequence[dict[
     """The row, from the figures of all ranks and the bytes of the formula."""
     bits = rate_bits(rate) or 1.0
     seconds = statistics.median(map(max, zip(*(rank["seconds"] for rank in ranks), strict=True)))
-    data, wire = (statistics.mean(rank[what] for rank in ranks) for what in ("data_bytes", "wire_bytes"))
+    data, wire, cpu_s = (
+        statistics.mean(rank[what] for rank in ranks) for what in ("data_bytes", "wire_bytes", "cpu_s")
+    )
     return WorkersRow(
         composition, len(ranks), rate, formula / 1e6, 8e3 * formula / bits, data / 1e6, wire / 1e6, 1e3 * seconds,
-        8 * data / bits / seconds,
+        8 * data / bits / seconds, 1e3 * cpu_s,
     )  # fmt: skip
 
 
@@ -116,26 +121,34 @@ def run_rank(driver: TorchDist, order: dict[str, Any], report: Callable[[Any], N
     for composition, transfer_s in order["cases"]:
         buckets = RandomBuckets(make_layers(order["numel"]), composition, BUCKET_MB, driver.world.rank)
         pause_s = SLEEP_SHARE * transfer_s / len(buckets.buckets)
-        seconds, wire = [], []
+        seconds, wire, cpu_s = [], [], []
         with TorchDist() as unordered:  # as `attach` makes it
             for step in range(steps):
                 report(f"{driver.world.size} workers, {composition}: step {step + 1} of {steps}")
                 turn = _time_step(buckets, unordered, step, pause_s, order["device"])
                 seconds.append(turn[0])
                 wire.append(turn[1])
+                cpu_s.append(turn[2])
             kinds = unordered.meter.sum_by("kind")
         data = sum(traffic.sent_bytes for kind, traffic in kinds.items() if kind != HEADER) / steps
         wire_bytes = statistics.mean(wire[WARMUP_STEPS:])
-        found.append({"seconds": seconds[WARMUP_STEPS:], "wire_bytes": wire_bytes, "data_bytes": data})
+        found.append({
+            "seconds": seconds[WARMUP_STEPS:], "wire_bytes": wire_bytes, "data_bytes": data,
+            "cpu_s": statistics.median(cpu_s[WARMUP_STEPS:]),
+        })  # fmt: skip
     return found
 
 
-def _time_step(buckets: RandomBuckets, driver: TorchDist, step: int, pause_s: float, device: str) -> tuple[float, int]:
-    """Seconds of one step, and the bytes that the interface counts as sent."""
+def _time_step(
+    buckets: RandomBuckets, driver: TorchDist, step: int, pause_s: float, device: str
+) -> tuple[float, int, float]:
+    """Seconds of one step, the bytes that the interface counts as sent, and CPU seconds."""
     buckets.fill()
     dist.barrier()
     before = read_counts(device)
     dist.barrier()
+    cpu = time.process_time()
     seconds = buckets.run_step(driver, step, pause_s)
+    cpu = time.process_time() - cpu
     dist.barrier()
-    return seconds, read_counts(device).since(before).sent_bytes
+    return seconds, read_counts(device).since(before).sent_bytes, cpu

@@ -63,9 +63,9 @@ def test_overhead_is_what_a_step_takes_beyond_the_transfer():
 
 
 def test_link_use_is_data_over_rate_and_the_time_of_the_slowest_rank():
-    ranks = [{"seconds": [1.0, s, 3.0], "data_bytes": 10e6, "wire_bytes": 11e6} for s in (1.5, 1.6)]
+    ranks = [{"seconds": [1.0, s, 3.0], "data_bytes": 10e6, "wire_bytes": 11e6, "cpu_s": 0.3} for s in (1.5, 1.6)]
     row = growth_workers.summarize("dense()", "100mbit", 9e6, ranks)
-    assert (row.workers, row.step_ms, row.link_use) == (2, 1600, pytest.approx(0.5))
+    assert (row.workers, row.step_ms, row.link_use, row.cpu_ms) == (2, 1600, pytest.approx(0.5), pytest.approx(300))
     assert (row.formula_mb, row.formula_ms, row.data_mb, row.wire_mb) == (9, pytest.approx(720), 10, 11)
 
 
