@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .exchange import Exchanger
     from .importance import ImportanceSolver, ModuleObjective, Refresher
     from .integrations.ddp_handle import DDPHandle
+    from .integrations.hook_state import HookState, hook
     from .integrations.local_handle import LocalHandle
     from .integrations.moments_handle import MomentsHandle
     from .integrations.torch_checkpoint import load_dcp
@@ -47,6 +48,7 @@ __version__ = "0.1.0"
 
 _MODULE_OF = {
     "attach": "api", "local": "api", "serve": "api", "join": "api",
+    "HookState": "integrations.hook_state", "hook": "integrations.hook_state",
     "load_dcp": "integrations.torch_checkpoint",
     "DDPHandle": "integrations.ddp_handle", "LocalHandle": "integrations.local_handle",
     "MomentsHandle": "integrations.moments_handle",
@@ -62,7 +64,7 @@ _MODULE_OF = {
 _SUBMODULES = ("moments", "checkpoint", "compressors")
 
 __all__ = [
-    "attach", "local", "serve", "join", "DDPHandle", "LocalHandle", "MomentsHandle",
+    "attach", "local", "serve", "join", "HookState", "hook", "DDPHandle", "LocalHandle", "MomentsHandle",
     "load_dcp", "moments", "checkpoint", "compressors",
     "parse", "register", "to_text", "Exchanger", "lockstep", "Meter", "TorchDist",
     "loopback", "TensorSpec", "World", "ImportanceSolver", "ModuleObjective", "Refresher",

@@ -173,11 +173,12 @@ class TwoHop:
             else:
                 copy_all(answers.cached("values", lambda: _decode_new(batch.specs, decode_into)), outs)
 
+        counts, own = [parts] * len(names), list[list[Payload]]()  # own: by owner and layer, cut at the first use
+
         def layer(i: int) -> Reduced[Any]:
-            counts = [parts] * len(names)
-            own = [payload.cut(counts)[i] for payload in to_owners]
+            own.extend(payload.cut(counts) for payload in (() if own else to_owners))
             of_layer = answers.cached(("cut", *counts), lambda: cut_all(answers, counts))[i]
-            return self._make_result(own, means[i], of_layer, batch.specs[i], ctx)
+            return self._make_result([of_owner[i] for of_owner in own], means[i], of_layer, batch.specs[i], ctx)
 
         residuals = None
         if batch.residuals is not None:

@@ -36,14 +36,15 @@ class LongMessages:
     def __init__(self, round_trip_s: Callable[[], float]) -> None:
         self._round_trip_s = round_trip_s
         self._rates: deque[float] = deque(maxlen=_NUM_SAMPLES)  # bytes per second
-        self._threshold = LONG_BYTES
+        self._num_transfers, self._threshold = 0, LONG_BYTES
 
     def add_transfer(self, num_bytes: int, seconds: float) -> None:
         """Learn from a transfer of so many bytes, sent or received."""
         if num_bytes < _SAMPLE_BYTES or seconds <= 0:
             return
         self._rates.append(num_bytes / seconds)
-        if len(self._rates) == _NUM_SAMPLES:
+        self._num_transfers += 1
+        if self._num_transfers % _NUM_SAMPLES == 0:  # not each time, which would cost more than a short message
             hop_s = max(_HOP_S, _HOP_ROUND_TRIPS * self._round_trip_s())
             self._threshold = max(_MIN_LONG_BYTES, min(LONG_BYTES, round(statistics.median(self._rates) * hop_s)))
 

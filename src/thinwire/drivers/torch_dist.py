@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.profiler import record_function
 
 from ..core import ClosedOnExit, DecodeError, PeerLostError, Program, Request, drive
 from .collectives import Collectives
@@ -195,7 +196,10 @@ class _Channel:
         request = None if first is None else first.result()
         if after is not None and after.done() and (error := after.exception()) is not None:
             raise error
-        return request.result if isinstance(request, FinishedProgram) else drive(program, self.perform, request)
+        if isinstance(request, FinishedProgram):
+            return request.result
+        with record_function("thinwire::exchange"):  # for profilers that record all threads
+            return drive(program, self.perform, request)
 
     def perform(self, request: Request) -> Any:
         """The answer to a request."""

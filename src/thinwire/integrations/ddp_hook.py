@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed import GradBucket
+from torch.profiler import record_function
 
 from ..core import AllReduce, Op, Program, World, reduce_labels
 from ..core.torch_private import call_after_backward, is_in_backward, sparse_values
@@ -78,6 +79,10 @@ class DDPHook:
         self._scaled: dict[str, Tensor] = {}  # gradients without their averages so far
 
     def hook(self, bucket: GradBucket) -> BucketFuture:
+        with record_function("thinwire::hook"):  # a range in the user's own torch.profiler
+            return self._take_bucket(bucket)
+
+    def _take_bucket(self, bucket: GradBucket) -> BucketFuture:
         began = now()
         if not self._buckets:
             self.idle = not is_in_backward()
@@ -130,6 +135,10 @@ class DDPHook:
         self._buckets, self._queued, self._num_parameters = [], [], 0
 
         def finish() -> None:
+            with record_function("thinwire::wait"):
+                finish_step()
+
+        def finish_step() -> None:
             began, step = now(), self.step
             self._ending = done = self.driver.submit(self.times.timed(self._end(buckets, queued)))
             done.add_done_callback(lambda _: complete([*queued, done], buckets))

@@ -32,14 +32,20 @@ class HookSlot:
     @classmethod
     def of(cls, model: DistributedDataParallel) -> "HookSlot":
         """The model's slot; the first call registers it with DDP. `find_ddp` has checked that DDP allows it."""
-        slot = getattr(model, "_thinwire_slot", None)
-        if isinstance(slot, cls) and slot.reducer() is reducer_of(model):
-            return slot
-        if slot is not None:
+        slot = find_slot(model)
+        if slot is not None and slot.reducer() is not reducer_of(model):
             communication_hooks(model).clear()  # a copied model: DDP lists the original's hook but does not call it
+            slot = None
+        slot = slot or cls.make(model)
+        if not communication_hooks(model):  # the hook of a HookState may never have been registered
+            model.register_comm_hook(None, HookEntry(slot).hook)
+        return slot
+
+    @classmethod
+    def make(cls, model: DistributedDataParallel) -> "HookSlot":
+        """A slot for the model, which DDP does not call yet."""
         slot = cls(model)
         _register_optimizer_hooks()
-        model.register_comm_hook(None, HookEntry(slot).hook)
         model.register_forward_pre_hook(_warn_of_copied_model)
         object.__setattr__(model, "_thinwire_slot", slot)
         _slots.add(slot)
@@ -59,6 +65,12 @@ class HookSlot:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _make_empty_slot, ()
+
+
+def find_slot(model: Any) -> HookSlot | None:
+    """The slot of a model, also a copied one; None if it has none."""
+    slot = getattr(model, "_thinwire_slot", None)
+    return slot if isinstance(slot, HookSlot) else None
 
 
 def _make_empty_slot() -> HookSlot:

@@ -24,29 +24,35 @@ class UnsupportedWrapper(NamedTuple):
     is_distributed: bool = True  # it shards or exchanges what `local` would exchange
 
 
-def find_ddp(model: Any) -> DistributedDataParallel:
+def find_ddp(model: Any, caller: str = "attach", own_state: Any = None) -> DistributedDataParallel:
     """Return the DDP model that was passed to `attach`, also from inside torch.compile.
+
+    Args:
+        model: What was passed.
+        caller: The function that errors name.
+        own_state: The `HookState` whose hook may be registered already.
 
     Raises:
         CompositionError: It is no DDP model, or its communication hook is in use.
     """
     inside = module_inside(model)
     if not isinstance(inside, DistributedDataParallel):
-        raise CompositionError(f"attach: model must be a DistributedDataParallel model, got {describe_model(model)}")
+        raise CompositionError(f"{caller}: model must be a DistributedDataParallel model, got {describe_model(model)}")
     if inside.mixed_precision is not None:
         raise CompositionError(
-            "attach: this DDP model was created with mixed_precision=..., which uses the only communication hook that "
-            "DDP has; leave mixed_precision out and use torch.autocast in the forward pass"
+            f"{caller}: this DDP model was created with mixed_precision=..., which uses the only communication hook "
+            "that DDP has; leave mixed_precision out and use torch.autocast in the forward pass"
         )
     if any(map(steps_in_backward, parameters_of(inside))):
         raise CompositionError(
-            "attach: the optimizer of this model steps inside backward (_apply_optimizer_in_backward), through the "
+            f"{caller}: the optimizer of this model steps inside backward (_apply_optimizer_in_backward), through the "
             "only communication hook that DDP has; create the optimizer the usual way and call optimizer.step()"
         )
-    if getattr(inside, "_thinwire_slot", None) is None and (hooks := communication_hooks(inside)):
+    hooks = [pair for pair in communication_hooks(inside) if own_state is None or pair[1] is not own_state]
+    if getattr(inside, "_thinwire_slot", None) is None and hooks:
         hook = getattr(hooks[0][0], "__qualname__", "one")
         raise CompositionError(
-            f"attach: this DDP model already has a communication hook ({hook}), and DDP allows only one; do not call "
+            f"{caller}: this DDP model already has a communication hook ({hook}), and DDP allows only one; do not call "
             "register_comm_hook, or wrap the module in a new DistributedDataParallel"
         )
     return inside
