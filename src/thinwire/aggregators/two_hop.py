@@ -187,7 +187,7 @@ class TwoHop:
 
     def _get_batch_compressor(self) -> BatchCompressor:
         if not has(self, Capability.BATCHES_LAYERS):  # a sparse one selects over whole layers
-            raise IncompatibleParts(f"TwoHop: {type(self.compressor).__name__} cannot encode the shards of a batch")
+            raise TypeError(f"TwoHop: {type(self.compressor).__name__} cannot encode the shards of a batch")
         return self.compressor  # type: ignore[return-value]
 
     def _encode_shards(
